@@ -2,12 +2,13 @@
 # Make or repair the Python environment that Trainyard runs in: install the pinned uv, then let uv make the environment
 # from the locks. `make install` and every target that needs Python call it. Prints nothing when nothing is to be done.
 #
-# It needs a POSIX shell, and a Python 3.8 or newer that has venv or pip, or any uv. Without a Python from 3.11 to 3.13
-# uv downloads one. It judges by content and never by time stamps: the environment is made again when its Python does
+# It needs a POSIX shell, and a Python 3.8 or newer that has venv or pip, or any uv. It takes a Python from 3.11 to 3.13
+# of a runner's tool cache or of the path, and prefers one with its headers, which torch.compile needs. Without one, uv
+# downloads it. It judges by content and never by time stamps: the environment is made again when its Python does
 # not run or the folder was moved or copied, and the packages are installed again when the lock changed or one is missing.
 #
 # Reads:      VENV, UV_HOME, PYTHON; PYTHON_NAMED (not empty: no other Python than PYTHON is used); the locks; the
-#             variables of pip and uv for indexes, proxies and retries
+#             variables of pip and uv for indexes, proxies and retries; RUNNER_TOOL_CACHE, which GitHub's runner sets
 # Writes:     UV_HOME/bin/uv; VENV, with TARGET.stamp: the checksums of the locks and the packages as installed;
 #             for development also the Node packages of the tests
 # Exit codes: 0 the environment is as locked; 2 no Python can be used, or VENV holds something else; 4 a package, uv or
@@ -21,6 +22,8 @@ run=$VENV/bin/python
 node_tools='tests/workflows/expressions tests/llama_cpp' # for tests only; without npm those are skipped
 pinned=$(sed -n 's/^uv==//p' requirements-uv.in)
 fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+compiles="import os, sys, sysconfig; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)
+  and os.path.exists(sysconfig.get_path('include', 'posix_prefix') + '/Python.h')))"
 # The interpreter behind a virtual environment: VENV may be the active one, and is about to be cleared.
 base='import sys; print(sys._base_executable)'
 version='import sys; print(sys.version)'
@@ -39,7 +42,8 @@ fail() { # code, message
 
 first_that() { # code: print the first Python here that runs it without an error
   # shellcheck disable=SC2153
-  for candidate in "$PYTHON" python3 python3.11 python3.12 python3.13; do
+  for candidate in "${RUNNER_TOOL_CACHE:-}"/Python/3.1[123].*/*/bin/python3 \
+    "$PYTHON" python3 python3.11 python3.12 python3.13; do
     if "$candidate" -c "$1" >/dev/null 2>&1; then
       echo "$candidate"
       return
@@ -50,7 +54,8 @@ first_that() { # code: print the first Python here that runs it without an error
 
 find_python() { # set python to an interpreter that fits, or let uv use or download its own
   managed=
-  if python=$(first_that "$fits"); then python=$("$python" -c "$base"); else managed=--managed-python python=3.11; fi
+  if [ -n "$PYTHON_NAMED" ]; then python=$PYTHON; else python=$(first_that "$compiles" || first_that "$fits") || :; fi
+  if [ -n "$python" ]; then python=$("$python" -c "$base"); else managed=--managed-python python=3.11; fi
 }
 
 install_uv() { # with whatever can install a wheel; the hash is checked in each case

@@ -3,9 +3,12 @@
 
 Versions that still fit are kept; --upgrade takes the newest. The first line of a lock has the SHA-256 of its
 input (of both .in files if the training lock constrains it), so that a changed input is noticed offline.
+--report says in words what the new locks change, and which known vulnerabilities `uv audit` finds in them.
 
-Reads:      requirements-*.in, pyproject.toml, the present locks; without --check uv's package index
-Writes:     requirements-NAME.txt for uv, training, core, development, and the images megatron and verl
+Reads:      requirements-*.in, pyproject.toml, the present locks; without --check uv's package index; with
+            --report the vulnerabilities of osv.dev
+Writes:     requirements-NAME.txt for uv, training, core, development, and the images megatron and verl;
+            --report FILE: Markdown; in GitHub Actions the job summary and the output `changed`
 Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
 Example:    tools/write_locks.py --check
 """
@@ -14,14 +17,19 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.machine.package_lock import Pin
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON, IMAGE_PYTHON = "3.11", "3.12"
@@ -75,6 +83,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--check", action="store_true", help="only check that the locks fit, without an index"
     )
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    report = "write what the locks change, and their known vulnerabilities, as Markdown"
+    parser.add_argument("--report", type=arguments.path, metavar="FILE", help=report)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, write nothing")
     parser.add_argument(
         "--root", type=arguments.path, default=ROOT, metavar="DIR", help="the folder of the files"
@@ -92,12 +102,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return check(args.root)
     if not args.dry_run:
         refuse_other_uv(args.uv, args.root)
+    old = {lock.name: pins_of(lock, args.root) for lock in LOCKS} if args.report else {}
     for lock in LOCKS:
         line = resolve_command(args.uv, lock, upgrade=args.upgrade)
         if args.dry_run:
             print(" ".join(line))
         else:
             write(lock, line, args.root)
+    if args.report and not args.dry_run:
+        report(args.report, old, uv=args.uv, root=args.root)
     return 0
 
 
@@ -144,6 +157,70 @@ def write(lock: Lock, line: list[str], root: Path) -> None:
     path = lock.path(root)
     write_bytes_atomically(path, with_input_digest(text_of(path), lock.inputs(root)).encode())
     output.announce("lock", f"{path.name} written", "ok")
+
+
+def pins_of(lock: Lock, root: Path) -> "tuple[Pin, ...]":
+    from trainyard.machine.package_lock import read_pins
+
+    return read_pins(text_of(lock.path(root)))
+
+
+def report(file: Path, old: "Mapping[str, tuple[Pin, ...]]", *, uv: str, root: Path) -> None:
+    """Write what changed since `old` (name of a lock -> its pins), and what is known to be vulnerable."""
+    from trainyard.gateways.github import append_summary, set_output
+    from trainyard.machine.package_lock import lock_changes
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    changes: dict[str, list[str]] = {}
+    known: dict[str, list[str]] = {}
+    for lock in LOCKS:
+        pins = pins_of(lock, root)
+        for change in lock_changes(old[lock.name], pins):
+            changes.setdefault(change, []).append(lock.name)
+        for line in vulnerabilities(uv, lock, pins):
+            known.setdefault(line, []).append(lock.name)
+    text = "\n".join(
+        [
+            *("### Changes", "", *(f"- {line} ({', '.join(names)})" for line, names in changes.items())),
+            *([] if changes else ["none: every lock has the newest versions that fit"]),
+            *(
+                "",
+                "### Known vulnerabilities",
+                "",
+                *(f"- {line} ({', '.join(n)})" for line, n in known.items()),
+            ),
+            *([] if known else ["none in osv.dev"]),
+            "",
+        ]
+    )
+    write_bytes_atomically(file, text.encode())
+    append_summary(text)
+    set_output("changed", "true" if changes else "false")
+    output.announce("locks", f"{len(changes)} changes, {len(known)} known vulnerabilities", "ok")
+
+
+def vulnerabilities(uv: str, lock: Lock, pins: "tuple[Pin, ...]") -> list[str]:
+    """Return the known vulnerabilities of the pins, a line each; one line if that could not be found out."""
+    from trainyard.gateways.process import run_program
+    from trainyard.machine.package_lock import script_of_pins
+
+    flags = ["--preview-features", "audit-command,json-output", "--output-format", "json", "--quiet"]
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, f"{lock.name}.py")
+        script.write_text(script_of_pins(pins, python=lock.python), encoding="utf-8")
+        done = run_program([uv, "audit", "--script", str(script), *flags], seconds=RESOLVE_SECONDS)
+    try:
+        return [vulnerability_line(each) for each in json.loads(done.stdout)["vulnerabilities"]]
+    except (ValueError, KeyError, TypeError):
+        cause = " ".join((done.stderr.strip() or "no answer").split())[:200]
+        return [f"{lock.path(Path()).name} could not be audited: {cause}"]
+
+
+def vulnerability_line(found: Mapping[str, Any]) -> str:
+    package, fixes = found["dependency"], found["fix_versions"]
+    fix = f"fixed in {', '.join(fixes)}" if fixes else "no fix yet"
+    link = f"[{found['display_id']}]({found['link']})"
+    return f"{package['name']} {package['version']}: {link} {found['summary'] or ''}; {fix}"
 
 
 if __name__ == "__main__":

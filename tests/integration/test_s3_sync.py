@@ -54,7 +54,7 @@ class Bucket:
         return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
 
 
-@pytest.fixture(params=["seaweedfs", "moto"])
+@pytest.fixture(params=["seaweedfs"])  # moto is in test_s3_store.py
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     endpoint = request.getfixturevalue(request.param)
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)

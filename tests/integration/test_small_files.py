@@ -53,7 +53,7 @@ ODD_NAMES = (
 )
 
 
-@pytest.fixture(params=["seaweedfs", "moto"])
+@pytest.fixture(params=["seaweedfs"])  # moto is in test_s3_store.py
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     endpoint = request.getfixturevalue(request.param)
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)

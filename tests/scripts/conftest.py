@@ -85,7 +85,7 @@ def answering(answer: Answer) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass

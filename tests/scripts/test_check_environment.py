@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
+from trainyard.commands import check_environment
+from trainyard.errors import ServiceError
+from trainyard.gateways import actions_runner
+from trainyard.gateways.github_api import GitHub
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "check_environment.py"
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -155,3 +160,68 @@ def test_a_wrong_configuration_is_a_usage_error(driver: Path) -> None:
     assert done.returncode == 2
     assert "max_steps" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("recipe", "is_job"), [("pretrain", True), ("command", False)])
+def test_another_process_on_the_gpu_is_named_and_refuses_nothing(
+    tmp_path: Path, recipe: str, is_job: bool
+) -> None:
+    """A process that sleeps stands for one that computes; the answers are in the form of a real H200."""
+    job = {"RUNNER_NAME": "gpu-1", "GITHUB_RUN_ID": "17", "TRAINYARD_RUN_ID": "gh-17"}
+    other = subprocess.Popen(["sleep", "300"], env={"PATH": os.environ["PATH"], **(job if is_job else {})})
+    try:
+        processes = f"echo {other.pid}, sleep, 1978, GPU-1; echo 1, another, [N/A], GPU-1"
+        gpu = "echo NVIDIA H200, 580.159.04, 143771, 39"
+        path = say(tmp_path, f'case "$1" in *compute-apps*) {processes} ;; *) {gpu} ;; esac')
+        config = tmp_path / "config.yaml"
+        config.write_text("recipe: command\nmodel: {name: a}\nprogram: {command: [sleep, '1']}\n")
+        given = SMOKE if recipe == "pretrain" else str(config)
+        done = check("--config", given, "--run-dir", str(tmp_path / "run"), "--json", path=path)
+    finally:
+        other.kill()
+        other.wait()
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (found,) = [each["found"] for each in answer["findings"] if each["check"] == "gpu processes"]
+    assert answer["verdict"] == "degraded"
+    owner = "of the runner gpu-1: run gh-17, GitHub run 17" if is_job else "of this user, "
+    assert f"pid {other.pid} (sleep 300), 2.1 GB, {owner}" in found
+    assert "pid 1 (another), unknown memory, of another container or user" in found
+    assert "gpu processes" in done.stderr
+
+
+@pytest.mark.parametrize("in_actions", ["true", "false"])
+@pytest.mark.parametrize(("place", "is_kept"), [("runs/gh-1", True), ("my_runs", False), ("/mnt/runs", True)])
+def test_a_run_directory_that_the_next_job_deletes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, place: str, is_kept: bool, in_actions: str
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", in_actions)
+    findings = list(check_environment.run_directory_findings(ROOT / place))
+    expected = [] if is_kept or in_actions == "false" else ["run directory"]
+    assert [each.check for each in findings if each.verdict == "failed"] == expected
+
+
+@pytest.mark.parametrize("are_read", [True, False], ids=["releases", "GitHub away"])
+@pytest.mark.parametrize(
+    ("version", "server", "verdicts"),
+    [
+        ("2.300.0", "https://github.com", ["degraded"]),
+        ("2.340.0", "https://github.com", ["degraded"]),
+        ("2.341.0", "https://github.com", ["ok"]),
+        ("2.300.0", "https://git.lab.example", []),
+        (None, "https://github.com", []),
+    ],
+)
+def test_a_runner_that_github_refuses_is_reported_and_trains(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, server: str, verdicts: list[str], are_read: bool
+) -> None:
+    def releases(self: GitHub) -> list[dict[str, str]]:
+        if not are_read:
+            raise ServiceError("GitHub could not be reached")
+        return [{"tag_name": "v2.341.0", "published_at": "2026-09-01T00:00:00Z"}]
+
+    monkeypatch.setattr(actions_runner, "runner_version", lambda family: version)
+    monkeypatch.setattr(GitHub, "runner_releases", releases)
+    monkeypatch.setenv("GITHUB_SERVER_URL", server)
+    found = [str(each.verdict) for each in check_environment.runner_findings()]
+    assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)

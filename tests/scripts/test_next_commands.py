@@ -152,17 +152,6 @@ def test_a_retry_that_is_gone_names_the_cluster(
     told(given, text[text.index("scripts/") :], namespace="team")
 
 
-@pytest.mark.parametrize("given", GIVEN)
-def test_a_watch_that_gives_up_names_the_cluster(
-    given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--job", "llama", "--kind", "rayjob", "--namespace", "team", "--watch", "200", *given]
-    assert load_script("continue_watch").main(words) == 1
-    text = capsys.readouterr().err
-    namespace = OPTIONS["--namespace"] if "--namespace" in given else "team"
-    told(given, text[text.index("scripts/") :].splitlines()[0], namespace=namespace)
-
-
 def verdict_on(demand: Demand, remedy: str) -> Verdict:
     """A verdict in which every check has an error and a warning with this remedy."""
     none: Any = MissingData("not looked at")

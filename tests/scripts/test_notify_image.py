@@ -12,6 +12,7 @@ from tests.scripts.test_notify_slack import WORKFLOW, Done, FakeSlack
 from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.command import handler
+from trainyard.commands import notify_image
 
 ROOT = Path(__file__).resolve().parents[2]
 Program = Callable[..., Done]
@@ -115,3 +116,20 @@ def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) 
     assert done.returncode == 0
     assert "No message was sent to Slack" in done.stderr
     assert "verysecret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "event", "reason"),
+    [
+        ("success", {"build": {"outcome": "success"}}, "succeeded", ""),
+        ("cancelled", {}, "failed", "somebody cancelled it, or the job reached its time limit"),
+        ("failure", {"lint": {"outcome": "failure"}}, "failed", "lint_image.py names what would break"),
+        ("failure", {"build": {"outcome": "failure", "outputs": {"reason": "quota"}}}, "failed", "quota"),
+        ("failure", {"build": {"outcome": "failure"}}, "failed", "build_image.py failed, as its log says"),
+        ("failure", {"lint": {"outcome": "success"}}, "failed", "it could not be set up"),
+    ],
+)
+def test_the_end_of_a_job_comes_from_its_steps(
+    status: str, steps: dict[str, Any], event: str, reason: str
+) -> None:
+    assert notify_image.end_of(json.dumps(steps), status) == (event, reason)

@@ -134,6 +134,15 @@ def test_a_release_is_a_draft_until_every_file_is_there(publish: Callable[..., A
     ]
 
 
+@pytest.mark.parametrize("outcome", ["success", "failure"])
+def test_a_release_without_an_attestation_says_so(
+    publish: Callable[..., Any], hub: Hub, tmp_path: Path, outcome: str
+) -> None:
+    assert publish("--attested", outcome).returncode == 0
+    notes = (tmp_path / "notes.md").read_text()
+    assert ("GitHub did not attest these files" in notes) is (outcome == "failure")
+
+
 def test_what_was_broken_off_goes_on_and_what_is_public_is_not_changed(
     publish: Callable[..., Any], hub: Hub
 ) -> None:

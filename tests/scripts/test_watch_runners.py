@@ -30,6 +30,7 @@ class Repository:
         self.looks: list[str] = []
         """What the runner's status is at each look, where it changes."""
         self.dispatched: list[str] = []
+        self.releases: list[dict[str, Any]] | None = None
         self.runners = [
             {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
         ]
@@ -43,6 +44,11 @@ class Repository:
 
     def get(self, path: str, **query: Any) -> Any:
         return {"id": 1, "workflow_runs": []}
+
+    def runner_releases(self) -> list[dict[str, Any]]:
+        if self.releases is None:
+            raise ServiceError("GitHub refused GET /releases: 404")
+        return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
         self.issues.append({"number": 1, "user": {"login": "github-actions[bot]"}, **body})
@@ -255,3 +261,23 @@ def test_only_runs_of_the_own_training_workflow_are_cancelled(
     cancelled = [each for each in asked if each.endswith("cancel")]
     assert len(cancelled) == len(set(cancelled))
     assert {each: cases[int(each.split("/")[3])] for each in sorted(set(cancelled) ^ expected)} == {}
+
+
+@pytest.mark.parametrize("version", ["2.340.0", "2.341.0", ""])
+@pytest.mark.parametrize("are_read", [True, False], ids=["releases", "no releases"])
+def test_a_runner_that_github_refuses_is_an_outage(
+    watch_runners: Any,
+    repository: Repository,
+    capsys: pytest.CaptureFixture[str],
+    version: str,
+    are_read: bool,
+) -> None:
+    repository.runners[0] |= {"status": "online", "version": version}
+    published = (datetime.now(UTC) - timedelta(days=40)).isoformat()
+    if are_read:
+        repository.releases = [{"tag_name": "v2.341.0", "published_at": published}]
+    is_refused = are_read and version == "2.340.0"
+    assert watch_runners.main([*LABELS, "--dry-run", "--json"]) == (1 if is_refused else 0)
+    told = capsys.readouterr()
+    assert [each["key"] for each in json.loads(told.out)["outages"]] == ["version 2.340.0"] * is_refused
+    assert ("not compared with releases" in told.err) is not are_read

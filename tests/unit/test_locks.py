@@ -220,6 +220,56 @@ def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.Captur
         assert f"--universal --python-version {python} --generate-hashes" in line
 
 
+FAKE_UV = """#!{python}
+import json, pathlib, re, sys
+words = sys.argv[1:]
+if words == ["--version"]:
+    print("uv {version}")
+elif words[:2] == ["pip", "compile"]:
+    assert "--upgrade" in words
+    lock = pathlib.Path(words[words.index("--output-file") + 1])
+    text = re.sub(r"^boto3==\\S+", "boto3==99.0.0", lock.read_text(), flags=re.M)
+    lock.write_text(re.sub(r"^anyio==[^#]*(    #.*\\n)*", "newcomer==1.0\\n", text, count=1, flags=re.M))
+elif words[0] == "audit" and "uv.py" in words[2]:
+    sys.exit("no route to osv.dev")
+else:
+    found = re.findall(r'"(boto3)==([^ ";]+)', pathlib.Path(words[2]).read_text())
+    known = [
+        dict(dependency=dict(name=n, version=v), display_id="GHSA-1", link="https://osv.dev/1", summary="bad",
+             fix_versions=["100.0"])
+        for n, v in found
+    ]
+    print(json.dumps(dict(vulnerabilities=known)))
+    sys.exit(1 if known else 0)
+"""
+
+
+def test_the_report_says_what_changes_and_what_is_vulnerable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("tools.write_locks")
+    for path in [*ROOT.glob("requirements-*"), ROOT / "pyproject.toml"]:
+        shutil.copy(path, tmp_path)
+    version = (ROOT / "requirements-uv.in").read_text().strip().partition("==")[2]
+    fake = tmp_path / "fake-uv"
+    fake.write_text(FAKE_UV.replace("{python}", sys.executable).replace("{version}", version))
+    fake.chmod(0o755)
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    words = ["--uv", str(fake), "--root", str(tmp_path), "--upgrade", "--report", str(tmp_path / "notes.md")]
+    assert module.main(words) == 0
+    notes = (tmp_path / "notes.md").read_text()
+    boto3 = next(
+        pin.version for pin in read_pins((ROOT / "requirements-core.txt").read_text()) if pin.name == "boto3"
+    )
+    assert re.search(rf"^- boto3 {boto3} → 99.0.0, a new major version \(training, core.*\)$", notes, re.M)
+    assert re.search(r"^- newcomer 1.0 is new \(", notes, re.M)
+    assert re.search(r"^- anyio \S+ is no longer needed \(", notes, re.M)
+    assert "boto3 99.0.0: [GHSA-1](https://osv.dev/1) bad; fixed in 100.0 (training, core" in notes
+    assert "requirements-uv.txt could not be audited: no route to osv.dev (uv)" in notes
+    assert "true" in (tmp_path / "output").read_text()
+    assert module.main(["--check", "--root", str(tmp_path)]) == 0
+
+
 def test_another_uv_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "uv"
     other.write_text("#!/bin/sh\necho 'uv 0.0.1'\n")

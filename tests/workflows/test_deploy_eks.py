@@ -1,226 +1,195 @@
-"""The workflow that sends a job to a cluster: who watches next, what decides its colour, what it hands on."""
+"""The workflows that train on a cluster: which job runs after which results, and what it gets."""
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
 import yaml
 from tests.workflows.conftest import ROOT, Shipped, read
 
-from trainyard.command.arguments import duration as seconds_of
-from trainyard.github.target import PLACES
+from trainyard.commands import eks_job
+from trainyard.github.cluster_job import POLL, WORKFLOW
 
-TAKES_UP = json.dumps(
-    {"job": "gh-1", "kind": "rayjob", "namespace": "team", "store": "s3://ml", "thread": "C1:1.1", "watch": 7}
-)
-PLANNED = {"outputs": {"job": "gh-9", "kind": "pytorchjob", "namespace": "default", "store": "s3://b"}}
+RESULTS = ("success", "failure", "cancelled", "skipped")
+JOBS = ["plan", "send", "watch", "prove", "report"]
 
 
 @pytest.fixture(scope="module")
 def eks() -> Shipped:
-    return read(ROOT / ".github" / "workflows" / "deploy_eks.yml")
+    return read(ROOT / ".github" / "workflows" / WORKFLOW)
 
 
-def step_called(job: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(step for step in job["steps"] if step["name"] == name)
-    return found
+@pytest.fixture(scope="module")
+def poll() -> Shipped:
+    return read(ROOT / ".github" / "workflows" / POLL)
+
+
+def test_the_file_is_short_and_each_step_is_one_command_that_its_parser_takes(
+    eks: Shipped, poll: Shipped
+) -> None:
+    assert len(eks.text.splitlines()) <= 250
+    found = []
+    for step in [*eks.steps(), *poll.steps()]:
+        if "run" in step:
+            program, script, *words = step["run"].removeprefix("exec ").split()
+            assert (program, script) == (".venv/bin/python", "scripts/eks_job.py"), step["name"]
+            assert step["run"].startswith("exec "), "a cancellation has to reach Python"
+            given = [word.strip('"').replace("$TIMEOUT", "10m") for word in words]
+            found.append(eks_job.parse_args(given).command)
+    assert found == list(eks_job.COMMANDS)
+
+
+def test_no_value_is_chosen_by_an_expression(eks: Shipped, poll: Shipped) -> None:
+    """`a && b || c` chooses between two values; a default (`a || b`) and a condition of a job do not."""
+    for shipped in (eks, poll):
+        for line in shipped.text.splitlines():
+            if "${{" in line and not line.strip().startswith("if:"):
+                assert not ("&&" in line and "||" in line), line
 
 
 def test_the_jobs_are_in_the_order_of_a_deployment(eks: Shipped) -> None:
-    names = [
-        "preflight",
-        "plan",
-        "submit",
-        "watch",
-        "watch_again",
-        "continue",
-        "collect",
-        "publish",
-        "report",
-    ]
-    assert list(eks.jobs) == names
-    for number, name in enumerate(names):
+    assert list(eks.jobs) == JOBS
+    for number, name in enumerate(JOBS):
         needs = eks.jobs[name].get("needs", [])
-        assert set([needs] if isinstance(needs, str) else needs) <= set(names[:number])
-
-
-def test_a_step_is_one_call_and_python_gets_the_signals(eks: Shipped) -> None:
-    for step in eks.steps():
-        if "run" in step:
-            assert step["run"].count("scripts/") == 1, step["name"]
-            assert "exec " in step["run"], step["name"]
+        assert ([needs] if isinstance(needs, str) else needs) == JOBS[:number]
 
 
 def test_a_dispatch_and_a_call_take_the_same_inputs(eks: Shipped) -> None:
     on = eks.content["on"]
     dispatched, called = on["workflow_dispatch"]["inputs"], on["workflow_call"]["inputs"]
     assert set(dispatched) == set(called)
-    assert {name: each["default"] for name, each in dispatched.items()} == {
-        name: each["default"] for name, each in called.items()
-    }
+    for name, each in called.items():
+        first = dispatched[name].get("options", [""])[0]  # GitHub's default of a choice
+        assert each.get("default", "") == dispatched[name].get("default", first), name
 
 
-def test_what_was_planned_is_sent(eks: Shipped) -> None:
-    plan, submit = (step_called(eks.jobs["plan"], "Plan"), step_called(eks.jobs["submit"], "Send the job"))
-    for name in ("CLUSTER", "CONFIG", "OVERRIDES", "NODES", "GPUS", "INSTANCE_TYPE"):
-        assert plan["env"][name] == submit["env"][name]
-    for name in ("JOB", "KIND", "NAMESPACE", "IMAGE", "STORE"):
-        assert submit["env"][name] == f"${{{{ needs.plan.outputs.{name.lower()} }}}}"
-    assert "--dry-run" in plan["run"]
-    assert "--dry-run" not in submit["run"]
+def jobs_that_run(eks: Shipped, expressions: Any, inputs: dict[str, Any], results: dict[str, str]) -> Any:
+    """Return the jobs that run, and GitHub's context `needs` after the last one, where the results are these.
+
+    GitHub skips a job whose needs failed or were skipped unless its condition has a status function.
+    """
+    needs: dict[str, Any] = {}
+    ran = []
+    for name in JOBS:
+        before = [needs[each]["result"] for each in JOBS[: JOBS.index(name)]]
+        status = "failure" if "failure" in before else "success"
+        condition = eks.jobs[name].get("if", "")
+        runs = expressions.holds(condition, status=status, needs=needs, inputs=inputs)
+        if not any(f"{word}()" in condition for word in ("always", "cancelled", "failure")):
+            runs = runs and set(before) <= {"success"}
+        ran += [name] if runs else []
+        ended = {"ended": results.get("ended", "")} if name == "watch" and runs else {}
+        needs[name] = {"result": results.get(name, "success") if runs else "skipped", "outputs": ended}
+    return ran, needs
 
 
-def test_a_watch_and_the_one_that_takes_it_up_do_the_same_and_send_nothing(eks: Shipped) -> None:
-    watch, again = eks.jobs["watch"], eks.jobs["watch_again"]
-    assert (watch["steps"], watch["env"]) == (again["steps"], again["env"])
-    for job in (watch, again):
-        assert job["continue-on-error"] == "true"
-    following = [
-        step["run"] for name in ("watch", "collect") for step in eks.jobs[name]["steps"] if "run" in step
-    ]
-    assert all("manage_training_job.py" in run for run in following)
-    assert not any(word in run for run in following for word in ("deploy_training", " cancel", " delete"))
+@pytest.mark.parametrize("ended", ["true", "false", ""])
+@pytest.mark.parametrize("first", [True, False])
+def test_which_jobs_run_after_which_results(eks: Shipped, expressions: Any, first: bool, ended: str) -> None:
+    """Each result of each job; only a run that saw a good end is proven, and every run reports."""
+    inputs = {"plan": "" if first else '{"job": "gh-1"}', "dry_run": False}
+    for plan, send, watch in product(RESULTS[:3], repeat=3):
+        results = {"plan": plan, "send": send, "watch": watch, "ended": ended}
+        ran, _ = jobs_that_run(eks, expressions, inputs, results)
+        expected = ["plan"] if first else []
+        expected += ["send"] if first and plan == "success" else []
+        # A job whose sending was cancelled may have been sent.
+        watched = not first or (plan != "failure" and send != "failure")
+        expected += ["watch"] if watched else []
+        expected += ["prove"] if watched and watch != "failure" and ended == "true" else []
+        if "cancelled" not in (plan, send):
+            assert ran == [*expected, "report"], results
 
 
-def test_a_watch_fits_into_its_credentials_and_its_job(eks: Shipped) -> None:
-    steps = eks.jobs["watch"]["steps"]
-    role = next(step for step in steps if "configure-aws-credentials" in step.get("uses", ""))
-    assert role["with"]["role-duration-seconds"] == "${{ vars.TRAINYARD_EKS_SESSION || 3600 }}"
-    timeout = step_called(eks.jobs["watch"], "Watch the job")["env"]["TIMEOUT"]
-    assert timeout == "${{ vars.TRAINYARD_EKS_WATCH || '50m' }}"
-    assert seconds_of("50m") + 300 < 3600
-    assert int(eks.jobs["watch"]["timeout-minutes"]) < 360
+def test_a_dry_run_plans_and_does_nothing_else(eks: Shipped, expressions: Any) -> None:
+    ran, _ = jobs_that_run(eks, expressions, {"plan": None, "dry_run": True}, {})
+    assert ran == ["plan"]
+
+
+def test_a_cancelled_run_starts_nothing_but_its_report(eks: Shipped, expressions: Any) -> None:
+    needs = {name: {"result": "success", "outputs": {"ended": "true"}} for name in JOBS}
+    context = {"needs": needs, "inputs": {"plan": "", "dry_run": False}}
+    runs = [n for n in JOBS[2:] if expressions.holds(eks.jobs[n]["if"], status="cancelled", **context)]
+    assert runs == ["report"]
 
 
 @pytest.mark.parametrize(
-    ("takes_up", "sent", "first", "second", "runs"),
+    ("given", "sent", "plan"),
+    [("", "sent", "sent"), ("given", "", "given"), ("given", None, "given"), ("", "", "")],
+)
+def test_later_jobs_get_the_plan_that_was_sent_or_given(
+    eks: Shipped, expressions: Any, given: str, sent: str | None, plan: str
+) -> None:
+    context = {"inputs": {"plan": given}, "needs": {"send": {"outputs": {"plan": sent}}}}
+    for name in ("watch", "prove", "report"):
+        assert (expressions.value(eks.jobs[name]["env"]["TRAINYARD_PLAN"], **context) or "") == plan
+    assert eks.jobs["send"]["env"]["TRAINYARD_PLAN"] == "${{ needs.plan.outputs.plan }}"
+
+
+@pytest.mark.parametrize(
+    ("value", "labels"),
     [
-        ("", "success", {"ended": "true"}, {}, ["watch", "collect"]),
-        ("", "success", {}, {"ended": "true"}, ["watch", "watch_again", "collect"]),
-        ("", "success", {"ended": "false"}, {"ended": "true"}, ["watch", "watch_again", "collect"]),
-        ("", "success", {}, {}, ["watch", "watch_again", "continue"]),
-        ("", "success", {"ended": "false"}, {"ended": "false"}, ["watch", "watch_again", "continue"]),
-        ("", "failure", {}, {}, []),
-        ("", "skipped", {}, {}, []),
-        (TAKES_UP, "skipped", {"ended": "true"}, {}, ["watch", "collect"]),
-        (TAKES_UP, "skipped", {}, {}, ["watch", "watch_again", "continue"]),
+        (None, ["ubuntu-24.04"]),
+        ("", ["ubuntu-24.04"]),
+        ('["self-hosted","vpc"]', ["self-hosted", "vpc"]),
+        ('"arc-set"', "arc-set"),
+        ('{"group":"vpc"}', {"group": "vpc"}),
     ],
 )
-def test_a_watch_that_did_not_see_the_end_is_taken_up(
-    eks: Shipped,
-    expressions: Any,
-    takes_up: str,
-    sent: str,
-    first: dict[str, str],
-    second: dict[str, str],
-    runs: list[str],
+def test_what_talks_to_the_cluster_runs_where_the_repository_says(
+    eks: Shipped, poll: Shipped, expressions: Any, value: str | None, labels: Any
 ) -> None:
-    """A runner that is lost leaves no outputs, whatever the result of its job is."""
-    needs: dict[str, Any] = {"plan": PLANNED, "submit": {"result": sent}}
-    needs["watch"] = {"result": "failure" if not first else "success", "outputs": first}
-    needs["watch_again"] = {"result": "skipped" if not second else "failure", "outputs": second}
-    context = {"inputs": {"takes_up": takes_up}, "needs": needs}
-    names = ("watch", "watch_again", "continue", "collect")
-    for status in ("success", "failure"):
-        found = [n for n in names if expressions.holds(eks.jobs[n]["if"], status=status, **context)]
-        assert found == runs
-    cancelled = [n for n in names if expressions.holds(eks.jobs[n]["if"], status="cancelled", **context)]
-    assert cancelled == []
+    variables = {} if value is None else {"TRAINYARD_EKS_RUNNER": value}
+    for job in [*(eks.jobs[name] for name in JOBS[:-1]), poll.jobs["poll"]]:
+        assert expressions.value(job["runs-on"], vars=variables) == labels
+    assert eks.jobs["report"]["runs-on"] == "ubuntu-24.04", "a runner that is away does not hide how it ended"
 
 
-def test_a_watch_of_its_own_knows_the_job_without_sending_it(eks: Shipped, expressions: Any) -> None:
-    for takes_up, job, watch in ((TAKES_UP, "gh-1", 7), ("", "gh-9", 1)):
-        context = {"inputs": {"takes_up": takes_up}, "needs": {"plan": PLANNED}}
-        assert expressions.value(eks.jobs["watch"]["env"]["JOB"], **context) == job
-        assert expressions.value(eks.jobs["publish"]["env"]["JOB"], **context) == job
-        given = step_called(eks.jobs["continue"], "Dispatch the next watch")["env"]
-        assert expressions.value(given["WATCH"], **context) == watch
-    assert not expressions.holds(eks.jobs["preflight"]["if"], inputs={"takes_up": TAKES_UP})
-    assert expressions.holds(eks.jobs["preflight"]["if"], inputs={"takes_up": ""})
-    name = eks.content["run-name"]
-    assert expressions.value(name, inputs={"takes_up": TAKES_UP}) == "watch 7 of gh-1"
-    assert expressions.value(name, inputs={"takes_up": ""}) == ""
-
-
-def test_only_a_run_that_succeeded_on_the_cluster_is_proven_from_outside(
-    eks: Shipped, expressions: Any
+def test_the_role_and_its_region_come_from_variables_and_no_action_assumes_it(
+    eks: Shipped, poll: Shipped, expressions: Any
 ) -> None:
-    for result, published in (("success", True), ("failure", False), ("skipped", False)):
-        needs = {"collect": {"result": result}}
-        assert expressions.holds(eks.jobs["publish"]["if"], needs=needs) is published
-    steps = [step["name"] for step in eks.jobs["publish"]["steps"]]
-    assert steps.index("Prove the run") < steps.index("Attest the manifest")
-    assert not any("continue-on-error" in step_called(eks.jobs["publish"], n) for n in ("Prove the run",))
+    given = poll.jobs["poll"]["steps"][-1]["env"]
+    for variables, region in (({"TRAINYARD_AWS_REGION": "eu-west-1"}, "eu-west-1"), ({}, "us-east-1")):
+        variables = {**variables, "TRAINYARD_EKS_ROLE": "arn"}
+        for env in (eks.content["env"], given):
+            assert expressions.value(env["TRAINYARD_AWS_ROLE"], vars=variables) == "arn"
+            assert expressions.value(env["TRAINYARD_AWS_REGION"], vars=variables) == region
+    for shipped in (eks, poll):
+        assert "configure-aws-credentials" not in shipped.text
+        for job in shipped.jobs.values():
+            needs_aws = job["runs-on"] != "ubuntu-24.04"
+            assert ("id-token" in job["permissions"]) is needs_aws
 
 
-@pytest.mark.parametrize(
-    ("results", "outputs", "moment"),
-    [
-        ({"publish": "success"}, {}, "succeeded"),
-        ({"collect": "failure"}, {"collect": {"exit_code": "75"}}, "stopped"),
-        ({"collect": "failure"}, {"collect": {"exit_code": "1"}}, "failed"),
-        ({"publish": "failure"}, {}, "failed"),
-        ({}, {}, "failed"),
-    ],
-)
-def test_slack_hears_the_end_as_an_event(
-    eks: Shipped, expressions: Any, results: dict[str, str], outputs: dict[str, Any], moment: str
+@pytest.mark.parametrize(("posted", "known"), [("true", "2"), ("", "")])
+def test_the_caller_knows_whether_the_end_was_reported(
+    eks: Shipped, expressions: Any, posted: str, known: str
 ) -> None:
-    """The reason comes from `needs`: test_job_ends.py."""
-    needs: dict[str, Any] = {
-        name: {"result": results.get(name, "skipped"), "outputs": outputs.get(name, {})}
-        for name in eks.jobs["report"]["needs"]
-    }
-    told = step_called(eks.jobs["report"], "Tell Slack")["env"]
-    context = {"needs": needs, "inputs": {"takes_up": ""}, "github": {"run_id": "99"}}
-    assert expressions.value(told["MOMENT"], **context) == moment
+    context = {"steps": {"report": {"outputs": {"posted": posted}}}, "github": {"run_attempt": "2"}}
+    assert expressions.value(eks.jobs["report"]["outputs"]["reported"], **context) == known
 
 
-@pytest.mark.parametrize(
-    ("reported", "dispatched", "known"), [("2", "", "2"), ("", "true", "2"), ("", "", ""), ("", "false", "")]
-)
-def test_the_caller_knows_whether_the_end_was_reported_or_the_watch_handed_over(
-    eks: Shipped, expressions: Any, reported: str, dispatched: str, known: str
+def test_copies_never_decide_a_run(eks: Shipped) -> None:
+    for step in eks.steps():
+        if "artifact@" in step.get("uses", ""):
+            assert step["continue-on-error"] == "true", step["name"]
+        elif step["name"] in ("Check and plan", "Send", "Watch", "Prove", "Report"):
+            assert "continue-on-error" not in step, step["name"]
+
+
+def test_the_polls_run_where_there_is_a_cluster_and_never_at_the_full_hour(
+    poll: Shipped, expressions: Any
 ) -> None:
-    value = eks.content["on"]["workflow_call"]["outputs"]["reported"]["value"]
-    jobs = {
-        "report": {"outputs": {"reported": reported}},
-        "continue": {"outputs": {"dispatched": dispatched}},
-    }
-    assert expressions.value(value, jobs=jobs, github={"run_attempt": "2"}) == known
-    for outcome, posted, told in (
-        ("success", "true", "2"),
-        ("success", "", ""),  # Slack did not answer
-        ("failure", "", ""),
-        ("skipped", "", ""),
-    ):
-        step = {"outcome": outcome, "outputs": {"posted": posted}}
-        context = {"steps": {"told": step}, "github": {"run_attempt": "2"}}
-        assert expressions.value(eks.jobs["report"]["outputs"]["reported"], **context) == told
+    for name, runs in (("gpus", True), ("", False)):
+        assert expressions.holds(poll.jobs["poll"]["if"], vars={"TRAINYARD_EKS_CLUSTER": name}) is runs
+    [schedule] = poll.content["on"]["schedule"]
+    assert "0" not in schedule["cron"].split()[0].split(",")
 
 
-def test_a_watch_that_was_handed_over_tells_nobody_that_it_failed(eks: Shipped, expressions: Any) -> None:
-    for dispatched, dry, tells in (("true", False, False), ("", False, True), ("", True, False)):
-        context = {
-            "needs": {"continue": {"outputs": {"dispatched": dispatched}}},
-            "inputs": {"dry_run": dry},
+def test_the_environments_of_the_jobs_are_those_that_the_setup_makes(eks: Shipped, poll: Shipped) -> None:
+    for shipped in (eks, poll):
+        content = yaml.safe_load(shipped.text)
+        assert {json.dumps(job["environment"]) for job in content["jobs"].values()} == {
+            '{"name": "eks", "deployment": false}'
         }
-        assert expressions.holds(eks.jobs["report"]["if"], status="failure", **context) is tells
-
-
-@pytest.mark.parametrize("target", PLACES)
-def test_one_target_of_the_training_workflow_runs(training: Any, expressions: Any, target: str) -> None:
-    outputs = {"train": "true", "target": str(target), "store": "s3://b"}
-    needs = {"plan": {"outputs": outputs}, "ready": {"result": "skipped"}}
-    context = {"needs": needs, "vars": {"TRAINYARD_AWS_ROLE": "arn"}}
-    names = ("ready", "train", "eks")
-    found = [n for n in names if expressions.holds(training.jobs[n]["if"], **context)]
-    assert found == (["eks"] if target == "eks" else ["ready", "train"])
-    given = training.jobs["eks"]["with"]
-    assert given == {name: f"${{{{ needs.plan.outputs.{name} }}}}" for name in ("config", "overrides")}
-
-
-def test_the_environments_of_the_jobs_are_those_that_the_setup_makes(eks: Shipped) -> None:
-    content = yaml.safe_load(eks.text)
-    names = {job["environment"]["name"] for job in content["jobs"].values() if "environment" in job}
-    assert names == {"eks"}

@@ -140,8 +140,12 @@ def test_a_local_action_exists_and_gets_the_inputs_it_has(shipped: Any, root: Pa
 
 def test_every_input_is_used_and_every_used_input_exists(shipped: Any) -> None:
     declared = shipped.content.get("inputs", {})
-    declared = declared or (shipped.content.get("on", {}).get("workflow_dispatch") or {}).get("inputs", {})
-    assert set(re.findall(r"\binputs\.([\w-]+)", shipped.text)) == set(declared)
+    on = shipped.content.get("on", {})
+    for event in ("workflow_dispatch", "workflow_call"):
+        declared = {**declared, **(on.get(event) or {}).get("inputs", {})}
+    used = set(re.findall(r"\binputs\.([\w-]+)", shipped.text))
+    assert used <= set(declared)
+    assert used == set(declared) or "toJSON(inputs)" in shipped.text  # a command reads them
 
 
 def test_a_shell_line_reads_only_variables_that_it_was_given(shipped: Any) -> None:
@@ -203,8 +207,10 @@ def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
     assert found
     for workflow, rest in found:
         path = root / ".github" / "workflows" / workflow
-        inputs = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"]["inputs"]
-        assert set(re.findall(r"-f (\w+)=", rest)) <= set(inputs), f"gh workflow run {workflow}{rest}"
+        dispatch = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"] or {}
+        assert set(re.findall(r"-f (\w+)=", rest)) <= set(dispatch.get("inputs", {})), (
+            f"gh workflow run {workflow}{rest}"
+        )
 
 
 def runners(workflow: Any, root: Path) -> set[str]:
@@ -317,7 +323,15 @@ def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:
     )
 
 
-NEED_TORCH = {"train", "prove_run", "prepare_data", "check_environment", "export_model", "find_proven_run"}
+NEED_TORCH = {
+    "eks_job.py prove",
+    "train",
+    "prove_run",
+    "prepare_data",
+    "check_environment",
+    "export_model",
+    "find_proven_run",
+}
 """Other commands run without torch (`test_core_package.py`)."""
 
 
@@ -327,7 +341,9 @@ def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) ->
         steps = job.get("steps", [])
         set_up = [step for step in steps if step.get("uses") == "./.github/actions/setup"]
         targets = [step.get("with", {}).get("target", "install") for step in set_up]
-        called = set(re.findall(r"scripts/(\w+)\.py", " ".join(step.get("run", "") for step in steps)))
+        lines = " ".join(step.get("run", "") for step in steps)
+        called = set(re.findall(r"scripts/(eks_job\.py \w+|\w+)|trainyard step (train)\b", lines))
+        called = {script or step for script, step in called}
         expected = "install" if called & NEED_TORCH else "install-core"
         if targets not in ([], ["install-dev"], [expected]):
             wrong[name] = targets

@@ -4,10 +4,13 @@ It compares Python and all packages with the lock; the GPU and its driver with t
 memory with the model's minimum (16 bytes per parameter, and the logits); main memory, or the limit of the
 container, with a step on the CPU or the copies beside a GPU; and free disk space with the kept checkpoints
 and one more (12 bytes per parameter each), the prepared data, and the copy in a store that is a folder. All
-failed checks are reported at once, each with its fix.
+failed checks are reported at once, each with its fix. Another process on the GPU is named, with its memory
+and who started it. In a job of GitHub, a run directory that the next job's git clean would delete is refused,
+and a runner whose version GitHub refuses, or will within a week, is reported.
 
 Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
-            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
+            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR; on
+            a self-hosted runner the releases of GitHub's runner
 Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
             as one line in the step output `reason`
 Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
@@ -20,21 +23,25 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, output, terminal
+from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.commands.run_program import program_here
-from trainyard.errors import CheckFailedError
+from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.machine.preflight import MachineFacts, Memory
+    from trainyard.machine.gpu_processes import GpuProcess
+    from trainyard.machine.preflight import MachineFacts, Memory, PreflightFinding
 
+RELEASES_SECONDS = 5.0
+"""The most that asking GitHub for the runner's releases may take."""
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 
 
@@ -54,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.store.store_address import require_address
     from trainyard.config.load import load_config
     from trainyard.config.registries import RECIPES
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
@@ -63,31 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.recipe not in RECIPES:
         return check_program(args, given)
     with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
-        from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
-        from trainyard.machine.preflight_text import (
-            refusal_line,
-            refusal_markdown,
-            refusal_text,
-            summarize_machine,
-        )
+        from trainyard.machine.gpu_processes import judge_gpu_processes
+        from trainyard.machine.preflight import judge_machine
+        from trainyard.machine.preflight_text import summarize_machine
         from trainyard.training.weights.pretrained import load_with_weights
 
         config = load_with_weights(args.config, args.set).config
+        on_cpu = config.model.device == "cpu"
+        # The driver is queried before torch is imported, which may open the GPU itself.
+        other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
-    findings = judge_machine(config, facts)
-    verdict, line = worst_verdict(findings), summarize_machine(config, facts)
-    if args.json:
-        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
-    output.announce("environment", line, verdict)
-    for finding in findings:
-        if finding.verdict == PreflightVerdict.DEGRADED:
-            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
-    if verdict == PreflightVerdict.FAILED:
-        append_summary(refusal_markdown(findings))
-        set_output("reason", refusal_line(findings))
-        annotate(Level.ERROR, refusal_text(findings), title="Not started")
-        raise CheckFailedError(refusal_text(findings))
-    return 0
+    findings = (*judge_machine(config, facts), *other_findings, *job_findings(args.run_dir))
+    return report_findings(findings, summarize_machine(config, facts), as_json=args.json)
 
 
 def check_program(args: argparse.Namespace, config: "Config") -> int:
@@ -97,6 +90,7 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
     """
     from trainyard.gateways import local_machine
     from trainyard.gateways.nvidia import query_gpus
+    from trainyard.machine.gpu_processes import judge_gpu_processes
     from trainyard.programs.inputs import find_data
 
     program = program_here(config, args.run_dir.absolute())
@@ -112,10 +106,97 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
     gpus = [gpu.name for gpu in query_gpus().gpus]
     free = local_machine.free_bytes(args.run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
-    if args.json:
-        print(json.dumps({"verdict": "ok", "summary": line, "findings": []}))
-    output.announce("environment", line, "ok")
+    others = other_gpu_processes() if gpus else ()
+    findings = (*judge_gpu_processes(others, os.environ), *job_findings(args.run_dir))
+    return report_findings(findings, line, as_json=args.json)
+
+
+def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_json: bool) -> int:
+    """Report the findings, degraded ones on GitHub as warnings. Raises CheckFailedError if a check failed."""
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.machine.preflight import PreflightVerdict, worst_verdict
+    from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+
+    verdict = worst_verdict(findings)
+    if as_json:
+        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
+    output.announce("environment", line, verdict)
+    for finding in findings:
+        if finding.verdict == PreflightVerdict.DEGRADED:
+            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
+            annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
+    if verdict == PreflightVerdict.FAILED:
+        append_summary(refusal_markdown(findings))
+        set_output("reason", refusal_line(findings))
+        annotate(Level.ERROR, refusal_text(findings), title="Not started")
+        raise CheckFailedError(refusal_text(findings))
     return 0
+
+
+def job_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
+    """Yield the findings about the job of GitHub that this is: its runner, and where it keeps its runs."""
+    yield from runner_findings()
+    yield from run_directory_findings(run_dir)
+
+
+def runner_findings() -> "Iterator[PreflightFinding]":
+    """Yield a finding about the version of this job's runner; a refused one still runs this job."""
+    from trainyard.gateways.actions_runner import runner_version
+    from trainyard.gateways.github_api import GitHub
+    from trainyard.gateways.local_machine import process_family
+    from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+    from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, success
+
+    version = runner_version(process_family(os.getpid()))
+    if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
+        return
+    server = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
+    api = GitHub("actions/runner", os.environ.get("GITHUB_TOKEN", ""), server=server)
+    try:
+        releases = read_releases(time_limits.within(RELEASES_SECONDS, api.runner_releases))
+    except (ServiceError, WaitTimeoutError):
+        releases = ()  # the oldest version that can be registered is known without
+    if problem := version_problem(version, releases, now=time.time()):
+        yield PreflightFinding("runner", PreflightVerdict.DEGRADED, f"the runner has {problem}", NEXT_STEP)
+    else:
+        yield success("runner", f"version {version}")
+
+
+def run_directory_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
+    """Yield a failure for a run directory in this checkout that the next job's `git clean` deletes."""
+    from trainyard.gateways.git import is_cleaned
+    from trainyard.gateways.github import in_actions
+    from trainyard.machine.preflight import failure
+
+    is_inside = Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(REPOSITORY_ROOT))
+    if in_actions() and is_inside and is_cleaned(run_dir):
+        yield failure(
+            "run directory",
+            f"{run_dir} is in the checkout and not ignored by git, so the next job's git clean deletes it",
+            "gh variable set TRAINYARD_RUNS_DIRECTORY --body /mnt/storage/runs, or another folder outside of "
+            "the checkout",
+        )
+
+
+def other_gpu_processes() -> "tuple[GpuProcess, ...]":
+    """Return the processes that compute on the GPUs of this job, without this one and its parents."""
+    from trainyard.gateways.local_machine import process_family, process_origin
+    from trainyard.gateways.nvidia import query_compute_processes
+    from trainyard.machine.gpu_processes import VARIABLES, GpuProcess
+
+    family, found = process_family(os.getpid()), []
+    for each in query_compute_processes():
+        origin, name = process_origin(each.pid), Path(each.name).name
+        # In a container the driver's pid may be another process here, so the names must agree.
+        if name not in origin.command:
+            found.append(GpuProcess(each.pid, each.name, each.memory_bytes))
+            continue
+        if each.pid in family:
+            continue
+        known = {key: origin.environment[key] for key in VARIABLES if key in origin.environment}
+        size, may_read = each.memory_bytes, known if origin.environment else None
+        found.append(GpuProcess(each.pid, origin.command, size, origin.user, origin.is_own_user, may_read))
+    return tuple(found)
 
 
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":

@@ -3,12 +3,14 @@
 The store must have a valid address and do what storing a run needs: list, put if absent, send a file in one
 request and another in two parts, read, abort. An operation that the store can never do is named as such.
 The two parts are 5 MiB, which a slow line needs time for. The run number must be free or belong to this run;
-the first sync claims it. The signing key must be usable. All failed checks are reported at once, each with
-its fix. What was written is removed, also after Ctrl-C. If the role may not delete, three objects remain:
-their names start with trainyard-readiness, and the next check replaces them. Nothing else is changed.
+the first sync claims it. The signing key must be usable. A workflow's role for an s3:// store is assumed
+first. All failed checks are reported at once, each with its fix. What was written is removed, also after
+Ctrl-C. If the role may not delete, three objects remain: their names start with trainyard-readiness, and
+the next check replaces them. Nothing else is changed.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
-            TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*
+            TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*;
+            TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough)
 Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
@@ -50,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
     )
-    parser.add_argument("--role", default="", metavar="ARN", help="the role that an earlier step assumed")
+    parser.add_argument("--role", default="", metavar="ARN", help="a role that an earlier step assumed")
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="the outcome of that step")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
@@ -126,7 +128,8 @@ def collect_answers(args: argparse.Namespace) -> "Answers":
             quick, run_id, number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
         )
 
-    assumed = args.role_outcome == "success"
+    role, role_problem = assume_role(url, args.timeout) if names_a_store(url) else ("", "")
+    assumed = not role_problem if role else args.role_outcome == "success"
     try:
         facts = asdict(time_limits.within(args.timeout, query)) if assumed else {"queried": False}
     except KeyboardInterrupt:
@@ -142,13 +145,31 @@ def collect_answers(args: argparse.Namespace) -> "Answers":
         again=f"{script_command('check_readiness.py')} --store",
         is_address=names_a_store(url),
         written=writes,
-        role=args.role,
+        role=role or args.role,
         role_is_assumed=assumed,
+        role_problem=role_problem,
         grace_seconds=args.grace,
         grace_needed=grace_needed(args.run_dir),
         **facts,
         **query_signer(args.timeout),
     )
+
+
+def assume_role(url: str, seconds: float) -> tuple[str, str]:
+    """Return the workflow's role for a store in S3, and why it cannot be assumed; both empty without one.
+
+    Raises ConfigError for variables that cannot be used.
+    """
+    from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
+
+    role = workflow_role() if url.startswith("s3://") else None
+    if role is None:
+        return "", ""
+    try:
+        time_limits.within(seconds, assume_workflow_role)
+    except (ServiceError, WaitTimeoutError) as error:
+        return role.arn, str(error)
+    return role.arn, ""
 
 
 def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:

@@ -9,7 +9,8 @@ is named. A command of your own can follow after --.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
-            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
+            Actions the outputs job, kind, namespace, image, store (--output writes them into a file), and
+            for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
@@ -96,6 +97,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=arguments.duration, default="7d", metavar="TIME", help="time limit of --wait"
     )
+    parser.add_argument(
+        "--output", type=arguments.path, metavar="FILE", help="write what was planned as JSON"
+    )
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -127,6 +131,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.jobs.existing_job import is_deployed
     from trainyard.jobs.job_submission import find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
+    from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.untrusted_files import read_yaml
 
     access = requested_access(vars(args), read=read_yaml)
@@ -139,6 +144,8 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
+    if args.output:
+        write_json_atomically(args.output, plan_outputs(data, store=store))
     # If the job exists already, its own pods may fill the cluster.
     if found.exit_code and (args.dry_run or not is_deployed(partial(find, api), plan)):
         return found.exit_code

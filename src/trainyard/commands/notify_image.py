@@ -2,7 +2,7 @@
 
 With a bot token, `started` opens a thread in the channel. `succeeded` and `failed` reply in it and in the
 channel, and the first message then shows how the build ended. A webhook has no threads, so its messages
-are separate.
+are separate. `ended` is one of the two, as --status and --steps of the workflow's job show.
 
 Reads:   --result, written by build_image.py --output; --memory (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL; SLACK_API_URL (another server for the
@@ -25,7 +25,7 @@ from trainyard.errors import TrainyardError
 if TYPE_CHECKING:
     from trainyard.report.slack.image_message import ImageBuild
 
-EVENTS = ("started", "succeeded", "failed")
+EVENTS = ("started", "succeeded", "failed", "ended")
 _logger = logging.getLogger("trainyard.notify_image")
 
 
@@ -43,6 +43,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--result", type=arguments.path, metavar="FILE", help="result of build_image.py --output"
     )
     parser.add_argument("--reason", default="", help="why it failed")
+    steps = "with ended: GitHub's context `steps`, whose results show why it failed"
+    parser.add_argument("--steps", default="{}", metavar="JSON", help=steps)
+    parser.add_argument(
+        "--status", default="failure", metavar="STATUS", help="with ended: GitHub's job.status"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")
     return parser.parse_args(argv)
@@ -57,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.report.slack.slack_events import SLACK_EVENTS
     from trainyard.report.slack.slack_thread import PostResult, post_once, read_thread
 
+    if args.event == "ended":
+        args.event, args.reason = end_of(args.steps, args.status)
     thread, result = read_thread(args.memory), PostResult.NOT_CONFIGURED
     event = image_event(SLACK_EVENTS[args.event], build_of(args), thread)
     try:
@@ -79,6 +86,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(f"Would be sent to Slack: {message.text}")
     return 0
+
+
+def end_of(steps: str, status: str) -> tuple[str, str]:
+    """Return the event at the end of a job, and why it failed, from GitHub's `steps` and `job.status`."""
+    from trainyard.run.untrusted_files import parse_json_object
+
+    if status == "success":
+        return "succeeded", ""
+    if status == "cancelled":
+        return "failed", "somebody cancelled it, or the job reached its time limit"
+    found = parse_json_object(steps, "--steps")
+    failed = next((name for name, step in found.items() if step.get("outcome") == "failure"), "")
+    if failed == "lint":
+        return "failed", "lint_image.py names what would break"
+    if failed == "build":
+        reason = (found[failed].get("outputs") or {}).get("reason")
+        return "failed", str(reason or "build_image.py failed, as its log says")
+    return "failed", "it could not be set up"
 
 
 def build_of(args: argparse.Namespace) -> "ImageBuild":

@@ -20,6 +20,9 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ServiceError
 
 SECONDS = 600
+UNATTESTED = (
+    "GitHub did not attest these files: in a private repository it does so with Enterprise Cloud only."
+)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,6 +35,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--notes", type=arguments.path, required=True, metavar="FILE", help="the notes of the release"
     )
     parser.add_argument("--preliminary", choices=("true", "false"), default="false", help="a pre-release")
+    attested = "how the attestation ended; the notes say so where there is none"
+    parser.add_argument("--attested", default="success", metavar="OUTCOME", help=attested)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     return parser.parse_args(argv)
 
@@ -53,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.announce("release", f"{args.tag} is public already", "ok")
         return 0
     if there is None:
+        if args.attested != "success":
+            with args.notes.open("a", encoding="utf-8") as notes:
+                notes.write(f"\n{UNATTESTED}\n")
+            output.announce("release", UNATTESTED, "degraded")
         more = ["--prerelease"] if args.preliminary == "true" else []
         title = ["--title", f"Trainyard {args.tag.removeprefix('v')}", "--notes-file", str(args.notes)]
         gh("create", args.tag, "--draft", "--verify-tag", *title, *more)

@@ -1,7 +1,7 @@
 """Run the pipeline for the action of this repository (`action.yml`), with the inputs of a workflow.
 
 Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
-            action; an empty one is not given
+            action; an empty one is not given. TRAINYARD_AWS_ROLE: the role for the store
 Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" scripts/run_action.py
@@ -42,9 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = words_of(os.environ)
     if args.dry_run:
         return run.main(["--dry-run", *words])
-    code = exit_code_of(lambda: run.main(words))
+    code = exit_code_of(lambda: train(words))
     set_outputs({"run_dir": words[1], "exit_code": str(int(code))})
     return code
+
+
+def train(words: Sequence[str]) -> int:
+    """Run the pipeline. The program gets credentials of the action's role too, for an hour."""
+    from trainyard.commands import run
+    from trainyard.gateways.aws_session import credential_variables
+
+    os.environ.update(credential_variables())
+    return run.main(words)
 
 
 def words_of(environment: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,8 @@ The program is that of `recipe: command` in the configuration, or the one that a
 of their format. It resumes from the newest one. SIGTERM, Ctrl-C and --deadline reach all of its processes.
 docs/bring_your_own.md explains what is proven.
 
-Reads:      --config; --program (JSON); what the program writes; an operator's variables
+Reads:      --config; --program (JSON); what the program writes; an operator's variables;
+            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in scripts/train.py
 Writes:     the run directory; logs/node-N.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 75 stopped with a new checkpoint, run it again to resume; 130 interrupted; 128 + N
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.run.identity import choose_run_id, read_run
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
     from trainyard.run.run_lock import locked
+    from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
     config = load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -111,7 +113,8 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
         program = program_here(config, directory.path, nodes=node.nodes, processes=processes)
         nodes = None
-    deadline = None if args.deadline is None else args.deadline - job_seconds()
+    deadline = deadline_for_storing(args.deadline, directory.path.parent, checkpoint_bytes(directory.path))
+    deadline = None if deadline is None else deadline - job_seconds()
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
     )

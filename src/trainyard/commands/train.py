@@ -5,7 +5,9 @@ With `recipe: command` another program trains, which scripts/run_program.py desc
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
          counts; default: now), _GPU_LOCK (a file; only one run that names it trains at a time),
-         _IMAGE_DIGEST, WANDB_API_KEY.
+         _IMAGE_DIGEST, _JOB_MINUTES (the job's time limit: --deadline becomes earlier where storing takes
+         longer, by the speed measured here) and _FOLLOW (true: checkpoints are stored meanwhile),
+         WANDB_API_KEY.
 Writes:  the run directory; --json prints the outcome, also after a failure; in GitHub Actions the output
          `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
@@ -189,18 +191,22 @@ def run_training(
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.machine.preflight import store_bytes_needed
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id
+    from trainyard.run.storing_speed import deadline_for_storing
     from trainyard.training.data.config_of_run import config_of_run
     from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
-    stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
-    display.begin("importing torch")
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    size = store_bytes_needed(config, is_followed=os.environ.get("TRAINYARD_FOLLOW") == "true")
+    deadline = deadline_for_storing(args.deadline, directory.path.parent, size)
+    stop = StopRequest.after(deadline, gone=time_limits.job_seconds(), grace=args.grace)
+    display.begin("importing torch")
     request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
 
     def prepare() -> Any:

@@ -18,6 +18,7 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.aws_session import ROLE, boto3_session
 
 _EXPIRED = (
     *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
@@ -77,14 +78,13 @@ class AwsAccount:
 
     def __init__(self, region: str) -> None:
         """An empty `region` means AWS's own setting. Raises ConfigError for one that cannot be used."""
-        import boto3
         from botocore.exceptions import BotoCoreError, NoRegionError
         from botocore.utils import validate_region_name
 
         # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
-        named = region or os.environ.get("AWS_REGION") or None
+        named = region or ("" if os.environ.get(ROLE) else os.environ.get("AWS_REGION", ""))
         try:
-            self._session = boto3.session.Session(region_name=named)
+            self._session = boto3_session(region=named)
             if not self._session.region_name:
                 raise NoRegionError
             validate_region_name(self._session.region_name)

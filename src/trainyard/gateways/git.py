@@ -73,6 +73,18 @@ def is_older_than_head(path: Path) -> bool:
         return True
 
 
+def is_cleaned(path: Path) -> bool:
+    """Return whether `git clean -ffd`, with which a job starts, deletes what is written to a path.
+
+    So it is with everything in a working tree that git does not ignore. The path need not exist.
+    """
+    place = Path(os.path.realpath(path))
+    folder = next(each for each in (place, *place.parents) if each.is_dir())
+    inside = str(place / "run.json")  # a pattern such as `runs/` matches folders only
+    # 0: ignored; 1: not ignored; 128: no repository
+    return run_git(folder, "check-ignore", "--quiet", "--", inside, seconds=_SECONDS).exit_code == 1
+
+
 def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
     """Return the same facts about the repository that holds the script of a command; empty for a module."""
     script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)

@@ -5,6 +5,7 @@ only to GitHub and never to the target of a redirect, and appears in no error. T
 request. https://docs.github.com/en/rest
 """
 
+import copy
 import io
 import json
 import os
@@ -37,7 +38,8 @@ class GitHub:
             raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
         if urlsplit(server).scheme not in ("http", "https"):
             raise ConfigError("GITHUB_API_URL is not an http or https address")
-        self._base, self._token = f"{server.rstrip('/')}/repos/{repository}", token
+        self._server, self._owner = server.rstrip("/"), repository.partition("/")[0]
+        self._base, self._token = f"{self._server}/repos/{repository}", token
         self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
     def get(self, path: str, **query: str | int) -> Any:
@@ -53,9 +55,24 @@ class GitHub:
             if len(items) < _A_PAGE:
                 return
 
+    def organisation_pages(self, path: str, key: str) -> Iterator[Json]:
+        """Every item of a list of the organisation that owns the repository."""
+        owner = copy.copy(self)
+        owner._base = f"{self._server}/orgs/{self._owner}"
+        return owner.pages(path, key)
+
+    def runner_releases(self) -> list[Json]:
+        """Return the newest releases of GitHub's runner, which is a public repository."""
+        public = GitHub("actions/runner", self._token, server=self._server)
+        return list(public.get("/releases", per_page=30))
+
     def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
         """Return the answer to a change; with `again` it is retried, so it must be idempotent."""
         return self._json("POST", path, body=body or {}, again=again)
+
+    def put(self, path: str) -> None:
+        """Make an idempotent change without a body; it is retried."""
+        self._json("PUT", path, body={}, again=True)
 
     def patch(self, path: str, body: Json) -> Any:
         """Return the answer to a change of something that exists; it is retried."""
@@ -117,7 +134,8 @@ class GitHub:
         request.add_header("Accept", "application/vnd.github+json")
         request.add_header("X-GitHub-Api-Version", "2022-11-28")
         request.add_header("Content-Type", "application/json")
-        request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        if self._token:  # a public repository can be read without
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
             content: bytes = answer.read(_MOST_BYTES)
             return content

@@ -71,6 +71,59 @@ def read_answer(text: str) -> NvidiaAnswer:
     return NvidiaAnswer(tuple(gpus), None)
 
 
+@dataclass(frozen=True)
+class ComputeProcess:
+    """A process that computes on a GPU, as the driver lists it."""
+
+    pid: int
+    name: str
+    """The driver's name of the program; a path, or only its last part."""
+    memory_bytes: int | None
+    """None where the driver does not know it."""
+    gpu: str = ""
+    """The UUID of its GPU; empty if it was not asked for."""
+
+
+def query_compute_processes(environment: Mapping[str, str] = os.environ) -> tuple[ComputeProcess, ...]:
+    """Return the processes on the GPUs that CUDA_VISIBLE_DEVICES leaves to this environment.
+
+    Empty without a driver that lists them, and for a part of a GPU (MIG), because the driver lists the
+    processes of the other parts with it.
+    """
+    query = "--query-compute-apps=pid,name,used_memory,gpu_uuid"
+    done = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds=_SECONDS)
+    found = read_compute_processes(done.stdout) if done.exit_code in (0, _INFOROM_CORRUPTED) else ()
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if not found or chosen is None:
+        return found
+    names = [name.strip() for name in chosen.split(",")]
+    done = run_program(["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"], seconds=_SECONDS)
+    rows = (line.split(", ") for line in done.stdout.splitlines())
+    uuids = {row[1].strip() for row in rows if len(row) == 2 and _is_chosen(row[0], row[1].strip(), names)}
+    return tuple(each for each in found if each.gpu in uuids)
+
+
+def _is_chosen(index: str, uuid: str, names: list[str]) -> bool:
+    """Return whether a name of CUDA_VISIBLE_DEVICES means this GPU: its index, or how its UUID starts."""
+    return index in names or any(name.startswith("GPU-") and uuid.startswith(name) for name in names)
+
+
+def read_compute_processes(text: str) -> tuple[ComputeProcess, ...]:
+    """Return the processes in the CSV answer, with or without header and units; other rows are ignored."""
+    found = []
+    for line in text.splitlines():
+        pid, _, rest = line.strip().partition(",")
+        # A name may hold a comma, so the columns behind it are taken from the end.
+        columns = [column.strip() for column in rest.split(",")]
+        gpu = columns.pop() if len(columns) > 2 and columns[-1].startswith("GPU-") else ""
+        if not pid.isdecimal() or len(columns) < 2:
+            continue
+        memory = columns.pop().removesuffix(" MiB")
+        size = int(memory) * _MIB if memory.isdecimal() else None
+        found.append(ComputeProcess(int(pid), ", ".join(columns), size, gpu))
+    return tuple(found)
+
+
 def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")) -> int:
     """Return the number of GPUs that a program of this environment may use, without importing torch.
 

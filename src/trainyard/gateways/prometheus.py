@@ -4,10 +4,12 @@ The callers decide what to request. Nothing is written.
 """
 
 import json
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.gateways.aws_session import botocore_session
 
 _SERVICE = "aps"
 _ATTEMPTS = 3
@@ -51,6 +53,10 @@ class Prometheus:
         kind = PermissionRefusedError if status in (401, 403) else ServiceError
         raise kind(f"Prometheus in {self._region} answered {status}: {message}")
 
+    @cached_property
+    def _session(self) -> Any:
+        return botocore_session()
+
     def _once(self, address: str, body: bytes, *, last: bool) -> tuple[int, bytes]:
         from botocore.exceptions import BotoCoreError
         from botocore.httpsession import URLLib3Session
@@ -65,11 +71,10 @@ class Prometheus:
         return int(answer.status_code), bytes(answer.content)
 
     def _sign(self, address: str, body: bytes) -> Any:
-        import boto3
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        credentials = boto3.session.Session().get_credentials()
+        credentials = self._session.get_credentials()
         if credentials is None:
             raise PermissionRefusedError(
                 "There are no AWS credentials for Prometheus; set AWS_PROFILE, or AWS_ACCESS_KEY_ID "

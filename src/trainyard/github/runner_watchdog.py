@@ -9,14 +9,24 @@ The access to GitHub is passed in. `runners` and `continuation` judge what is fo
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.github.continuation import SegmentEnd, next_segment
-from trainyard.github.runners import Job, Orphan, Outage, Runner, judge_jobs, judge_runners
+from trainyard.github.runner_version import RunnerRelease
+from trainyard.github.runners import (
+    Job,
+    Orphan,
+    Outage,
+    Runner,
+    has_labels,
+    judge_jobs,
+    judge_runners,
+    judge_versions,
+)
 from trainyard.run.segment import Segment, read_handover
 
 if TYPE_CHECKING:
@@ -65,17 +75,20 @@ def find_outages(
     labels: frozenset[str],
     *,
     now: float,
+    releases: Sequence[RunnerRelease] = (),
 ) -> WatchFindings:
     """Return the present outages and orphans; only jobs of the workflow file `workflow` are orphans.
 
-    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
+    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN. `releases` are the runner's; without
+    them only the oldest version that GitHub registers is known.
     """
     training = api.get(f"/actions/workflows/{workflow}").get("id")
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
     runners = None
     if runners_api is not None:
-        runners = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
+        runners = _list_runners(api, runners_api, labels)
     found = judge_runners(runners, jobs, labels, now=now)
+    found += judge_versions(runners or (), labels, releases, now=now)
     return WatchFindings(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
 
 
@@ -227,9 +240,29 @@ def _jobs(api: "GitHub", status: str, training: int | None) -> Iterator[Job]:
                 yield Job(run["id"], job["name"], running, labels, start, job["html_url"], trains)
 
 
+def _list_runners(api: "GitHub", runners_api: "GitHub", labels: frozenset[str]) -> list[Runner] | None:
+    """Return the repository's runners; if none fits, also its organisation's. None if those are not shown."""
+    own = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
+    if any(has_labels(each, labels) for each in own):
+        return own
+    if (api.get("").get("owner") or {}).get("type") != "Organization":
+        return own
+    try:
+        shared = [_runner(each) for each in runners_api.organisation_pages("/actions/runners", "runners")]
+    except ServiceError as error:
+        _logger.warning(
+            "The organisation's runners were not listed (%s). TRAINYARD_RUNNERS_TOKEN needs the organisation "
+            "permission Self-hosted runners: read; a classic token the scope admin:org",
+            error,
+        )
+        return None
+    return [*own, *shared]
+
+
 def _runner(entry: Json) -> Runner:
     labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
-    return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
+    is_online, version = entry.get("status") == "online", str(entry.get("version") or "")
+    return Runner(str(entry["name"]), is_online, bool(entry.get("busy")), labels, version)
 
 
 def _key_of(issue: Json) -> str:

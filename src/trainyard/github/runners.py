@@ -7,6 +7,8 @@ job, and a job when it runs longer than jobs may.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trainyard.github.runner_version import NEXT_STEP, RunnerRelease, version_problem
+
 WAITING_SECONDS = 300.0
 """A job may wait this long for a free runner. With a poll every hour, an outage is reported in 65 minutes."""
 POLL_SECONDS = 60 * 60.0
@@ -31,6 +33,8 @@ class Runner:
     online: bool
     busy: bool
     labels: frozenset[str]
+    version: str = ""
+    """Empty where GitHub does not show it."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,29 @@ def judge_runners(
     """
     if not labels:
         return []
-    ours = [job for job in jobs if _has(job, labels) and not job.on_codebuild]
+    ours = [job for job in jobs if has_labels(job, labels) and not job.on_codebuild]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
         waiting = []  # the other jobs wait for that one
     if runners is None:
         return list(_unseen(waiting, labels, now))
-    fitting = [runner for runner in runners if _has(runner, labels)]
+    fitting = [runner for runner in runners if has_labels(runner, labels)]
     found = [_offline(runner) for runner in fitting if not runner.online]
     if waiting and not fitting:
         found.append(_missing(labels, waiting[0], now))
     idle = [runner for runner in fitting if runner.online and not runner.busy]
     return [*found, *(_stuck(runner, waiting[0], now) for runner in idle if waiting)]
+
+
+def judge_versions(
+    runners: Iterable[Runner], labels: frozenset[str], releases: Sequence[RunnerRelease], *, now: float
+) -> Iterator[Outage]:
+    """Yield an outage for each version that GitHub refuses, or will within a week; runners share it."""
+    fitting = [runner for runner in runners if has_labels(runner, labels)]
+    for version in dict.fromkeys(runner.version for runner in fitting):
+        if problem := version_problem(version, releases, now=now):
+            names = ", ".join(runner.name for runner in fitting if runner.version == version)
+            yield Outage(f"version {version}", f"GPU runner {names} has {problem}", NEXT_STEP)
 
 
 def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
@@ -104,7 +119,7 @@ def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> It
     """
     for job in (each for each in jobs if each.trains):
         age = now - job.since
-        ours = _has(job, labels) or job.on_codebuild
+        ours = has_labels(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
             late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + POLL_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
@@ -113,7 +128,7 @@ def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> It
             yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
 
 
-def _has(item: Runner | Job, labels: frozenset[str]) -> bool:
+def has_labels(item: Runner | Job, labels: frozenset[str]) -> bool:
     """Return whether `labels` is not empty and it has all of them; GitHub ignores their case."""
     return bool(labels) and {label.casefold() for label in labels} <= {
         label.casefold() for label in item.labels

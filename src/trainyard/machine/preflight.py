@@ -171,8 +171,10 @@ def disk_bytes_needed(config: Config) -> int:
     return _checkpoints_held(config) * _checkpoint_bytes(config)
 
 
-def store_bytes_needed(config: Config) -> int:
-    """Disk space in a store that is a folder, for the checkpoints that a new run keeps at its end."""
+def store_bytes_needed(config: Config, *, is_followed: bool = False) -> int:
+    """Size of the checkpoints that a new run keeps at its end; of the last one if the others were stored."""
+    if is_followed:
+        return _checkpoint_bytes(config)
     saving, steps = config.checkpointing, config.training.max_steps
     saves = -(-steps // saving.save_steps) if steps else 1
     kept = min(saves, _checkpoints_held(config) - 1)  # at the end none is being written
@@ -253,7 +255,8 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
     yield failure(
         "compiler",
         f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
-        "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
+        "install them (Debian and Ubuntu: apt-get install g++ python3-dev; RHEL and Rocky: dnf install "
+        "gcc-c++ python3.12-devel), or --set compute.compile=false",
     )
 
 

@@ -48,6 +48,8 @@ class Answers:
     role: str = ""
     """The role to be assumed; empty when there is none."""
     role_is_assumed: bool = True
+    role_problem: str = ""
+    """Why this check could not assume the role; empty if an earlier step tried it."""
     grace_seconds: float = 0.0
     """How long after a signal the trainer is killed."""
     grace_needed: float = 0.0
@@ -94,6 +96,9 @@ def number_text(answers: Answers) -> str:
 def _role(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.role and answers.role_is_assumed:
         yield success("role", f"{answers.role} can be assumed")
+    elif answers.role_problem:
+        again = f"{answers.again} {shlex.quote(answers.url)}"
+        yield failure("role", answers.role_problem, f"fix that, then check again in seconds: {again}")
     elif answers.role:
         yield failure(
             "role",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 
+ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).parent / "plain_trainer.py"
 RESUME = 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]'
 STEPS, SAVES = 6, (2, 4, 6)
@@ -96,6 +97,28 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
         ["git", "status", "--porcelain"], cwd=repository.folder, capture_output=True, text=True, check=True
     )
     assert status.stdout == "", "what Trainyard writes is ignored by git"
+    assert prove_from_outside(repository, "trainyard-store") == 0
+
+
+def prove_from_outside(repository: Repository, store: str) -> int:
+    """Prove the stored run as deploy_eks.yml does: on a machine that has the store, and no repository."""
+    run = json.loads((repository.folder / "runs" / "a" / "run.json").read_text())
+    elsewhere = repository.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    (repository.folder / store).rename(elsewhere / "store")
+    repository.folder.rename(elsewhere / "away")
+    plan = {
+        "job": run["run_id"],
+        "store": f"file://{elsewhere}/store",
+        "kind": "pytorchjob",
+        "namespace": "team",
+        "image": "r/i",
+    }
+    plan |= {"cluster": "", "region": "", "config": "none.yaml"}
+    given = {"TRAINYARD_PLAN": json.dumps(plan), "RUNNER_TEMP": str(elsewhere)}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
+    line = [sys.executable, str(ROOT / "scripts" / "eks_job.py"), "prove"]
+    return subprocess.run(line, env={**environment, **given}, timeout=300, check=False).returncode
 
 
 def losses(repository: Repository) -> list[float]:

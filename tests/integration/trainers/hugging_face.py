@@ -84,7 +84,7 @@ else:
     trainer = Trainer(model, TrainingArguments(**options), train_dataset=examples, eval_dataset=examples[:8])
 
 
-class Stop(TrainerCallback):
+class Stop(TrainerCallback):  # type: ignore[misc]
     """Gives a test time to end the program, or ends it."""
 
     def on_step_begin(self, *_: object, **__: object) -> None:

@@ -29,6 +29,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
         "release": ["v*"],
         "images": ["main"],
         "eks": ["main"],
+        "locks": ["main"],
     }
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
@@ -44,7 +45,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     before = len(github.changes())
     ended = setup_github("--secret", "WANDB_API_KEY")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 15 steps are checked.\n")
+    assert ended.stdout.endswith("All 16 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
     assert len(github.changes()) == before + 1
     assert REGISTRATION not in ended.stdout
@@ -122,7 +123,7 @@ def test_a_rate_limit_ends_it_with_the_time_to_come_back(github: Any, setup_gith
         (("--store", "ftp://x"), "is not a store such as"),
         (("--store", "file://relative"), "is not a store such as"),
         (("--labels", '["gpu"'), "is not a JSON list of labels"),
-        (("--labels", "gpu,a b"), "a label has letters"),
+        (("--labels", "gpu,a  b"), "a label has letters"),
         (("--variable", "TRAINYARD_NOTHING=1"), "is not a variable that the workflows read"),
         (("--variable", "TRAINYARD_STORE=file:///x"), "has a flag of its own: --store"),
         (("--variable", "TRAINYARD_DEADLINE"), "is not NAME=VALUE"),

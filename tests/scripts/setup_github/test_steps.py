@@ -171,6 +171,7 @@ CASES = [
     *environment("release"),
     *environment("images"),
     *environment("eks"),
+    *environment("locks"),
     Case("secret", "absent", no_secret, CHANGED, f"GET {SECRETS}", f"PUT {SECRETS}/WANDB_API_KEY"),
     Case("secret", "right", as_it_is, ENOUGH, f"GET {SECRETS}"),
     Case("runner", "absent", attribute("runners", []), PERSON, RUNNERS),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.gateways import git as gateway
-from trainyard.gateways.git import git_facts
+from trainyard.gateways.git import git_facts, is_cleaned
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -211,3 +211,41 @@ def test_a_copy_that_lies_in_another_repository_is_not_of_its_commit(repository:
     copy = repository / "copies" / "trainyard"
     shutil.copytree(repository / "src", copy / "src")
     assert git_facts(copy) == {}
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["exists", "new"])
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("runs", False),
+        ("runs/gh-1", False),
+        ("my_runs", True),
+        ("my_runs/gh-1", True),
+        ("src", True),
+        ("src/runs/gh-1", False),
+        ("~/runs-of-mine", True),
+        ("../outside", False),
+        ("link", False),
+    ],
+)
+def test_git_clean_deletes_what_is_in_the_tree_and_not_ignored(
+    tmp_path: Path, place: str, expected: bool, exists: bool
+) -> None:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    (root / ".gitignore").write_text("runs/\n")
+    (root / "src").mkdir()
+    (root / "src" / "a.py").touch()
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "Begin")
+    (tmp_path / "large disk").mkdir()
+    (root / "link").symlink_to(tmp_path / "large disk")
+    if exists:
+        (root / place).mkdir(parents=True, exist_ok=True)
+        (root / place / "run.json").touch()
+    assert is_cleaned(root / place) is expected
+    file = root / place / "run.json"
+    if exists:
+        git(root, "clean", "-ffdq")
+        assert file.exists() is not expected or place == "link", "as git does it"

@@ -8,11 +8,14 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.nvidia import (
+    ComputeProcess,
     NvidiaGpu,
     gpu_sampler,
     processes_here,
+    query_compute_processes,
     query_gpus,
     read_answer,
+    read_compute_processes,
     visible_gpus,
 )
 
@@ -136,3 +139,53 @@ def test_the_processes_of_a_machine_follow_its_gpus(
             processes_here(asked, on_cpu=on_cpu)
     else:
         assert processes_here(asked, on_cpu=on_cpu) == count
+
+
+RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "nvidia" / "h200-580.159.04"
+
+
+def test_the_processes_of_a_real_h200_are_read() -> None:
+    assert read_compute_processes((RECORDED / "apps.csv").read_text()) == (
+        ComputeProcess(799, "python3", 1978 << 20),
+    )
+
+
+@pytest.mark.parametrize("unit", ["", " MiB"])
+@pytest.mark.parametrize("gpu", ["", "GPU-1"])
+@pytest.mark.parametrize("name", ["python3", "/opt/a, b/python", "[Not Found]"])
+@pytest.mark.parametrize("memory", ["12", "[N/A]", "[Insufficient Permissions]"])
+def test_each_form_of_a_row_is_read(unit: str, gpu: str, name: str, memory: str) -> None:
+    row = ", ".join(["4711", name, memory + unit if memory == "12" else memory, *([gpu] if gpu else [])])
+    size = 12 << 20 if memory == "12" else None
+    assert read_compute_processes(f"pid, process_name\n{row}\n\n") == (ComputeProcess(4711, name, size, gpu),)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No running processes found", "NVIDIA H100, 580.65.06, 81559, 34", "ERR!, 1", "12"]
+)
+def test_an_answer_without_processes_names_none(text: str) -> None:
+    assert read_compute_processes(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "pids"),
+    [
+        (None, [1, 2]),
+        ("0", [1]),
+        ("1", [2]),
+        ("1,0", [1, 2]),
+        ("GPU-bb", [2]),
+        ("GPU-bbbb", [2]),
+        ("", []),
+        ("-1", []),
+        ("MIG-bbbb", []),
+    ],
+)
+def test_only_processes_on_the_gpus_of_this_environment_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None, pids: list[int]
+) -> None:
+    answers = "echo 1, python, 5, GPU-aaaa; echo 2, python, 6, GPU-bbbb"
+    known = "echo 0, GPU-aaaa; echo 1, GPU-bbbb"
+    say(tmp_path, f'case "$1" in *compute-apps*) {answers} ;; *) {known} ;; esac', monkeypatch)
+    environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+    assert [each.pid for each in query_compute_processes(environment)] == pids

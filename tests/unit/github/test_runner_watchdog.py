@@ -280,3 +280,33 @@ def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
         "its plan cannot be read"
         in runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)[0].reason
     )
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+@pytest.mark.parametrize("owner", ["Organization", "User"])
+def test_runners_of_the_organisation_are_asked_for_if_the_repository_has_none(
+    caplog: pytest.LogCaptureFixture, owner: str, may_list: bool
+) -> None:
+    box = {"name": "gpu-1", "status": "online", "busy": True, "labels": [{"name": n} for n in GPU]}
+
+    class Owned(Memory):
+        def get(self, path: str, **query: Any) -> Any:
+            return super().get(path, **query) if path else {"owner": {"type": owner}}
+
+        def organisation_pages(self, path: str, key: str) -> Iterator[Any]:
+            if not may_list:
+                raise ServiceError("403 Resource not accessible by personal access token")
+            yield {**box, "version": "2.300.0"}
+
+    waits = {"status": "queued", "name": "Train and prove", "created_at": at(20), "html_url": "https://x/7"}
+    github = Owned(
+        {
+            "/actions/runs queued": [{"id": 7, "created_at": at(30)}],
+            "/actions/runs/7/jobs": [{**waits, "labels": sorted(GPU)}],
+            "/actions/runners": [],
+        }
+    )
+    found = runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW)
+    expected = {("Organization", True): "version 2.300.0", ("Organization", False): "waiting"}
+    assert [each.key for each in found.outages] == [expected.get((owner, may_list), "missing")]
+    assert ("Self-hosted runners: read" in caplog.text) is (owner == "Organization" and not may_list)

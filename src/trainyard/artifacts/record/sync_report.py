@@ -29,6 +29,8 @@ class SyncReport:
     signature_key: str = ""
     """Key of the newest manifest's signature; empty when it is not signed."""
     manifest_sha256: str = ""
+    sent_bytes: int = 0
+    """Total size of the objects sent now."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -41,6 +43,11 @@ class SyncReport:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def measures_speed(self) -> bool:
+        """Whether most of the time was spent on sending, and not on comparing what was there."""
+        return 2 * self.sent_bytes >= self.bytes
 
     def summary(self) -> str:
         """One line for people."""

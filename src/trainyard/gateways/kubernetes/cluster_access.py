@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard.errors import ConfigError, PermissionRefusedError
+from trainyard.gateways.aws_session import credential_variables
 from trainyard.gateways.kubernetes.eks_token import eks_token
 from trainyard.gateways.process import run_program
 
@@ -165,10 +166,11 @@ def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
     eks = _eks_arguments(command, arguments, own)
     if eks is not None:
         return lambda: eks_token(**eks)
-    environment = {**os.environ, **own, "KUBERNETES_EXEC_INFO": _exec_info(plugin, cluster)}
     program = str(path.parent / command) if "/" in command and not command.startswith("/") else command
 
     def ask() -> str:
+        information = {"KUBERNETES_EXEC_INFO": _exec_info(plugin, cluster)}
+        environment = {**os.environ, **credential_variables(), **own, **information}
         done = run_program([program, *arguments], seconds=EXEC_SECONDS, environment=environment)
         if not done.ok:
             message = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.aws_refusals import client_settings, code_of
+from trainyard.gateways.aws_session import boto3_session
 
 _DENIED = ("UnauthorizedOperation", "UnrecognizedClientException", "SignatureDoesNotMatch")
 """Codes of refused callers, besides those with `AccessDenied` or `Token` in them."""
@@ -90,11 +91,10 @@ def _call(work: Callable[[], Any], what: str) -> Any:
 
 def cluster_client(service: str, region: str) -> Any:
     """boto3's client for `eks` or `sagemaker`. Raises ConfigError for AWS settings that cannot be used."""
-    import boto3
     from botocore.exceptions import BotoCoreError
 
     try:
-        return boto3.session.Session(region_name=region or None).client(service, config=client_settings())
+        return boto3_session(region=region).client(service, config=client_settings())
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
 

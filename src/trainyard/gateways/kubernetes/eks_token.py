@@ -9,6 +9,8 @@ import base64
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError
+from trainyard.gateways.aws_refusals import client_settings
+from trainyard.gateways.aws_session import boto3_session
 
 _PREFIX = "k8s-aws-v1."
 _HEADER = "x-k8s-aws-id"
@@ -20,11 +22,10 @@ def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = 
 
     Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
-    import boto3
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
-        session = boto3.session.Session(profile_name=profile or None, region_name=region or None)
+        session = boto3_session(profile=profile, region=region)
         if role:
             session = _assume_role(session, role)
         return (
@@ -69,7 +70,8 @@ def _presigned_url(session: Any, cluster: str) -> str:
 def _assume_role(session: Any, role: str) -> Any:
     import boto3
 
-    answer = session.client("sts").assume_role(RoleArn=role, RoleSessionName="trainyard")["Credentials"]
+    client = session.client("sts", config=client_settings())
+    answer = client.assume_role(RoleArn=role, RoleSessionName="trainyard")["Credentials"]
     return boto3.session.Session(
         aws_access_key_id=answer["AccessKeyId"],
         aws_secret_access_key=answer["SecretAccessKey"],

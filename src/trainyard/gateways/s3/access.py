@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, cast
 
 from trainyard.errors import ConfigError
+from trainyard.gateways.aws_session import botocore_session
 from trainyard.gateways.s3.clock import Clock, sign_by
 
 CONNECTIONS = 80
@@ -33,14 +34,16 @@ class Connection(NamedTuple):
 
 
 def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Connection:
-    """Return a client with the current credentials. Raises ConfigError for unusable settings."""
+    """Return a client with the current credentials.
+
+    Raises ConfigError for unusable settings, ServiceError when a workflow's role cannot be assumed.
+    """
     with _without_pyopenssl():
-        import botocore.session
         from botocore.exceptions import BotoCoreError
         from botocore.handlers import add_expect_header
 
     try:
-        core = botocore.session.get_session()
+        core = botocore_session()
         core.register_component("data_loader", _definitions(core.get_config_variable("data_path")))
         core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
         region = core.get_config_variable("region") or os.environ.get("AWS_REGION") or "us-east-1"

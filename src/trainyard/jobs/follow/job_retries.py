@@ -70,6 +70,8 @@ class RetryOutcome:
     """The state of the last job."""
     why: str
     """Why it was not sent again; empty if it succeeded or the time was over."""
+    is_waiting: bool = False
+    """Its retry is decided, and waits for its back-off: whoever watches next sends it."""
 
 
 def follow_with_retries(
@@ -207,7 +209,8 @@ class RetryLoop:
         if isinstance(claimed, Stop):
             return RetryOutcome(state, claimed.why)
         if not self._wait_for_backoff(now, claimed, deadline):
-            return RetryOutcome(state, f"the retry as {claimed.next_name} waits; watch again to continue")
+            why = f"the retry as {claimed.next_name} waits; watch again to continue"
+            return RetryOutcome(state, why, is_waiting=True)
         if why := self._objection(now):
             return RetryOutcome(state, why)
         self._stop_pods(now)

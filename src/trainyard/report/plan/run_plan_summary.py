@@ -85,7 +85,8 @@ def missing_settings_markdown(
     missing_settings: Sequence[MissingVariable], *, is_refused: bool, hints: Sequence[str] = ()
 ) -> str:
     """The same as a job summary, ending in a newline."""
-    lead = {1: "This command sets it up:", 2: "These two commands set it up:"}[len(missing_settings)]
+    one, two = "This command sets it up:", "These two commands set it up:"
+    lead = {1: one, 2: two}.get(len(missing_settings), "These commands set it up:")
     parts = [
         f"### {'❌ ' if is_refused else ''}{_headline(missing_settings, is_refused)}",
         lead,

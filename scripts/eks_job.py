@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Dispatch the next watch of a job on a cluster that has not ended yet."""
+"""Train on a cluster from GitHub: the steps of `deploy_eks.yml` and `watch_eks.yml`."""
 
 import sys
 
 from trainyard.command.handler import exit_code_of
-from trainyard.commands.continue_watch import main
+from trainyard.commands.eks_job import main
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

@@ -1,0 +1,418 @@
+"""Train on a cluster from GitHub: the steps of `deploy_eks.yml` and `watch_eks.yml`, which pass on one plan.
+
+`plan` checks the configuration and the cluster, and plans the job against its API. `send` sends what was
+planned and records it as a deployment of the commit. `watch` follows the job for --timeout: a job that has
+not ended yet is no failure. `prove` reads the store from outside of the cluster. `report` sends the end to
+Slack and into the deployment, or starts the polls of a job that still trains. `poll` reads every recorded
+job once, dispatches the run that reports an end, and stops polling when no job is left.
+
+Reads:      TRAINYARD_PLAN, the plan that `plan` or `send` put out; for plan INPUTS, the JSON of the dispatch
+            inputs, TRAINYARD_EKS_*, TRAINYARD_STORE, ECR_REPOSITORY; TRAINYARD_AWS_REGION; RUNNER_TEMP;
+            GitHub's variables and GITHUB_TOKEN; Slack's as notify_slack.py; the cluster, the store
+Writes:     the job, unless --dry-run; deployments and a dispatch at GitHub; logs, the run and its records
+            below RUNNER_TEMP; a Slack message; the outputs plan, ended, exit_code, reason, posted; summaries
+Exit codes: 0 done, or the job has not ended; 1 the cluster is not ready, the job failed or is not proven;
+            2 wrong inputs; 4 the cluster, the store or GitHub refused; 75 it stopped with a good checkpoint
+Example:    TRAINYARD_PLAN="$PLAN" scripts/eks_job.py watch --timeout 10m
+"""
+
+import argparse
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output
+from trainyard.command.handler import exit_code_of
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.github.cluster_job import ClusterJob
+    from trainyard.jobs.state.job_state import JobState
+
+COMMANDS = ("plan", "send", "watch", "prove", "report", "poll")
+POLL_SECONDS = 30.0
+"""How long a poll follows one job: enough to see its state, and to carry out a retry that is due."""
+REGION = "us-east-1"
+_logger = logging.getLogger("trainyard.eks_job")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    limit = "with watch: how long; default: 10m"
+    parser.add_argument("--timeout", type=arguments.duration, default="10m", metavar="DURATION", help=limit)
+    needs = "with report: GitHub's context `needs`, the results of the jobs"
+    parser.add_argument("--needs", default="{}", metavar="JSON", help=needs)
+    parser.add_argument("--dry-run", action="store_true", help="with send and poll: change nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import set_output
+
+    commands: dict[str, Callable[[], int]] = {
+        "plan": plan,
+        "send": lambda: send(dry_run=args.dry_run),
+        "watch": lambda: watch(args.timeout),
+        "prove": prove,
+        "report": lambda: report(args.needs),
+        "poll": lambda: poll(dry_run=args.dry_run),
+    }
+    try:
+        return commands[args.command]()
+    except TrainyardError as error:
+        set_output("reason", str(error).split("\n", 1)[0])
+        raise
+
+
+def plan() -> int:
+    """Check the configuration, the inputs and the cluster, and plan the job; nothing is sent."""
+    from trainyard.commands import deploy_training_job, manage_cluster, plan_run
+    from trainyard.gateways.github import set_output
+    from trainyard.run.untrusted_files import parse_json_object, read_json_object
+
+    given = {name: str(value or "") for name, value in parse_json_object(inputs_text(), "INPUTS").items()}
+    for name in ("nodes", "instance_type"):  # an input replaces its variable, also where the run is planned
+        if value := given.get("num_nodes" if name == "nodes" else name):
+            os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
+    config, overrides = given.get("config", ""), given.get("overrides", "")
+    only = "true" if given.get("dry_run") == "True" else "false"
+    words = ["--config", config, "--overrides", overrides, "--target", "eks", "--only-plan", only]
+    if code := plan_run.main(words):
+        return code
+    job = requested_job(given)
+    if code := manage_cluster.main(["check", *cluster_words(job)]):
+        return code
+    planned = folder() / "plan.json"
+    if code := deploy_training_job.main(["--dry-run", "--output", str(planned), *job_words(job)]):
+        return code
+    job = job.model_copy(update=read_json_object(planned))
+    set_output("plan", job.to_text())
+    return ExitCode.DONE
+
+
+def inputs_text() -> str:
+    text = os.environ.get("INPUTS", "")
+    if not text:
+        raise ConfigError(
+            "INPUTS is not set: the JSON of the inputs of the workflow, with at least `config`."
+        )
+    return text
+
+
+def requested_job(given: Mapping[str, str]) -> "ClusterJob":
+    """Return the job that inputs and variables ask for; the cluster decides what they leave open."""
+    from trainyard.config.load import load_config
+    from trainyard.github.cluster_job import ClusterJob
+    from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
+    from trainyard.github.target import Target
+    from trainyard.run.segment import first_segment
+
+    changes = overrides_in(given.get("overrides", ""))
+    inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
+    config = load_config(Path(inputs.config), changes).config
+    resolved = resolve(inputs, config, first_segment(os.environ), variables=os.environ)
+    return ClusterJob(
+        job=given.get("job_name") or resolved.segment.run_id,
+        kind=given.get("kind") or "auto",
+        namespace="",
+        image=given.get("image", ""),
+        store=resolved.store,
+        cluster=os.environ.get("TRAINYARD_EKS_CLUSTER", ""),
+        region=os.environ.get("TRAINYARD_AWS_REGION") or REGION,
+        config=inputs.config,
+        changes=changes,
+        nodes=os.environ.get("TRAINYARD_EKS_NODES") or "1",
+        gpus=given.get("gpu_per_node", ""),
+        instance_type=os.environ.get("TRAINYARD_EKS_INSTANCE_TYPE", ""),
+        accept=tuple(os.environ.get("TRAINYARD_EKS_ACCEPT", "").split()),
+        auto_retry=given.get("auto_retry") or "0",
+    )
+
+
+def cluster_words(job: "ClusterJob") -> list[str]:
+    """Return the arguments that manage_cluster.py and deploy_training_job.py share."""
+    words = ["--config", job.config, *(f"--set={change}" for change in job.changes)]
+    words += ["--cluster", job.cluster, "--region", job.region] if job.cluster else []
+    words += ["--num-nodes", job.nodes, "--instance-type", job.instance_type, "--kind", job.kind]
+    words += ["--namespace", job.namespace] if job.namespace else []
+    return words + ([f"--gpu-per-node={job.gpus}"] if job.gpus else [])
+
+
+def job_words(job: "ClusterJob") -> list[str]:
+    """Return the arguments of deploy_training_job.py."""
+    words = [*cluster_words(job), "--set", f"artifacts.store={job.store}", "--job-name", job.job]
+    words += ["--image-uri", job.image, "--auto-retry", job.auto_retry]
+    return words + [f"--accept={name}" for name in job.accept]
+
+
+def send(*, dry_run: bool) -> int:
+    """Send the job unless it is there already, report it to Slack, and record it as a deployment."""
+    from trainyard.commands import deploy_training_job
+    from trainyard.gateways.github import Level, annotate, set_output
+    from trainyard.gateways.github_api import github_from
+    from trainyard.github.cluster_job import open_deployment
+
+    job = planned_job()
+    words = [*job_words(job), *(["--dry-run"] if dry_run else [])]
+    if (code := deploy_training_job.main(words)) or dry_run:
+        return code
+    job = job.model_copy(update={"thread": started_thread(job)})
+    try:
+        job = open_deployment(
+            github_from(), job, commit=os.environ.get("GITHUB_SHA", ""), run_url=url_of_run()
+        )
+    except (ServiceError, ConfigError) as error:  # the job trains; only nobody will report its end
+        annotate(
+            Level.WARNING,
+            f"{error}. Nobody watches {job.job} after this run.",
+            title="The job is not recorded",
+        )
+    set_output("plan", job.to_text())
+    return ExitCode.DONE
+
+
+def started_thread(job: "ClusterJob") -> str:
+    """Report the start to Slack, and return the thread; empty where there is none."""
+    from trainyard.commands import notify_slack
+    from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
+
+    exit_code_of(lambda: notify_slack.main(["started", "--run-dir", str(run_dir(job)), "--lineage", job.job]))
+    return read_thread(run_dir(job) / FILE_NAME).address
+
+
+def watch(seconds: float) -> int:
+    """Follow the job to its end or for `seconds`, and save what its pods printed when it has ended.
+
+    Its logs are saved at once, because an operator may remove the pods minutes after the end.
+    """
+    from trainyard.gateways.github import report_step
+    from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
+    from trainyard.run.suggested_commands import ClusterTarget
+
+    job = planned_job()
+    api = api_of(job)
+    if (missing := missing_job(api, job)) is not None:
+        report_step(
+            {"ended": "true", "exit_code": "1", "reason": missing}, error=("The job is gone", missing)
+        )
+        return ExitCode.NO
+    state, has_ended = follow(api, job, seconds)
+    data, code = state.record(), state.exit_code
+    outputs = state_outputs(data, exit_code=code) | {"ended": "true" if has_ended else "false"}
+    target = ClusterTarget(cluster=job.cluster, region=job.region, namespace=job.namespace)
+    report_step(outputs, state_markdown(data, target), error=state_error(data, exit_code=code))
+    if not has_ended:
+        output.announce("job", f"{state.job} has not ended: {state.reason}", "degraded")
+        return ExitCode.DONE
+    save_pod_logs(api, job, state.job)
+    return code
+
+
+def api_of(job: "ClusterJob") -> "Api":
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
+    from trainyard.run.untrusted_files import read_yaml
+
+    named = {"cluster": job.cluster, "region": job.region, "kubeconfig": None, "context": ""}
+    return Api(requested_access(named, read=read_yaml))
+
+
+def missing_job(api: "Api", job: "ClusterJob") -> str | None:
+    """Return why the job cannot be followed: somebody deleted it, or the cluster did; None if it is there."""
+    from trainyard.jobs.job_reader import JobReader
+
+    try:
+        JobReader(api).find_job(job.namespace, job.job, job.kind)
+    except ConfigError:
+        return f"{job.kind} {job.job} is gone from {job.namespace}: it was deleted before its end was read"
+    return None
+
+
+def follow(api: "Api", job: "ClusterJob", seconds: float) -> "tuple[JobState, bool]":
+    """Return the state of the job, or of the last one sent instead of it, and whether that is the end.
+
+    A failure that is retried is not the end, also while the retry waits for its back-off.
+    """
+    from trainyard.jobs.follow.job_follower import follow_job
+    from trainyard.jobs.follow.job_retries import make_retry_loop
+    from trainyard.report.jobs.job_text import progress_line
+    from trainyard.run.suggested_commands import ClusterTarget
+
+    if job.auto_retry != "0":
+        target = ClusterTarget(cluster=job.cluster, region=job.region, namespace=job.namespace)
+        loop = make_retry_loop(api, output.announce, target)
+        found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
+        if found.why:
+            output.announce("retry", f"{found.state.job}: {found.why}", "degraded")
+        return found.state, found.state.ended and not found.is_waiting
+    state = follow_job(
+        api,
+        namespace=job.namespace,
+        name=job.job,
+        kind=job.kind,
+        seconds=seconds,
+        on_state=lambda state: output.announce("job", progress_line(state.record())),
+    )
+    return state, state.ended
+
+
+def save_pod_logs(api: "Api", job: "ClusterJob", name: str) -> None:
+    """Save the logs of the pods of the job `name`; a log that cannot be read decides nothing."""
+    from trainyard.jobs.follow.pod_logs import save_logs
+    from trainyard.jobs.job_reader import JobReader
+
+    reader = JobReader(api)
+    try:
+        found = reader.find_job(job.namespace, name, job.kind)
+        saved = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
+    except TrainyardError as error:
+        _logger.warning("The logs of the pods were not saved: %s", error)
+        return
+    for missing in saved.missing:
+        output.announce("logs", f"not saved: {missing}", "degraded")
+
+
+def prove() -> int:
+    """Prove what the job stored by reading the store, and write report and records; those decide nothing."""
+    from trainyard.commands import gather_records, prove_run, restore_artifact, training_dashboard
+
+    job = planned_job()
+    run = str(run_dir(job))
+    store = ["--store", job.store]
+    if code := restore_artifact.main([*store, "--run-id", job.job, "--step", "none", "--to", run]):
+        return code
+    code = prove_run.main(["--run-dir", run, *store, "--run-number", "auto"])
+    exit_code_of(lambda: training_dashboard.main([run, "--write", "--github-summary"]))
+    exit_code_of(lambda: gather_records.main(["--run-dir", run, "--to", str(folder() / "records")]))
+    return code
+
+
+def report(needs: str) -> int:
+    """Report the end of this run once: to Slack, and as the status of the deployment.
+
+    A job that was sent and has not been seen to end is not reported as a failure: its polls start.
+    """
+    from trainyard.commands import notify_slack
+    from trainyard.gateways.github import append_summary, set_output
+    from trainyard.gateways.github_api import github_from
+    from trainyard.github.cluster_job import run_end, set_status
+    from trainyard.run.untrusted_files import parse_json_object
+
+    job = planned_job() if os.environ.get("TRAINYARD_PLAN") else None
+    deployment = job.deployment if job else 0
+    end = run_end(parse_json_object(needs, "--needs"), was_sent=deployment > 0)
+    if end.event == "running" and job:
+        keep_polling(job)
+        text = (
+            f"{job.job} still runs on {job.cluster or 'the cluster'}; its end is reported when a poll sees it"
+        )
+        append_summary(f"### ⏳ Still running\n\n{text}.\n")
+        output.announce("job", text, "degraded")
+        set_output("posted", "true")
+    elif deployment:
+        state = "success" if end.event == "succeeded" else "failure"
+        try:
+            set_status(github_from(), deployment, state, end.event, run_url=url_of_run())
+        except ServiceError as error:
+            _logger.warning("The deployment was not updated: %s", error)
+    if end.event == "running" and not end.is_cancelled:
+        return ExitCode.DONE
+    event = "failed" if end.event == "running" else end.event
+    name, thread = (job.job, job.thread) if job else (f"gh-{os.environ.get('GITHUB_RUN_ID', '')}", "")
+    words = ["--run-dir", str(folder() / "records"), "--lineage", name, "--thread", thread]
+    return notify_slack.main([event, *words, "--needs", needs])
+
+
+def keep_polling(job: "ClusterJob") -> None:
+    """Hand the job over to the scheduled polls; a refusal of GitHub becomes a warning with the command."""
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.gateways.github_api import github_from
+    from trainyard.github.cluster_job import POLL, set_status
+
+    try:
+        api = github_from()
+        set_status(api, job.deployment, "in_progress", "still running", run_url=url_of_run())
+        api.put(f"/actions/workflows/{POLL}/enable")
+    except (ServiceError, ConfigError) as error:
+        text = f"{error}. Nobody polls {job.job}; start the polls: gh workflow enable {POLL}"
+        annotate(Level.WARNING, text, title="No polls")
+
+
+def poll(*, dry_run: bool) -> int:
+    """Read every recorded job once, and dispatch a run for each that ended.
+
+    Polling is switched off when no job is open, and on again if one was sent meanwhile.
+    """
+    from trainyard.gateways.github_api import github_from
+    from trainyard.github.cluster_job import POLL, open_jobs
+
+    api = github_from()
+    jobs = list(open_jobs(api, now=time.time()))
+    problems = [problem for job in jobs if (problem := poll_job(job, dry_run=dry_run))]
+    if not jobs and not dry_run:
+        api.put(f"/actions/workflows/{POLL}/disable")
+        if any(True for _ in open_jobs(api, now=time.time())):
+            api.put(f"/actions/workflows/{POLL}/enable")
+    output.announce("poll", f"{len(jobs)} jobs are open", "degraded" if problems else "ok")
+    if problems:
+        raise ServiceError("; ".join(problems))
+    return ExitCode.DONE
+
+
+def poll_job(job: "ClusterJob", *, dry_run: bool) -> str:
+    """Dispatch the run that reports the end of the job, if it has ended; return why that is not known."""
+    from trainyard.gateways.github import append_summary
+    from trainyard.gateways.github_api import github_from
+    from trainyard.github.cluster_job import WORKFLOW, set_status
+
+    try:
+        cluster = api_of(job)
+        state = "gone"
+        if missing_job(cluster, job) is None:
+            found, has_ended = follow(cluster, job, POLL_SECONDS)
+            state = found.state.value
+            if not has_ended:
+                append_summary(f"⏳ `{job.job}`: {state}: {' '.join(found.reason.split())}\n\n")
+                return ""
+        append_summary(f"`{job.job}`: {state}; a run reports its end\n\n")
+        if not dry_run:
+            api = github_from()
+            inputs = {"plan": job.to_text(), "job_name": job.job, "config": job.config}
+            url = api.dispatch(WORKFLOW, ref=os.environ.get("GITHUB_REF_NAME", ""), inputs=inputs)
+            text = f"{state}: a run reads the end"
+            set_status(api, job.deployment, "pending", text, run_url=url or url_of_run())
+    except TrainyardError as error:
+        return f"{job.job}: {error}"
+    return ""
+
+
+def planned_job() -> "ClusterJob":
+    from trainyard.github.cluster_job import read_cluster_job
+
+    text = os.environ.get("TRAINYARD_PLAN", "")
+    if not text:
+        raise ConfigError("TRAINYARD_PLAN is not set: it holds the plan that `plan` or `send` put out.")
+    return read_cluster_job(text)
+
+
+def folder() -> Path:
+    return Path(os.environ.get("RUNNER_TEMP") or "runs")
+
+
+def run_dir(job: "ClusterJob") -> Path:
+    return folder() / job.job
+
+
+def url_of_run(environment: Mapping[str, str] = os.environ) -> str:
+    server, repository, run = (
+        environment.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
+    )
+    return f"{server or 'https://github.com'}/{repository}/actions/runs/{run}"

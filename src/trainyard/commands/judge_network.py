@@ -1,0 +1,80 @@
+"""Judge by the logs of NCCL which network joined the machines of a job.
+
+Only channels decide, and only if the log of every rank shows its own. NCCL writes them with NCCL_DEBUG=INFO,
+in a run of our trainer to logs/nccl-rank-*.log.
+
+Reads:      the logs of one job, of any trainer, in any order; - is stdin
+Writes:     the verdict, what shows it, and for a fallback its cause and the fix, on stdout; --json prints
+            {"verdict", "evidence", "cause", "fix", "ranks_seen", "world_size", "nics"}. A verdict is
+            efa-gpudirect, efa-no-gpudirect, efa-undetermined, tcp-fallback, tcp, infiniband,
+            single-node or unknown
+Exit codes: 0 the network is shown to be one that these machines should use; 1 it is not: tcp-fallback,
+            efa-undetermined, unknown, or efa-no-gpudirect on a type that has GPUDirect; 2 wrong usage, or a
+            log that cannot be read
+Example:    scripts/judge_network.py --log runs/a/logs/nccl-rank-*.log --instance-type p5.48xlarge
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("logs", type=arguments.path, nargs="*", metavar="LOG", help="the logs, as with --log")
+    parser.add_argument(
+        "--log", type=arguments.path, nargs="+", default=[], metavar="FILE", help="the logs of all ranks"
+    )
+    parser.add_argument(
+        "--instance-type", metavar="T", help="what the machines are, such as p5.48xlarge; says what to expect"
+    )
+    parser.add_argument(
+        "--num-nodes", type=arguments.positive, metavar="N", help="machines of the job, if it is known"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    args = parser.parse_args(argv)
+    args.logs += args.log
+    if not args.logs:
+        parser.error("name the logs: --log FILE…")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.plan.instances import find_instance
+    from trainyard.run.untrusted_files import open_regular
+    from trainyard.watch.network_verdict import Expectation, Network, NetworkLog, lines_of_network
+
+    known = find_instance(args.instance_type) if args.instance_type else None
+    expected = Expectation(
+        efa=None if known is None else known.efa,
+        rdma=None if known is None else known.rdma,
+        nodes=args.num_nodes,
+    )
+    log = NetworkLog()
+    for path in args.logs:
+        try:
+            with nullcontext(sys.stdin.buffer) if str(path) == "-" else open_regular(path) as file:
+                log.read(lines_of_network(file))
+        except (OSError, DamagedFileError) as error:
+            raise ConfigError(f"{error}; name the logs of the ranks") from None
+    found = log.judge(expected)
+    if args.json:
+        output.print_json(found.to_json())
+    else:
+        names = ", ".join(map(str, args.logs[:3])) + (" …" if len(args.logs) > 3 else "")
+        lines = [
+            f"{found.verdict}: {found.evidence[0]} ({names})",
+            *(f"  {line}" for line in found.evidence[1:]),
+        ]
+        lines += [f"  cause: {found.cause}", f"  fix:   {found.fix}"] if found.cause else []
+        output.print_text("\n".join(lines))
+    good = {Network.EFA_GPUDIRECT, Network.TCP, Network.INFINIBAND, Network.SINGLE_NODE}
+    good |= set() if expected.rdma else {Network.EFA_NO_GPUDIRECT}
+    return ExitCode.DONE if found.verdict in good else ExitCode.NO

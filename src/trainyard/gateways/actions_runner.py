@@ -1,0 +1,59 @@
+"""The version of the GitHub runner that runs this job, from its own folder.
+
+A job gets no variable that names it. The folder is that of the process Runner.Worker, which started the job,
+or else the one around the workspace; a container of a job may see neither.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trainyard.gateways.process import run_program
+
+_SECONDS = 10
+_HEAD_BYTES = 20_000
+
+
+def runner_version(
+    family: Sequence[int], environment: Mapping[str, str] = os.environ, *, proc: Path = Path("/proc")
+) -> str | None:
+    """Return the version, such as `2.331.0`; None on GitHub's own machines and where it is not known.
+
+    `family` are the processes that started this one.
+
+    An update leaves the version in a folder's name. Else the log of the running job has it, else the runner
+    prints it.
+    """
+    if (
+        environment.get("GITHUB_ACTIONS") != "true"
+        or environment.get("RUNNER_ENVIRONMENT") == "github-hosted"
+    ):
+        return None
+    for programs in _program_folders(family, environment, proc):
+        if found := re.fullmatch(r"bin\.(\d+\.\d+\.\d+)", programs.resolve().name, re.ASCII):
+            return found[1]
+        logs = sorted((programs.parent / "_diag").glob("Worker_*.log"))
+        for log in reversed(logs[-3:]):
+            with log.open(errors="replace") as lines:
+                if found := re.search(r"\bVersion: (\d+\.\d+\.\d+)\s", lines.read(_HEAD_BYTES), re.ASCII):
+                    return found[1]
+        done = run_program([str(programs / "Runner.Listener"), "--version"], seconds=_SECONDS)
+        if done.ok and re.fullmatch(r"\d+\.\d+\.\d+", done.stdout.strip(), re.ASCII):
+            return done.stdout.strip()
+    return None
+
+
+def _program_folders(family: Sequence[int], environment: Mapping[str, str], proc: Path) -> Iterator[Path]:
+    """Yield the folders that may hold the runner's programs."""
+    for pid in family:
+        try:
+            program = (proc / str(pid) / "exe").readlink()
+        except OSError:
+            continue
+        if program.name == "Runner.Worker":
+            yield program.parent
+    if workspace := environment.get("RUNNER_WORKSPACE"):
+        root = Path(workspace).parent.parent  # _work/REPOSITORY
+        if (root / "bin" / "Runner.Listener").exists():
+            yield root / "bin"

@@ -1,0 +1,428 @@
+"""Create the sessions of botocore and boto3 from which every AWS client of Trainyard comes.
+
+    TRAINYARD_AWS_ROLE ──> GitHub's OIDC token ──> AssumeRoleWithWebIdentity ──> refreshable credentials
+    without it         ──> AWS's own settings (environment, profile, role of the machine), unchanged
+
+A job of GitHub Actions needs the permission `id-token: write`. TRAINYARD_AWS_REGION is the region, default
+AWS's own setting, else us-east-1. TRAINYARD_AWS_ACCESS narrows the role for one step by a session policy:
+`read`, `check` (what scripts/check_readiness.py does) or `write`, the default: all that the role may do.
+
+Limits of one assumption: 5 s to connect to an address of STS, 10 s for each answer, at most 5 attempts, and
+none after 20 s, so that a service that hangs costs about 45 s at most. A refusal is not retried.
+"""
+
+import base64
+import json
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+
+ROLE, REGION, ACCESS = "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_REGION", "TRAINYARD_AWS_ACCESS"
+TOKEN_URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+AUDIENCE = "sts.amazonaws.com"
+"""The `aud` of the token, which the identity provider in AWS and the role's trust policy have to list."""
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
+ATTEMPTS, ATTEMPTS_SECONDS = 5, 20.0
+_PAUSE_SECONDS = 30.0
+"""Between refreshes that fail while the present credentials are still valid."""
+# botocore refreshes in the last quarter of the credentials' life, in one thread; in the last thirtieth every
+# thread waits for it. Of an hour these are 15 and 2 minutes.
+_EARLY, _LATE = 1 / 4, 1 / 30
+_MOST_SKEW = timedelta(seconds=60)
+_DEFAULT_REGION = "us-east-1"
+_DOCUMENT = "docs/runbooks/permissions.md#aws-role"
+_ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):iam::(\d{12}):role/([\w+=,.@/-]{1,576})", re.ASCII)
+_TROUBLE = (
+    *("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"),
+    *("IDPCommunicationError", "ExpiredTokenException", "InternalFailure", "ServiceUnavailable"),
+)
+"""Error codes of STS that another attempt, which gets a new token, can pass."""
+_logger = logging.getLogger(__name__)
+
+
+def _allow(actions: list[str], resource: str = "*") -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions, "Resource": resource}
+
+
+_STATEMENTS: Mapping[str, list[dict[str, Any]]] = {
+    "read": [_allow(["s3:ListBucket", "s3:GetObject", "kms:Decrypt"])],
+    # Read who has which run number, and write only the objects of the check, which belong to no run.
+    "check": [
+        _allow(["s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey"]),
+        _allow(["s3:GetObject"], "arn:*:s3:::*/run-*/identity.json"),
+        _allow(
+            ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"],
+            "arn:*:s3:::*/trainyard-readiness.*",
+        ),
+    ],
+    "write": [],
+}
+"""The statements of each session policy; none for the complete role."""
+
+
+@dataclass(frozen=True)
+class WorkflowRole:
+    """The role that the steps of a workflow assume with GitHub's OIDC token."""
+
+    arn: str
+    access: str
+    session_name: str
+    token_url: str
+    """GitHub's address for a token of this job, without the audience."""
+    token: str = field(repr=False)
+    """The job's secret that requests the token."""
+
+    @property
+    def name(self) -> str:
+        """The role's name, without its path."""
+        return self.arn.rpartition("/")[2]
+
+    @property
+    def account(self) -> str:
+        return self.arn.split(":")[4]
+
+    @property
+    def policy(self) -> str:
+        """The session policy; empty for none."""
+        statements = _STATEMENTS[self.access]
+        document = {"Version": "2012-10-17", "Statement": statements}
+        return json.dumps(document, separators=(",", ":")) if statements else ""
+
+
+def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole | None:
+    """Return the role that the environment names; None without one.
+
+    Raises ConfigError that names the wrong or missing variable.
+    """
+    arn, access = environment.get(ROLE, "").strip(), environment.get(ACCESS) or "write"
+    if not arn:
+        return None
+    if not _ARN.fullmatch(arn):
+        raise ConfigError(
+            f"{ROLE}: {arn[:200]!r} is not a role such as arn:aws:iam::123456789012:role/trainyard-ci"
+        )
+    if access not in _STATEMENTS:
+        raise ConfigError(f"{ACCESS}: {access[:80]!r} is none of {', '.join(_STATEMENTS)}")
+    url, token = environment.get(TOKEN_URL, ""), environment.get(TOKEN, "")
+    if not url or not token:
+        raise ConfigError(
+            f"{ROLE} is {arn}, and {TOKEN_URL if not url else TOKEN} is not set: GitHub sets it in jobs with "
+            "`permissions: id-token: write`. Add that permission to the job. Outside GitHub Actions, remove "
+            f"{ROLE}, so that AWS's own settings apply."
+        )
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ConfigError(f"{TOKEN_URL} is not an http or https address")
+    run = re.sub(r"[^\w+=,.@-]", "-", environment.get("GITHUB_RUN_ID") or "local", flags=re.ASCII)
+    return WorkflowRole(arn, access, f"trainyard-{run}"[:64], url, token)
+
+
+def botocore_session(*, region: str = "", uses_role: bool = True) -> Any:
+    """Return a session of botocore. Raises ConfigError for variables that cannot be used.
+
+    With `uses_role` False, AWS's own settings apply in any case.
+    """
+    import botocore.session
+
+    core = botocore.session.get_session()
+    role = workflow_role() if uses_role else None
+    if role is not None:
+        own = core.get_config_variable("region") or os.environ.get("AWS_REGION")
+        region = region or os.environ.get(REGION) or own or _DEFAULT_REGION
+        core.get_component("credential_provider").providers.insert(0, RoleProvider(role, core))
+    if region:
+        core.set_config_variable("region", region)
+    return core
+
+
+def boto3_session(*, region: str = "", profile: str = "") -> Any:
+    """Return a session of boto3. A `profile` is used instead of the workflow's role.
+
+    Raises ConfigError for variables that cannot be used, and the errors of botocore for its own settings.
+    """
+    import boto3
+
+    core = botocore_session(region=region, uses_role=not profile)
+    return boto3.session.Session(
+        botocore_session=core, profile_name=profile or None, region_name=region or None
+    )
+
+
+def credential_variables() -> dict[str, str]:
+    """Return AWS's variables with credentials of the workflow's role, for a program of somebody else.
+
+    They are not refreshed, and live for an hour. Empty without such a role. Raises ConfigError, ServiceError.
+    """
+    if workflow_role() is None:
+        return {}
+    core = botocore_session()
+    credentials, region = core.get_credentials().get_frozen_credentials(), core.get_config_variable("region")
+    return {
+        "AWS_ACCESS_KEY_ID": credentials.access_key,
+        "AWS_SECRET_ACCESS_KEY": credentials.secret_key,
+        "AWS_SESSION_TOKEN": credentials.token,
+        "AWS_REGION": region,
+        "AWS_DEFAULT_REGION": region,
+    }
+
+
+def assume_workflow_role() -> None:
+    """Assume the workflow's role once. Raises ConfigError or ServiceError if that is not possible."""
+    if workflow_role() is not None:
+        botocore_session().get_credentials()
+
+
+class RoleProvider:
+    """The first provider in a session's chain of credentials: those of the workflow's role, and no others."""
+
+    METHOD = "assume-role-with-github-token"
+
+    def __init__(self, role: WorkflowRole, core: Any) -> None:
+        """`core` is the session of botocore whose credentials these will be."""
+        self._role, self._core = role, core
+        self._client: Any = None
+        self._present: dict[str, Any] | None = None
+        self._late_seconds = 0.0
+        self._refresh_again_at = _now()
+
+    def load(self) -> Any:
+        """Return refreshable credentials. Raises ServiceError when the role cannot be assumed."""
+        from botocore.credentials import RefreshableCredentials
+
+        first = self._present = self._assume()
+        life = (first["expires"] - _now()).total_seconds()
+        self._late_seconds = life * _LATE
+        return RefreshableCredentials(
+            first["access_key"],
+            first["secret_key"],
+            first["token"],
+            first["expires"],
+            self.refresh,
+            self.METHOD,
+            time_fetcher=lambda: _now(),
+            advisory_timeout=life * _EARLY,
+            mandatory_timeout=self._late_seconds,
+        )
+
+    def refresh(self) -> dict[str, Any]:
+        """Return new credentials, or the present ones if that fails and they are still valid for a while.
+
+        botocore calls this in one thread at a time. Raises ServiceError shortly before they expire.
+        """
+        present = self._present
+        left = (present["expires"] - _now()).total_seconds() if present else 0.0
+        if present and left > self._late_seconds and _now() < self._refresh_again_at:
+            return present
+        try:
+            self._present = self._assume()
+        except ServiceError as error:
+            if present is None or left <= self._late_seconds:
+                raise
+            self._refresh_again_at = _now() + timedelta(seconds=_PAUSE_SECONDS)
+            _logger.warning(
+                "%s\nThe present AWS credentials are valid for %.0f s; trying again in %.0f s.",
+                *(error, left, _PAUSE_SECONDS),
+            )
+            return present
+        return self._present
+
+    def _assume(self) -> dict[str, Any]:
+        """Return new credentials as botocore's metadata, after bounded attempts."""
+        started = time.monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._assume_once()
+            except ServiceTroubleError:
+                pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
+                if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _assume_once(self) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        role = self._role
+        token = request_token(role)
+        policy = {"Policy": role.policy} if role.policy else {}
+        try:
+            answer = self._sts().assume_role_with_web_identity(
+                RoleArn=role.arn, RoleSessionName=role.session_name, WebIdentityToken=token, **policy
+            )
+            found = answer["Credentials"]
+            return {
+                "access_key": found["AccessKeyId"],
+                "secret_key": found["SecretAccessKey"],
+                "token": found["SessionToken"],
+                **_expiry_in(answer),
+            }
+        except ClientError as error:
+            raise _refusal(error, role, token) from None
+        except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
+            where = self._client.meta.endpoint_url
+            cause = str(error) if isinstance(error, BotoCoreError) else f"{type(error).__name__}: {error}"
+            raise ServiceTroubleError(
+                f"The role {role.arn} could not be assumed: {where} gave no usable answer ({cause})."
+            ) from None
+
+    def _sts(self) -> Any:
+        """Return a client of STS that needs no credentials."""
+        if self._client is None:
+            from botocore import UNSIGNED
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError
+
+            settings = Config(
+                signature_version=UNSIGNED,
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=ANSWER_SECONDS,
+                retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
+            )
+            # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
+            keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
+            try:
+                self._client = self._core.create_client("sts", config=settings, **keys)
+            except (BotoCoreError, ValueError) as error:
+                raise ConfigError(f"The AWS settings cannot be used for STS: {error}") from None
+        return self._client
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _expiry_in(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when the credentials expire by this machine's clock, which may differ from that of STS."""
+    expires = answer["Credentials"]["Expiration"].astimezone(UTC)
+    now = _now()
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    difference = now - parsedate_to_datetime(date) if date else timedelta()
+    if abs(difference) > _MOST_SKEW:
+        expires += difference
+    if expires <= now:
+        raise ValueError(f"the credentials expired at {expires.isoformat()}")
+    return {"expires": expires, "expiry_time": expires.isoformat()}
+
+
+def request_token(role: WorkflowRole) -> str:
+    """Return a new OIDC token of this job. Raises ServiceError if GitHub refuses, or cannot be reached."""
+    separator = "&" if urlsplit(role.token_url).query else "?"
+    address = f"{role.token_url}{separator}audience={quote(AUDIENCE, safe='')}"
+    host = urlsplit(role.token_url).hostname
+    request = Request(address, headers={"Accept": "application/json"})  # noqa: S310 - checked before
+    request.add_unredirected_header("Authorization", f"Bearer {role.token}")
+    try:
+        with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+            return str(json.loads(answer.read(1 << 20))["value"])
+    except HTTPError as error:
+        error.close()
+        if error.code == 429 or error.code >= 500:
+            raise ServiceTroubleError(
+                f"GitHub gave no OIDC token for the role {role.arn}: {host} answered {error.code}, after "
+                "several attempts. www.githubstatus.com shows whether Actions is in trouble."
+            ) from None
+        raise CredentialsRefusedError(
+            f"GitHub refused an OIDC token for the role {role.arn}: {host} answered {error.code} to this "
+            f"job's {TOKEN}. That secret is valid only while its job runs: check that the job has not ended "
+            "and has `permissions: id-token: write`, and run it again."
+        ) from None
+    except (URLError, OSError, HTTPException) as error:
+        cause = getattr(error, "reason", None) or error
+        raise ServiceTroubleError(
+            f"GitHub gave no OIDC token for the role {role.arn}: {host} could not be reached ({cause}). Let "
+            "the runner reach it: a firewall or a proxy has to allow *.actions.githubusercontent.com."
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise ServiceTroubleError(
+            f"GitHub gave no OIDC token for the role {role.arn}: the answer of {host} holds none."
+        ) from None
+
+
+def _refusal(error: Any, role: WorkflowRole, token: str) -> ServiceError:
+    """Return the error for an answer of STS: it names the role, the claim to compare, and a fix."""
+    found: Mapping[str, Any] = error.response.get("Error", {})
+    code, message = str(found.get("Code", "")), str(found.get("Message", "")).strip().rstrip(".")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    claims = _claims(token)
+    cause = f"The role {role.arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
+    if code in _TROUBLE or status >= 500 or status == 429 or "retrieve verification key" in message:
+        return ServiceTroubleError(f"{cause} Several attempts failed. Run the job again.")
+    if code == "AccessDenied":
+        return PermissionRefusedError(
+            f"{cause} There is no such role, or its trust policy does not trust this job. Compare the "
+            f"policy's sub with the token's: {claims.get('sub', 'unknown')}. {_trust_commands(role, claims)}"
+            f"See {_DOCUMENT}."
+        )
+    if code == "InvalidIdentityToken" and "audience" in message.lower():
+        return CredentialsRefusedError(
+            f"{cause} Its identity provider does not list the token's aud, {claims.get('aud', AUDIENCE)}: "
+            f"aws iam add-client-id-to-open-id-connect-provider --client-id {AUDIENCE} "
+            f"--open-id-connect-provider-arn {_provider(role, claims)}"
+        )
+    if code == "InvalidIdentityToken":
+        return CredentialsRefusedError(
+            f"{cause} Compare the token's iss, {_issuer(claims)}, with the identity providers of the account "
+            f"{role.account}: aws iam list-open-id-connect-providers. To add it: aws iam "
+            f"create-open-id-connect-provider --url {_issuer(claims)} --client-id-list {AUDIENCE}"
+        )
+    if code == "RegionDisabledException":
+        return PermissionRefusedError(
+            f"{cause} Enable the region in the account settings, or set {REGION} to another."
+        )
+    return ServiceError(f"{cause} See {_DOCUMENT}.")
+
+
+def _trust_commands(role: WorkflowRole, claims: Mapping[str, Any]) -> str:
+    """Return the commands that let the role trust this job; empty for one that must not be trusted."""
+    subject, partition = str(claims.get("sub", "")), role.arn.split(":")[1]
+    place = next((kind for kind in ("environment", "ref") if f":{kind}:" in subject and claims.get(kind)), "")
+    if not place or not claims.get("repository"):
+        return "A job of an environment or a branch can be trusted, one of a pull request cannot. "
+    words = [f"--repository {claims['repository']} --account {role.account} --{place} {claims[place]}"]
+    if "@" in subject:
+        words.append(
+            f"--owner-id {claims.get('repository_owner_id')} --repository-id {claims.get('repository_id')}"
+        )
+    words += [] if partition == "aws" else [f"--partition {partition}"]
+    return (
+        f"To trust it: trainyard init trust-policy {' '.join(words)} --output trust.json && aws iam "
+        f"update-assume-role-policy --role-name {role.name} --policy-document file://trust.json. "
+    )
+
+
+def _provider(role: WorkflowRole, claims: Mapping[str, Any]) -> str:
+    issuer = _issuer(claims).removeprefix("https://")
+    return f"arn:{role.arn.split(':')[1]}:iam::{role.account}:oidc-provider/{issuer}"
+
+
+def _issuer(claims: Mapping[str, Any]) -> str:
+    return str(claims.get("iss", "https://token.actions.githubusercontent.com"))
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """Return the claims of a JSON web token, unverified, for a message; empty if they cannot be read."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, IndexError):
+        return {}
+    return claims if isinstance(claims, dict) else {}

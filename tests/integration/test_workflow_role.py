@@ -1,0 +1,179 @@
+"""A workflow's role on a real STS and S3 server, which checks GitHub's token and ends sessions after 30 s."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.verify.verify import Depth, verify_run
+from trainyard.command import handler
+from trainyard.commands import check_readiness, run, run_action
+from trainyard.errors import PermissionRefusedError
+from trainyard.gateways.kubernetes.cluster_access import read_access
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+MakeRun = Callable[..., RunDirectory]
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+TRAINING_SECONDS = 65
+
+
+@pytest.fixture
+def in_step(monkeypatch: pytest.MonkeyPatch, role_store: Any) -> Callable[..., dict[str, str]]:
+    """Sets the environment of a step that has the role and no keys, and returns it."""
+
+    def enter(**more: str) -> dict[str, str]:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in role_store.variables(**more).items():
+            monkeypatch.setenv(name, value)
+        return dict(os.environ)
+
+    return enter
+
+
+def open_bucket(url: str) -> Any:
+    return open_store(url, encryption="none", call_seconds=5)
+
+
+def test_the_access_of_a_step_decides_what_it_may_do(
+    role_store: Any, in_step: Callable[..., dict[str, str]]
+) -> None:
+    url = f"s3://{role_store.endpoint.new_bucket()}/runs"
+    in_step(TRAINYARD_AWS_ACCESS="write")
+    assert open_bucket(url).put_new("run-1/checkpoint-5/weights", b"1", metadata={})
+    for access, may_read, may_write in (("read", True, False), ("check", False, False)):
+        in_step(TRAINYARD_AWS_ACCESS=access)
+        store = open_bucket(url)
+        assert list(store.folders()) == ["run-1"]
+        if may_read:
+            assert store.read_object("run-1/checkpoint-5/weights") == b"1"
+        else:
+            with pytest.raises(PermissionRefusedError):
+                store.read_object("run-1/checkpoint-5/weights")
+        assert not may_write
+        with pytest.raises(PermissionRefusedError):
+            store.put_new("run-1/checkpoint-5/other", b"2", metadata={})
+
+
+@pytest.mark.parametrize("access", ["check", "write"])
+def test_the_check_before_a_run_assumes_the_role_by_itself(
+    access: str,
+    role_store: Any,
+    in_step: Callable[..., dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = f"s3://{role_store.endpoint.new_bucket()}/runs"
+    in_step(TRAINYARD_AWS_ACCESS=access)
+    code = handler.exit_code_of(lambda: check_readiness.main(["--store", url, "--json"]))
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["verdict"]) == (0, "ok")
+    assert found["findings"][0]["found"].endswith("role/trainyard-ci can be assumed")
+
+
+def test_the_check_reports_a_role_that_does_not_trust_the_job(
+    role_store: Any,
+    in_step: Callable[..., dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = f"s3://{role_store.endpoint.new_bucket()}/runs"
+    monkeypatch.setitem(role_store.identity.claims, "sub", "repo:me/lab:ref:refs/heads/feature")
+    in_step()
+    code = handler.exit_code_of(lambda: check_readiness.main(["--store", url, "--json"]))
+    findings = {found["check"]: found for found in json.loads(capsys.readouterr().out)["findings"]}
+    assert code == 1
+    assert set(findings) == {"role"}
+    assert "sub with the token's: repo:me/lab:ref:refs/heads/feature." in findings["role"]["found"]
+    assert url in findings["role"]["fix"]
+
+
+def test_the_program_of_the_action_has_credentials_that_open_the_store(
+    role_store: Any, in_step: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, found = role_store.endpoint.new_bucket(), list[str]()
+
+    def train(words: list[str]) -> int:
+        variables = dict(os.environ)
+        keys = {name.lower(): variables[name] for name in variables if name in KEYS}
+        client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
+        client.put_object(Bucket=bucket, Key="by-the-program", Body=b"1")
+        found.extend(words)
+        return 0
+
+    in_step(TRAINYARD_AWS_REGION="us-west-2")
+    for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+    monkeypatch.setattr(run, "main", train)
+    assert run_action.train(["--run-dir", "x"]) == 0
+    assert found == ["--run-dir", "x"]
+
+
+def test_a_program_of_a_kubeconfig_has_credentials_of_the_role(
+    in_step: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    in_step()
+    plugin = tmp_path / "plugin"
+    plugin.write_text('#!/bin/sh\necho "{\\"status\\": {\\"token\\": \\"$AWS_ACCESS_KEY_ID\\"}}"\n')
+    plugin.chmod(0o755)
+    access = read_access(
+        {
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"exec": {"command": str(plugin)}}}],
+        },
+        path=tmp_path / "config",
+        context="c",
+    )
+    assert access.credentials.token is not None
+    assert access.credentials.token().startswith("ASIA")
+
+
+@pytest.mark.slow
+def test_each_checkpoint_is_stored_while_a_run_outlives_its_credentials_twice(
+    role_store: Any, in_step: Callable[..., dict[str, str]], make_run: MakeRun, tmp_path: Path
+) -> None:
+    url = f"s3://{role_store.endpoint.new_bucket()}/runs"
+    directory, environment = make_run(steps=(10,)), in_step()
+    before = role_store.identity.calls.count("oidc")
+    command = [sys.executable, "-m", "trainyard", "store", "sync", "--follow", "--store", url]
+    started, step, stored = time.monotonic(), 10, list[float]()
+    with (tmp_path / "follower.log").open("wb") as log:
+        follower = subprocess.Popen(
+            [*command, "--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"],
+            env=environment,
+            stderr=log,
+            stdout=log,
+        )
+        try:
+            while time.monotonic() - started < TRAINING_SECONDS:
+                time.sleep(8)
+                step += 10
+                make_run(steps=(step,))
+                assert follower.poll() is None
+                stored.append(len(list_steps(role_store, url)))
+            write_outcome(directory.run_file, {"status": "succeeded", "exit_code": 0, "steps": step})
+            assert follower.wait(120) == 0, (tmp_path / "follower.log").read_text()
+        finally:
+            follower.kill()
+            follower.wait()
+    assert stored[2] < stored[5] < stored[7], "checkpoints arrived during training"
+    in_step(TRAINYARD_AWS_ACCESS="read")
+    assert verify_run(open_bucket(url), 7, depth=Depth.FULL).problems == ()
+    assert role_store.identity.calls.count("oidc") - before >= 3, "the role was assumed again and again"
+
+
+def list_steps(role_store: Any, url: str) -> set[str]:
+    """The checkpoints in the store, as a client with keys of its own sees them."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    found = role_store.endpoint.client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/run-7/")
+    return {entry["Key"].split("/")[2] for entry in found.get("Contents", ()) if "checkpoint" in entry["Key"]}

@@ -1,0 +1,387 @@
+"""The workflow's role against an OIDC endpoint and an STS on loopback: each fault, each client, refresh."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.github_identity import (
+    BROKEN,
+    PASSING,
+    REFUSED_ROLES,
+    REFUSED_TOKENS,
+    REQUEST_TOKEN,
+    ROLE,
+    SUBJECT,
+    GitHubIdentity,
+    github_identity,
+)
+
+from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.gateways import aws_session
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.kubernetes.eks import cluster_client
+from trainyard.gateways.kubernetes.eks_token import eks_token
+from trainyard.gateways.prometheus import Prometheus
+from trainyard.gateways.s3.access import connect
+from trainyard.gateways.s3.clock import Clock
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of AWS, no role of the machine, and no pauses."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "TRAINYARD_AWS", "ACTIONS_ID"))]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr("trainyard.gateways.aws_session.random.uniform", lambda *_: 0.001)
+
+
+@pytest.fixture
+def identity() -> Iterator[GitHubIdentity]:
+    with github_identity() as server:
+        yield server
+
+
+@pytest.fixture
+def in_step(monkeypatch: pytest.MonkeyPatch, identity: GitHubIdentity) -> Callable[..., None]:
+    """Sets the variables of a step that has the role; keyword arguments change some."""
+
+    def enter(server: GitHubIdentity = identity, **more: str) -> None:
+        for name, value in server.variables(**more).items():
+            monkeypatch.setenv(name, value)
+
+    return enter
+
+
+def shorten_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_session, "ANSWER_SECONDS", 1.0)
+
+
+def sign_prometheus() -> str:
+    workspace = Prometheus("https://aps-workspaces.us-east-1.amazonaws.com/x", region="us-east-1")
+    return str(workspace._sign("https://x", b"").headers["X-Amz-Security-Token"])
+
+
+def session_token(credentials: Any) -> str:
+    return str(credentials.get_frozen_credentials().token)
+
+
+CLIENTS: dict[str, Callable[[], str]] = {
+    "S3": lambda: session_token(connect(attempts=1, call_seconds=1, clock=Clock()).credentials),
+    "an account's services": lambda: session_token(
+        AwsAccount("").client("codebuild")._request_signer._credentials
+    ),
+    "EKS": lambda: session_token(cluster_client("eks", "")._request_signer._credentials),
+    "the token of EKS": lambda: eks_token("cluster"),
+    "Prometheus": sign_prometheus,
+    "a program of somebody else": lambda: aws_session.credential_variables()["AWS_SESSION_TOKEN"],
+}
+"""Everything that makes a client of AWS -> the session token that it signs with."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_signs_with_the_workflows_role(
+    client: str, identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOTHER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
+    in_step()
+    signed = CLIENTS[client]()
+    assert "session-0" in signed or client == "the token of EKS"
+    assert identity.calls == ["oidc", "sts"]
+    assert identity.sessions == ["trainyard-4711"]
+
+
+@pytest.mark.parametrize(("client", "service"), [*itertools.product(CLIENTS, ("oidc", "sts"))])
+def test_every_client_reports_a_service_that_hangs_within_seconds(
+    client: str,
+    service: str,
+    identity: GitHubIdentity,
+    in_step: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_step()
+    shorten_answers(monkeypatch)
+    monkeypatch.setattr(aws_session, "ATTEMPTS", 1)
+    identity.faults[service] = ["always:stall"]
+    with pytest.raises(ServiceError, match="trainyard-ci") as caught:
+        CLIENTS[client]()
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert identity.calls.count(service) == 1
+
+
+@pytest.mark.parametrize(("service", "fault"), [*itertools.product(("oidc", "sts"), BROKEN)])
+def test_a_broken_answer_is_requested_again(
+    service: str,
+    fault: str,
+    identity: GitHubIdentity,
+    in_step: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_step()
+    if fault == "stall":
+        shorten_answers(monkeypatch)
+    identity.faults[service] = [fault]
+    aws_session.assume_workflow_role()
+    assert identity.calls.count(service) == 2
+
+
+@pytest.mark.parametrize(("service", "fault"), [*itertools.product(("oidc", "sts"), BROKEN[1:])])
+def test_attempts_are_bounded(
+    service: str, fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    in_step()
+    identity.faults[service] = [f"always:{fault}"]
+    with pytest.raises(ServiceError, match=ROLE) as caught:
+        aws_session.assume_workflow_role()
+    assert identity.calls.count(service) == aws_session.ATTEMPTS
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert REQUEST_TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_is_no_refusal_of_the_role_is_tried_again_with_a_new_token(
+    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    in_step()
+    identity.faults["sts"] = [fault, fault]
+    aws_session.assume_workflow_role()
+    assert identity.calls == ["oidc", "sts"] * 3
+
+
+def test_no_attempt_starts_after_the_time_for_attempts(
+    identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_step()
+    shorten_answers(monkeypatch)
+    monkeypatch.setattr(aws_session, "ATTEMPTS_SECONDS", 0.5)
+    identity.faults["sts"] = ["always:stall"]
+    with pytest.raises(ServiceError):
+        aws_session.assume_workflow_role()
+    assert identity.calls == ["oidc", "sts"]
+
+
+@pytest.mark.parametrize("fault", REFUSED_TOKENS)
+def test_a_refused_request_for_a_token_is_not_repeated(
+    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    in_step()
+    identity.faults["oidc"] = [f"always:{fault}"]
+    with pytest.raises(ServiceError, match=r"answered 40\d to this job.*id-token: write") as caught:
+        aws_session.assume_workflow_role()
+    assert identity.calls == ["oidc"]
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert REQUEST_TOKEN not in str(caught.value)
+
+
+ADVICE = {
+    "AccessDenied": "aws iam update-assume-role-policy --role-name trainyard-ci ",
+    "no provider": "aws iam create-open-id-connect-provider --url http",
+    "wrong audience": "aws iam add-client-id-to-open-id-connect-provider --client-id sts.amazonaws.com ",
+    "region": "set TRAINYARD_AWS_REGION",
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED_ROLES)
+def test_a_refused_role_is_not_repeated_and_has_a_fix(
+    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    in_step()
+    identity.faults["sts"] = [f"always:{fault}"]
+    with pytest.raises(ServiceError) as caught:
+        aws_session.assume_workflow_role()
+    assert identity.calls == ["oidc", "sts"]
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert ROLE in str(caught.value)
+    assert ADVICE.get(fault, "permissions.md#aws-role") in str(caught.value)
+
+
+def test_a_role_that_does_not_trust_the_job_names_the_subject_and_the_command_that_trusts_it(
+    identity: GitHubIdentity, in_step: Callable[..., None], load_trust: Callable[[list[str]], Any]
+) -> None:
+    in_step()
+    identity.trusted = {"repo:me/other:environment:training"}
+    with pytest.raises(ServiceError) as caught:
+        aws_session.assume_workflow_role()
+    text = str(caught.value)
+    assert f"with the token's: {SUBJECT}" in text
+    words = text.partition("trainyard init trust-policy ")[2].partition(" --output")[0].split()
+    [statement] = load_trust(words)["Statement"]
+    assert SUBJECT in json.dumps(statement["Condition"])
+    assert statement["Principal"]["Federated"].startswith("arn:aws:iam::123456789012:oidc-provider/")
+
+
+@pytest.fixture
+def load_trust(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], Any]:
+    from trainyard.commands import write_trust_policy
+
+    def load(words: list[str]) -> Any:
+        assert write_trust_policy.main(words) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return load
+
+
+WRONG = {
+    "no request": ({"ACTIONS_ID_TOKEN_REQUEST_URL": ""}, "ACTIONS_ID_TOKEN_REQUEST_URL is not set"),
+    "no token": ({"ACTIONS_ID_TOKEN_REQUEST_TOKEN": ""}, "ACTIONS_ID_TOKEN_REQUEST_TOKEN is not set"),
+    "no address": ({"ACTIONS_ID_TOKEN_REQUEST_URL": "file:///etc/passwd"}, "not an http or https address"),
+    "a name": ({"TRAINYARD_AWS_ROLE": "trainyard-ci"}, "is not a role such as arn:aws:iam::"),
+    "a user": ({"TRAINYARD_AWS_ROLE": "arn:aws:iam::123456789012:user/me"}, "is not a role such as"),
+    "access": ({"TRAINYARD_AWS_ACCESS": "admin"}, "'admin' is none of read, check, write"),
+}
+
+
+@pytest.mark.parametrize(("client", "wrong"), [*itertools.product(CLIENTS, WRONG)])
+def test_wrong_variables_are_named_before_anything_is_requested(
+    client: str, wrong: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    variables, words = WRONG[wrong]
+    in_step(**variables)
+    with pytest.raises(ConfigError, match=words) as caught:
+        CLIENTS[client]()
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert identity.calls == []
+
+
+@pytest.mark.parametrize("access", ["", "read", "check", "write"])
+def test_the_session_policy_follows_the_access_of_the_step(
+    access: str, identity: GitHubIdentity, in_step: Callable[..., None]
+) -> None:
+    in_step(TRAINYARD_AWS_ACCESS=access)
+    aws_session.assume_workflow_role()
+    [policy] = identity.policies
+    actions = {
+        action for each in json.loads(policy or "{}").get("Statement", []) for action in each["Action"]
+    }
+    writes = {"s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject", "kms:GenerateDataKey"}
+    reads = {"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}
+    assert actions == {"read": reads, "check": reads | writes}.get(access, set())
+    assert len(policy) < 2048, "the limit of STS"
+
+
+@pytest.mark.parametrize(
+    ("variables", "region"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2", "AWS_REGION": "eu-west-1"}, "eu-west-2"),
+        ({"TRAINYARD_AWS_REGION": "us-west-2", "AWS_DEFAULT_REGION": "eu-west-2"}, "us-west-2"),
+        ({"TRAINYARD_AWS_REGION": ""}, "us-east-1"),
+    ],
+)
+def test_one_region_holds_for_every_client(
+    variables: dict[str, str], region: str, in_step: Callable[..., None]
+) -> None:
+    in_step(**variables)
+    s3 = connect(attempts=1, call_seconds=1, clock=Clock()).client.meta.region_name
+    given = aws_session.credential_variables()["AWS_REGION"]
+    assert {s3, given, AwsAccount("").region, cluster_client("eks", "").meta.region_name} == {region}
+    assert AwsAccount("ap-south-1").region == "ap-south-1"
+
+
+def test_without_a_role_nothing_changes(
+    identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOWN")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "own")
+    in_step(TRAINYARD_AWS_ROLE="", TRAINYARD_AWS_REGION="us-west-2")
+    connection = connect(attempts=1, call_seconds=1, clock=Clock())
+    assert connection.credentials.access_key == "AKIAOWN"
+    assert connection.client.meta.region_name == "us-east-1"
+    assert aws_session.credential_variables() == {}
+    assert identity.calls == []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, identity: GitHubIdentity) -> Callable[[float], None]:
+    """Moves the clock of this machine and of the services by some seconds from the real time."""
+
+    def move(seconds: float) -> None:
+        identity.skew = seconds
+        monkeypatch.setattr(aws_session, "_now", lambda: datetime.now(UTC) + timedelta(seconds=seconds))
+
+    return move
+
+
+def test_credentials_are_refreshed_before_they_expire_and_once_for_all_threads(
+    identity: GitHubIdentity, in_step: Callable[..., None], clock: Callable[[float], None]
+) -> None:
+    in_step()
+    credentials = aws_session.botocore_session().get_credentials()
+    with ThreadPoolExecutor(8) as threads:
+        for minute in range(0, 8 * 60, 5):
+            clock(minute * 60)
+            used = set(threads.map(lambda _: session_token(credentials), range(16)))
+            used = set(threads.map(lambda _: session_token(credentials), range(16)))
+            assert len(used) == 1, "after the refresh all have the same"
+            assert all(identity.issued[token] > identity.now() + 60 for token in used)
+    # Of 60 minutes each the first 45 are used, and 5 more where a minute falls just before the refresh.
+    assert 9 <= len(identity.issued) <= 11
+    assert identity.calls == ["oidc", "sts"] * len(identity.issued)
+
+
+@pytest.mark.parametrize(
+    ("service", "fault"), [("sts", "500"), ("sts", "AccessDenied"), ("oidc", "forbidden")]
+)
+def test_a_refresh_that_fails_uses_what_is_valid_and_ends_with_it(
+    service: str,
+    fault: str,
+    identity: GitHubIdentity,
+    in_step: Callable[..., None],
+    clock: Callable[[float], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    in_step()
+    credentials = aws_session.botocore_session().get_credentials()
+    identity.faults[service] = [f"always:{fault}"]
+    attempts = aws_session.ATTEMPTS if fault == "500" else 1
+    for second, attempt in ((2600, 0), (2750, 1), (2775, 1), (2785, 2), (3400, 3)):
+        clock(second)
+        assert session_token(credentials) == "session-0"
+        assert identity.calls.count(service) == 1 + attempt * attempts, second
+    assert "The present AWS credentials are valid for 200 s" in caplog.text.replace("199", "200")
+    clock(3500)
+    with pytest.raises(ServiceError, match=ROLE):
+        session_token(credentials)
+    identity.faults[service] = []
+    assert session_token(credentials) == "session-1"
+
+
+@pytest.mark.parametrize("skew", [-7200.0, 7200.0])
+def test_a_clock_that_differs_from_that_of_aws_does_not_end_the_credentials(
+    skew: float, in_step: Callable[..., None]
+) -> None:
+    with github_identity(life=3600, skew=skew) as identity:
+        in_step(identity)
+        credentials = aws_session.botocore_session().get_credentials()
+        assert [session_token(credentials) for _ in range(3)] == ["session-0"] * 3
+        assert 3500 < credentials._seconds_remaining() < 3700
+        assert identity.calls == ["oidc", "sts"]
+
+
+def test_credentials_that_have_expired_already_are_no_answer(
+    in_step: Callable[..., None],
+) -> None:
+    with github_identity(life=-5) as identity:
+        in_step(identity)
+        with pytest.raises(ServiceError, match="gave no usable answer"):
+            aws_session.assume_workflow_role()
+
+
+def test_a_profile_of_a_kubeconfig_is_used_instead_of_the_role(
+    tmp_path: Any, identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(
+        "[profile own]\nregion=us-east-1\naws_access_key_id=AKIA\naws_secret_access_key=s\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    in_step()
+    assert eks_token("cluster", profile="own").startswith("k8s-aws-v1.")
+    assert identity.calls == []

@@ -1,0 +1,66 @@
+"""What is said of other processes on the GPU, for each kind of owner."""
+
+import pytest
+
+from trainyard.machine.gpu_processes import GpuProcess, judge_gpu_processes, whose
+from trainyard.machine.preflight import PreflightVerdict
+
+HERE = {"RUNNER_NAME": "gpu-1", "RUNNER_TRACKING_ID": "github_2", "GITHUB_RUN_ID": "18"}
+OWNERS = {
+    "this job": ({**HERE}, "of this job"),
+    "an earlier job": (
+        {
+            "RUNNER_NAME": "gpu-1",
+            "RUNNER_TRACKING_ID": "github_1",
+            "GITHUB_RUN_ID": "17",
+            "TRAINYARD_RUN_ID": "gh-17",
+        },
+        "left by an earlier job of this runner: run gh-17, GitHub run 17",
+    ),
+    "one that hides from the runner": (
+        {"RUNNER_NAME": "gpu-1", "RUNNER_TRACKING_ID": "", "GITHUB_RUN_ID": "17"},
+        "left by an earlier job of this runner: GitHub run 17",
+    ),
+    "another runner": (
+        {"RUNNER_NAME": "gpu-2", "GITHUB_RUN_ID": "4", "GITHUB_REPOSITORY": "me/other"},
+        "of the runner gpu-2: GitHub run 4 of me/other",
+    ),
+    "make train": ({"TRAINYARD_RUN_ID": "20261126-1"}, "of run 20261126-1"),
+}
+
+
+@pytest.mark.parametrize(("theirs", "said"), OWNERS.values(), ids=OWNERS)
+def test_a_process_is_of_the_job_that_its_environment_names(theirs: dict[str, str], said: str) -> None:
+    assert whose(GpuProcess(7, "python", 1, "runner", True, theirs), HERE) == said
+
+
+@pytest.mark.parametrize("environment", [None, {}], ids=["not readable", "without a job"])
+@pytest.mark.parametrize(
+    ("user", "is_own", "said"),
+    [
+        ("runner", True, "of this user, runner"),
+        ("ada", False, "of the user, ada"),
+        ("", False, "of another container or user"),
+    ],
+)
+def test_otherwise_it_is_of_its_user(
+    environment: dict[str, str] | None, user: str, is_own: bool, said: str
+) -> None:
+    assert whose(GpuProcess(7, "python", 1, user, is_own, environment), HERE) == said
+
+
+@pytest.mark.parametrize("memory", [None, 1978 << 20])
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | None) -> None:
+    processes = [GpuProcess(100 + n, f"python train.py {'x' * 200 * n}", memory) for n in range(count)]
+    (finding,) = judge_gpu_processes(processes, HERE)
+    assert finding.verdict is PreflightVerdict.DEGRADED
+    assert "pid 100 (python train.py )" in finding.found
+    assert ("2.1 GB" if memory else "unknown memory") in finding.found
+    assert ("; and 1 more" in finding.found) is (count == 6)
+    assert len(finding.found) < 1000
+    assert "kill 100" in (finding.fix or "")
+
+
+def test_a_gpu_without_others_gives_no_finding() -> None:
+    assert list(judge_gpu_processes([], HERE)) == []
