@@ -1,5 +1,6 @@
 """The watchdog's workflow against the code it calls and the workflow it watches."""
 
+import json
 import os
 import re
 import subprocess
