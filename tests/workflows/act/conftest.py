@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
 BUCKET = "ml-runs"
 KEY, SECRET = "stage-key", "stage-secret"
-ACT_SECONDS = 560
+ACT_SECONDS = 420
 CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
 """The first label of a job on CodeBuild: run and attempt of those that are played."""
 LABELS = '["self-hosted","gpu"]'
