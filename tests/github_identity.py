@@ -64,8 +64,9 @@ class GitHubIdentity(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *, life: float = 3600.0, skew: float = 0.0) -> None:
+    def __init__(self, *, life: float, skew: float, role: str, keys: tuple[str, str] | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.role, self.keys = role, keys
         self.life, self.skew = life, skew
         self.stalled = threading.Event()
         self.faults: dict[str, list[str]] = {"oidc": [], "sts": []}
@@ -85,7 +86,7 @@ class GitHubIdentity(ThreadingHTTPServer):
     def variables(self, **more: str) -> dict[str, str]:
         """The environment of a step that has the role."""
         return {
-            "TRAINYARD_AWS_ROLE": ROLE,
+            "TRAINYARD_AWS_ROLE": self.role,
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.url}/token?api-version=2.0",
             "ACTIONS_ID_TOKEN_REQUEST_TOKEN": REQUEST_TOKEN,
             "AWS_ENDPOINT_URL_STS": self.url,
@@ -121,12 +122,13 @@ class GitHubIdentity(ThreadingHTTPServer):
         )
         return {"keys": [{"kty": "RSA", "kid": "k1", "use": "sig", "alg": "RS256", "n": n, "e": e}]}
 
-    def credentials(self) -> tuple[str, str]:
-        """A session token that was issued now, and when it expires in STS's own words."""
+    def credentials(self) -> tuple[str, str, str, str]:
+        """Key, secret and session token that are issued now, and when they expire in STS's own words."""
         token = f"session-{len(self.issued)}"
         expires = self.now() + self.life
         self.issued[token] = expires
-        return token, datetime.fromtimestamp(expires, UTC).isoformat()
+        end = datetime.fromtimestamp(expires, UTC).isoformat()
+        return (*self.keys, "", end) if self.keys else ("ASIAEXAMPLE", "secret", token, end)
 
 
 @functools.cache
@@ -136,10 +138,15 @@ def signing_key() -> rsa.RSAPrivateKey:
 
 
 @contextmanager
-def github_identity(*, life: float = 3600.0, skew: float = 0.0) -> Iterator[GitHubIdentity]:
-    """The two services, until the end of the block."""
+def github_identity(
+    *, life: float = 3600.0, skew: float = 0.0, role: str = ROLE, keys: tuple[str, str] | None = None
+) -> Iterator[GitHubIdentity]:
+    """The two services, until the end of the block.
+
+    `keys` are given out instead of a session, for a store that knows no sessions.
+    """
     signing_key()  # before anybody waits for an answer
-    server = GitHubIdentity(life=life, skew=skew)
+    server = GitHubIdentity(life=life, skew=skew, role=role, keys=keys)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield server
@@ -188,12 +195,12 @@ class _Handler(BaseHTTPRequestHandler):
         assert "Authorization" not in self.headers, "the call needs no credentials"
         self.server.policies.append(form.get("Policy", ""))
         self.server.sessions.append(form["RoleSessionName"])
-        token, expires = self.server.credentials()
+        key, secret, token, expires = self.server.credentials()
         self._answer(
             200,
             '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
             "<AssumeRoleWithWebIdentityResult><Credentials>"
-            f"<AccessKeyId>ASIAEXAMPLE</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
+            f"<AccessKeyId>{key}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>"
             f"<SessionToken>{token}</SessionToken><Expiration>{expires}</Expiration>"
             "</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>",
         )
@@ -204,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
         if claims["aud"] != self.server.audience:
             return REFUSED_ROLES["wrong audience"]
-        if claims["sub"] not in self.server.trusted or form["RoleArn"] != ROLE:
+        if claims["sub"] not in self.server.trusted or form["RoleArn"] != self.server.role:
             return REFUSED_ROLES["AccessDenied"]
         return None
 

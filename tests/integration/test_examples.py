@@ -145,9 +145,10 @@ def test_an_example_pins_the_versions_that_are_tested(name: str) -> None:
 def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path, example: Example) -> None:
     folder, program, _ = copied(example.name, tmp_path)
     steps = program["steps"] // 5
-    config = (folder / "trainyard.yaml").read_text().replace(str(program["steps"]), str(steps))
-    config = config.replace(f'"{steps}"]', f'"{steps}", --save_steps, "{steps // 3}"]')
-    (folder / "trainyard.yaml").write_text(config.replace('"1"]', f'"1", --save_steps, "{steps // 3}"]'))
+    command = [str(steps) if word == str(program["steps"]) else word for word in program["command"]]
+    changed = {"command": [*command, "--save_steps", str(steps // 3)], "steps": steps}
+    config = {"recipe": "command", "program": {**program, **changed}}
+    (folder / "trainyard.yaml").write_text(yaml.safe_dump(config))
     (folder / ".gitignore").write_text("out/\n")
     who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
     for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Train")):

@@ -1,8 +1,9 @@
 """The script that dispatches the next segment: what it asks GitHub for, and when it does not."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,22 @@ PLAN = {
     "store": "s3://ml-runs/phase2",
     "most_segments": 20,
 }
-STOPPED = ["--plan", json.dumps(PLAN), "--exit-code", "75", "--step", "500", "--stored", "true"]
-STORED = [*STOPPED, "--manifest", "run-812-manifest.json"]
+END = {
+    "exit_code": "75",
+    "step": "500",
+    "stored": "true",
+    "manifest": "run-812-manifest.json",
+    "thread": "",
+    "outage": "",
+}
+TAG = "trainyard-lineage-4711"
+
+
+def words(**changes: str) -> list[str]:
+    return ["--plan", json.dumps(PLAN), "--end", json.dumps({**END, **changes})]
+
+
+STORED = words()
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +55,28 @@ class Actions:
     dispatched: list[dict[str, Any]] = field(default_factory=list)
     troubles: list[tuple[int, bool]] = field(default_factory=list)
     """Of the next dispatches: the status, and whether it was done all the same."""
+    files: dict[str, str] = field(default_factory=lambda: {"main": "same", FIRST.commit: "same"})
+    """Branch or commit -> the digest of its workflow file."""
+    tags: list[str] = field(default_factory=list)
+    refuses_tags: bool = False
+
+    def create_tag(self, body: dict[str, str]) -> tuple[int, Any]:
+        assert body["sha"] == FIRST.commit
+        if self.refuses_tags or body["ref"] in self.tags:
+            return 422 if body["ref"] in self.tags else 403, {"message": "refused"}
+        self.tags.append(body["ref"])
+        return 201, body
+
+    def read(self, path: str) -> tuple[int, Any]:
+        place, _, query = path.partition("?")
+        if "/contents/" in place:
+            sha = self.files.get(query.removeprefix("ref="))
+            return (200, {"sha": sha}) if sha else (404, {"message": "Not Found"})
+        if "/git/ref/tags/" in place:
+            found = f"refs/tags/{place.rpartition('/')[2]}" in self.tags
+            return (200, {}) if found else (404, {"message": "Not Found"})
+        assert path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
+        return 200, {"workflow_runs": self.runs}
 
     def begin(self, title: str) -> dict[str, str]:
         run = {"display_title": title, "html_url": f"{ADDRESS}/{len(self.runs) + 2}", "status": "completed"}
@@ -60,9 +97,8 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
 
     def answer(method: str, path: str, body: Any, _headers: Mapping[str, str]) -> tuple[int, Any]:
         if method == "POST":
-            return there.dispatch(path, body)
-        assert path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
-        return 200, {"workflow_runs": there.runs}
+            return there.create_tag(body) if path.endswith("/git/refs") else there.dispatch(path, body)
+        return there.read(path)
 
     there.url = serve_github(answer)
     known = {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}
@@ -86,7 +122,7 @@ def dispatched(actions: Actions) -> list[dict[str, Any]]:
 def test_the_next_segment_goes_on_from_what_was_stored(
     continue_lineage: Any, dispatched: list[Any], tmp_path: Path
 ) -> None:
-    assert continue_lineage.main([*STORED, "--thread", "C0123:1732140000.000100"]) == 0
+    assert continue_lineage.main(words(thread="C0123:1732140000.000100")) == 0
     [asked] = dispatched
     assert (asked["workflow"], asked["ref"]) == ("training_ci.yml", "main")
     assert asked["inputs"]["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
@@ -99,11 +135,11 @@ def test_the_next_segment_goes_on_from_what_was_stored(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (STOPPED, "not in the store"),
-        ([*STORED, "--stored", "false"], "not in the store"),
-        ([*STORED, "--step", ""], "not in the store"),
-        ([*STORED, "--step", "0"], "made no progress"),
-        ([*STORED, "--exit-code", "1"], "exit code 1"),
+        (words(manifest=""), "not in the store"),
+        (words(stored="false"), "not in the store"),
+        (words(step=""), "not in the store"),
+        (words(step="0"), "made no progress"),
+        (words(exit_code="1"), "exit code 1"),
     ],
 )
 def test_what_does_not_go_on_is_red_and_says_why(
@@ -165,4 +201,62 @@ def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
     actions.troubles = [(status, False)] * 5
     with pytest.raises(kind, match=str(status)):
         continue_lineage.main(STORED)
+    assert len(actions.dispatched) == asked
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["tag", "no tag"])
+@pytest.mark.parametrize(
+    ("branch", "place"), [("same", "main"), ("newer", TAG), ("", TAG)], ids=["same", "newer", "deleted"]
+)
+def test_a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file(
+    continue_lineage: Any, actions: Actions, branch: str, place: str, refuses: bool
+) -> None:
+    """GitHub lets no token of a workflow tag a commit whose workflow files are not on the default branch."""
+    actions.refuses_tags = refuses
+    actions.files = {FIRST.commit: "same"} | ({"main": branch} if branch else {})
+    if refuses and place == TAG:
+        with pytest.raises(ServiceError, match=f"git tag {TAG} {FIRST.commit} && git push origin {TAG}"):
+            continue_lineage.main(STORED)
+        return
+    for again in range(2):  # a job that is run again finds the tag
+        actions.runs.clear()
+        assert continue_lineage.main(STORED) == 0
+        assert actions.dispatched[again]["ref"] == place
+    assert actions.tags == ([] if refuses else [f"refs/tags/{TAG}"])
+
+
+@pytest.mark.parametrize("outages", range(8))
+def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for_ever(
+    continue_lineage: Any, actions: Actions, monkeypatch: pytest.MonkeyPatch, outages: int
+) -> None:
+    later = replace(FIRST, number=3, step=40, outages=outages)
+    plan = {**PLAN, "segment": json.loads(later.to_text())}
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    end = {**END, "exit_code": "", "step": "", "stored": "", "manifest": "", "outage": "true"}
+    code = continue_lineage.main(["--plan", json.dumps(plan), "--end", json.dumps(end)])
+    if outages >= len(continuation.OUTAGE_MINUTES):
+        assert (code, actions.dispatched) == (1, [])
+        return
+    assert code == 0
+    assert slept == [60 * continuation.OUTAGE_MINUTES[outages]]
+    following = json.loads(actions.dispatched[0]["inputs"]["continues"])
+    assert (following["number"], following["step"], following["outages"]) == (4, 40, outages + 1)
+    assert actions.dispatched[0]["inputs"]["resume"] == "auto"
+
+
+@pytest.mark.parametrize(("continues", "asked"), [("2", 1), ("1", 0), ("", 0), (None, 0)])
+def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
+    continue_lineage: Any,
+    actions: Actions,
+    monkeypatch: pytest.MonkeyPatch,
+    continues: str | None,
+    asked: int,
+) -> None:
+    """What an earlier attempt handed on is dispatched already."""
+    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")
+    end = "" if continues is None else json.dumps({**END, "continues": continues})
+    monkeypatch.setenv("NEEDS", json.dumps({"train": {"result": "failure", "outputs": {"end": end}}}))
+    monkeypatch.setenv("TRAINYARD_PLAN", json.dumps({"segment": "1", "plan": PLAN}))
+    assert continue_lineage.main([]) == 0
     assert len(actions.dispatched) == asked

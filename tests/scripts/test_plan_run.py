@@ -1,6 +1,7 @@
 """The plan job's script: what it resolves, what it shows, and how it says no."""
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ VARIABLES = {
     "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
     "GITHUB_REF_NAME": "main",
     "GITHUB_EVENT_NAME": "workflow_dispatch",
+    "TRAINYARD_SCHEDULE": "true",
     "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
     "TRAINYARD_STORE": "s3://ml-runs/phase2",
 }
@@ -97,8 +99,40 @@ def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(
         "training.epochs=2",
     ]
     assert json.loads(kept.read_text()) == json.loads(outputs["plan"])
-    assert "run_number<<" in (job / "output").read_text()
+    assert json.loads((job / "output").read_text().splitlines()[1])["run_number"] == "812"
     assert (job / "summary").read_text().startswith("### Plan: smoke-llama on gpu-runner")
+
+
+def test_it_takes_inputs_and_variables_as_github_has_them(
+    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TRAINYARD_STORE")
+    monkeypatch.setenv("TRAINYARD_VARIABLES", json.dumps({"TRAINYARD_STORE": "s3://bucket", "OTHER": "x"}))
+    inputs = {"config": SMOKE, "epochs": "3", "dry_run": True, "target": "gpu-runner", "continues": ""}
+    assert plan_run.main(["--json", "--inputs", json.dumps(inputs)]) == 0
+    outputs = json.loads(capsys.readouterr().out)
+    assert (outputs["train"], outputs["overrides"]) == ("false", "training.epochs=3")
+    assert (outputs["store"], outputs["config"]) == ("s3://bucket", SMOKE)
+    assert "OTHER" not in os.environ
+    for wrong in ("[]", "{", "x"):
+        with pytest.raises(ConfigError, match="--inputs"):
+            plan_run.main(["--inputs", wrong])
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("schedule", ["", "off", "yes", "on", "true"])
+def test_the_daily_run_is_off_until_it_is_turned_on_or_run_again(
+    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, attempt: str
+) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "schedule")
+    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", attempt)
+    monkeypatch.setenv("TRAINYARD_SCHEDULE", schedule)
+    assert plan_run.main(["--config", SMOKE]) == 0
+    plan = json.loads((job / "output").read_text().splitlines()[1])
+    trains = schedule in ("on", "true") or attempt == "2"
+    assert plan["jobs"] == {"ready": False, "train": trains, "eks": False}
+    off = "gh variable set TRAINYARD_SCHEDULE --body true" in (job / "summary").read_text()
+    assert off is not trains
 
 
 def test_it_says_what_does_not_seem_to_fit_and_lets_the_machine_decide(

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from trainyard.commands import COMMANDS
+from trainyard.github import variables
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -220,12 +221,13 @@ def test_the_page_on_workflows_names_every_variable_secret_and_input() -> None:
     page = text_of(ROOT / "docs" / "workflows.md")
     text = "".join(text_of(path) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     names = set(re.findall(r"\b(?:vars|secrets)\.(\w+)", text)) | set(re.findall(r"\binputs\.(\w+)", text))
+    names |= {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE, *variables.OTHERS}
     for content in workflows().values():
         names |= set(((content.get("on", {}) or {}).get("workflow_dispatch") or {}).get("inputs", {}))
     rows = set(re.findall(r"^\| `(\w+)` \|", page, flags=re.M))
     assert rows == names
     for action, version in re.findall(r"uses: ([\w-]+/[\w-]+)@\w{40} # (\S+)", text):
-        assert f"| {action} | v" in page, f"{action} {version}"
+        assert f"{action} v" in page, f"{action} {version}"
 
 
 def test_the_page_on_permissions_lists_what_each_job_has() -> None:

@@ -110,6 +110,7 @@ HEAVY = {
     "datasets",
     "huggingface_hub",
 }
+OWN_SESSIONS = {"aws_session", "eks_token"}  # the second has the keys of a role that a kubeconfig names
 SHARED_GATEWAYS = ("process", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",
@@ -304,6 +305,13 @@ def test_a_gateway_knows_no_other_gateway_but_process_and_those_of_aws(path: Pat
     dotted = (name.split(".") for name in imported(path) if name.startswith("trainyard.gateways."))
     known = {p.name.removesuffix(".py") for p in (LIBRARY / "gateways").iterdir()}
     assert {names[2] for names in dotted if names[2] in known} <= {gateway, *SHARED_GATEWAYS}
+
+
+@over([p for p in MODULES if part_of(p) == "gateways" and p.stem not in OWN_SESSIONS])
+def test_every_session_of_aws_knows_the_role_of_a_workflow(path: Path) -> None:
+    made = {"boto3.client", "boto3.resource", "boto3.Session", "boto3.session.Session"}
+    made |= {"botocore.session.Session", "botocore.session.get_session", "get_session"}
+    assert {ast.unparse(n.func) for n in nodes(path) if isinstance(n, ast.Call)} & made == set()
 
 
 @over([*MODULES, *SCRIPTS])

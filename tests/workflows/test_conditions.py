@@ -1,5 +1,6 @@
 """The `if:` conditions and other expressions of the shipped workflows, by GitHub's own evaluator."""
 
+import json
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ RESULTS = ("success", "failure", "cancelled", "skipped")
 
 
 def every_context() -> dict[str, Any]:
-    """All contexts, empty: what is asked of them is null, as at GitHub."""
-    return {name: {} for name in NAMES}
+    """All contexts, empty but for a plan: what is asked of them is null, as at GitHub."""
+    planned = {"plan": {"outputs": {"plan": "{}"}}}
+    return {name: {} for name in NAMES} | {"needs": planned, "steps": planned}
 
 
 def conditions(shipped: Any) -> list[str]:
@@ -83,284 +85,95 @@ def test_the_required_check_is_red_for_anything_but_success(root: Any, expressio
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
 
 
-SCHEDULES = {None: False, "": False, "off": False, "yes": False, "true": True, "on": True}
-"""Values of TRAINYARD_SCHEDULE -> whether the daily run trains."""
-
-
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("branch", ["main", "trunk", "topic"])
 @pytest.mark.parametrize("fork", [False, True, None])
 @pytest.mark.parametrize("event", EVENTS)
 def test_who_plans_a_training(
-    training: Any, expressions: Any, event: str, fork: bool | None, schedule: str | None, attempt: str
+    training: Any, expressions: Any, event: str, fork: bool | None, branch: str
 ) -> None:
-    """A dispatch anywhere; a push but in a fork; the schedule where it is on, or is run again by hand."""
-    repository = {} if fork is None else {"fork": fork}
-    github = {"event": {"repository": repository}, "event_name": event, "run_attempt": attempt}
-    variables = {} if schedule is None else {"TRAINYARD_SCHEDULE": schedule}
-    known = every_context() | {"github": github, "vars": variables}
+    """A dispatch anywhere; a push to the default branch and the schedule, but not in a fork."""
+    repository = {"default_branch": "trunk"} | ({} if fork is None else {"fork": fork})
+    github = {"event": {"repository": repository}, "event_name": event, "ref_name": branch}
+    known = every_context() | {"github": github}
     runs = expressions.holds(training.jobs["plan"]["if"], **known)
-    is_on = event == "push" or (event == "schedule" and (SCHEDULES[schedule] or attempt == "2"))
-    assert runs is (event == "workflow_dispatch" or (is_on and not fork))
-    says_so = expressions.holds(training.jobs["daily"]["if"], **known)
-    assert says_so is (event == "schedule" and not fork and not runs), "a daily run is never silent"
-    if runs:
-        return
-    # What a skipped job is needed for is skipped, too, or asks for more than its end.
-    needs = {name: {"result": "skipped", "outputs": {}} for name in ("plan", "train", "continue")}
-    for name in ("train", "continue", "tell"):
-        context = known | {"needs": needs}
-        assert not expressions.holds(training.jobs[name]["if"], **context), name
+    is_automatic = event == "schedule" or branch == "trunk"
+    assert runs is (event == "workflow_dispatch" or (is_automatic and not fork))
 
 
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("fetch", ["true", "false"])
-def test_a_role_that_only_looks_for_a_proven_run_keeps_nothing_from_training(
-    training_job: Any, expressions: Any, fetch: str, attempt: str
+def plan_of(**jobs: bool) -> str:
+    return json.dumps({"jobs": {"ready": False, "train": False, "eks": False} | jobs})
+
+
+@pytest.mark.parametrize("ready", RESULTS)
+@pytest.mark.parametrize("plan", RESULTS)
+@pytest.mark.parametrize("chosen", ["ready", "train", "eks", ""])
+def test_each_job_runs_where_the_plan_says_so_and_all_before_it_is_well(
+    training: Any, expressions: Any, chosen: str, plan: str, ready: str
 ) -> None:
-    outputs = {"fetch": fetch, "unless_proven": "true"}
-    known = {"needs": {"plan": {"outputs": outputs}}, "github": {"run_attempt": attempt}}
-    reader = step_called(training_job, "Assume the AWS role for reading")
-    may_fail = expressions.value(reader.get("continue-on-error", "${{ false }}"), **every_context() | known)
-    assert may_fail is (fetch == "false" and attempt == "1")
+    outputs = {"plan": plan_of(**({chosen: True} if chosen else {}))} if plan == "success" else {}
+    needs = {"plan": {"result": plan, "outputs": outputs}, "ready": {"result": ready, "outputs": {}}}
+    first = {"needs": {"plan": needs["plan"]}}
+    for name in ("ready", "eks") if plan == "success" else ():
+        assert expressions.holds(training.jobs[name]["if"], **first) is (chosen == name)
+    for name in ("ready", "eks"):  # GitHub asks for success first, and does not read the plan then
+        if plan != "success":
+            assert not expressions.holds(training.jobs[name]["if"], status="failure", **first)
+    if plan == "skipped":
+        return  # what needs a skipped job only is skipped with it
+    status = "failure" if "failure" in (plan, ready) else "success"
+    for name in ("train", "wait"):
+        holds = expressions.holds(training.jobs[name]["if"], status=status, needs=needs)
+        assert holds is (chosen == "train" and plan == "success" and ready in ("success", "skipped")), name
+        assert not expressions.holds(training.jobs[name]["if"], status="cancelled", needs=needs)
 
 
-@pytest.mark.parametrize("found", [None, "", "812"])
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("unless_proven", ["true", "false", None])
-def test_only_what_nobody_asked_for_is_left_out_where_it_is_proven(
-    training_job: Any, expressions: Any, unless_proven: str | None, attempt: str, found: str | None
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("name", ["plan", "ready", "eks", "train"])
+def test_the_last_job_runs_for_each_bad_end_of_each_job(
+    training: Any, expressions: Any, name: str, result: str
 ) -> None:
-    outputs = {} if unless_proven is None else {"unless_proven": unless_proven}
-    context = every_context() | {
-        "needs": {"plan": {"outputs": outputs}},
-        "github": {"run_attempt": attempt},
-        "vars": {"TRAINYARD_FOLLOW": "true"},
-    }
-    search = step_called(training_job, "Look for a proven run of the same")
-    searches = expressions.holds(search["if"], **context)
-    assert searches is (unless_proven == "true" and attempt == "1")
-    assert search["continue-on-error"] == "true", "where it cannot be found out, it trains"
-    steps = {"same": {"outputs": {} if found is None else {"run_number": found}}}
-    for name in (
-        "Tell Slack that it started or goes on",
-        "Store each checkpoint while training goes on",
-        "Train",
-    ):
-        step = step_called(training_job, name)
-        assert expressions.holds(step["if"], **context | {"steps": steps}) is (not found), name
+    job = training.jobs["notify"]
+    assert name in job["needs"]
+    needs = {each: {"result": "success"} for each in job["needs"]} | {name: {"result": result}}
+    status = "failure" if result == "failure" else "success"
+    assert expressions.holds(job["if"], status=status, needs=needs) is (result in ("failure", "cancelled"))
+    assert expressions.holds(job["if"], status="cancelled", needs=needs), "cancelled between two jobs"
 
 
-def test_a_run_that_was_not_trained_again_reports_no_success_of_its_own(
-    training_job: Any, expressions: Any
+@pytest.mark.parametrize("outcome", ["success", "failure", "cancelled", "skipped", None])
+@pytest.mark.parametrize("status", ["success", "failure", "cancelled"])
+def test_what_follows_the_training_runs_however_it_ended(
+    training_job: Any, expressions: Any, status: str, outcome: str | None
 ) -> None:
-    steps = {"train": {"outcome": "skipped", "outputs": {}}, "prove": {"outcome": "skipped"}}
-    for step in training_job["steps"][training_job["steps"].index(step_called(training_job, "Train")) + 1 :]:
-        assert not expressions.holds(step["if"], **every_context() | {"steps": steps}), step["name"]
+    steps = training_job["steps"]
+    after = steps[steps.index(step_called(training_job, "Train")) + 1 :]
+    context = every_context() | {"steps": {"train": {"outcome": outcome or "skipped"}}}
+    is_run = outcome not in ("skipped", None)
+    for step in after:
+        if step["name"] == "Attest the manifest":
+            continue
+        expected = is_run or step["name"] == "Notify"
+        assert expressions.holds(step["if"], status=status, **context) is expected, step["name"]
 
 
-@pytest.mark.parametrize("keep", [None, "5", "all"])
-@pytest.mark.parametrize("proof", ["success", "failure", "skipped", None])
-def test_old_runs_are_removed_only_after_a_proof(
-    training_job: Any, expressions: Any, proof: str | None, keep: str | None
+@pytest.mark.parametrize(("done", "asked"), [("true", "true"), ("", "true"), ("true", "")])
+def test_only_what_is_done_and_stored_is_attested(
+    training_job: Any, expressions: Any, done: str, asked: str
 ) -> None:
-    step = step_called(training_job, "Remove old runs that are proven and stored")
-    steps = {} if proof is None else {"prove": {"outcome": proof}}
-    context = every_context() | {"steps": steps, "vars": {"TRAINYARD_KEEP_RUNS": keep} if keep else {}}
-    for status in ("success", "failure"):
-        removes = expressions.holds(step["if"], status=status, **context)
-        assert removes is (proof == "success" and keep != "all")
-    assert expressions.value(step["env"]["KEEP"], **context) == (keep or "3")
-    assert step["continue-on-error"] == "true"
+    condition = step_called(training_job, "Attest the manifest")["if"]
+    context = {"steps": {"store": {"outputs": {"done": done}}}, "vars": {"TRAINYARD_ATTEST": asked}}
+    assert expressions.holds(condition, **context) is (done == asked == "true")
+    assert not expressions.holds(condition, status="failure", **context)
 
 
-@pytest.mark.parametrize(("planned", "kept"), [("true", True), ("false", False), (None, False)])
-def test_only_the_plan_of_a_run_that_trains_is_kept(
-    training: Any, expressions: Any, planned: str | None, kept: bool
+@pytest.mark.parametrize("skip", [None, "", "run 812 is proven"])
+def test_what_need_not_be_trained_is_neither_trained_nor_announced(
+    training_job: Any, expressions: Any, skip: str | None
 ) -> None:
-    steps = {"plan": {"outputs": {} if planned is None else {"train": planned}}}
-    condition = step_called(training.jobs["plan"], "Keep the plan for the watchdog")["if"]
-    assert expressions.holds(condition, steps=steps) is kept
-
-
-def test_a_run_that_was_told_nothing_ends_green_and_tells_nobody(training: Any, expressions: Any) -> None:
-    needs = {
-        "plan": {"result": "success", "outputs": {"train": "false"}},
-        "train": {"result": "skipped", "outputs": {}},
-        "continue": {"result": "skipped", "outputs": {}},
-    }
-    for name in ("train", "continue", "tell"):
-        context = every_context() | {"github": {"run_attempt": "1"}, "needs": needs}
-        assert not expressions.holds(training.jobs[name]["if"], **context), name
-
-
-@pytest.mark.parametrize(("planned", "trains"), [("true", True), ("false", False), (None, False)])
-def test_only_a_plan_that_says_so_trains(
-    training_job: Any, expressions: Any, planned: str | None, trains: bool
-) -> None:
-    plan = {"outputs": {} if planned is None else {"train": planned}}
-    for ready in RESULTS:
-        needs = {"plan": plan, "ready": {"result": ready}}
-        holds = expressions.holds(training_job["if"], needs=needs)
-        assert holds is (trains and ready in ("success", "skipped"))
-        assert not expressions.holds(training_job["if"], status="cancelled", needs=needs)
-
-
-@pytest.mark.parametrize("planned", ["true", "false", None])
-@pytest.mark.parametrize("role", ["arn:aws:iam::1:role/x", "", None])
-@pytest.mark.parametrize("store", ["s3://ml-runs/phase2", "file:///srv/store", None])
-def test_a_store_is_checked_once_on_a_hosted_runner_or_on_the_machine_that_trains(
-    training: Any, expressions: Any, planned: str | None, role: str | None, store: str | None
-) -> None:
-    outputs = {name: value for name, value in (("train", planned), ("store", store)) if value is not None}
-    context = {
-        "needs": {"plan": {"outputs": outputs}},
-        "vars": {} if role is None else {"TRAINYARD_AWS_ROLE": role},
-    }
-    hosted = expressions.holds(training.jobs["ready"]["if"], **context)
-    name = "Check the store, the run number and the signing key"
-    here = expressions.holds(step_called(training.jobs["train"], name)["if"], **context)
-    by_role = bool(role) and (store or "").startswith("s3://")
-    assert hosted is (by_role and planned == "true")
-    off = context | {"vars": {"TRAINYARD_AWS_ROLE": role or "", "TRAINYARD_CHECK": "off"}}
-    assert not expressions.holds(training.jobs["ready"]["if"], **off)
-    assert here is not by_role
-    assert not expressions.holds(training.jobs["ready"]["if"], status="failure", **context)
-
-
-@pytest.mark.parametrize(("role", "asked"), [("success", True), ("failure", True), ("skipped", False)])
-def test_a_role_that_cannot_be_assumed_has_its_reason_said_by_the_check(
-    training: Any, expressions: Any, role: str, asked: bool
-) -> None:
-    step = step_called(training.jobs["ready"], "Check the store, the run number and the signing key")
-    steps = {"role": {"outcome": role}}
-    status = "success" if role == "success" else "failure"
-    assert expressions.holds(step["if"], status=status, steps=steps) is asked
-    assert not expressions.holds(step["if"], status="cancelled", steps=steps)
-    assert expressions.value(step["env"]["ASSUMED"], steps=steps) == role
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "follows"),
-    [
-        ("failure", "75", True),
-        ("success", "75", True),
-        ("cancelled", "75", False),
-        ("failure", "1", False),
-        ("success", "0", False),
-        ("failure", None, False),
-    ],
-)
-def test_what_stopped_early_goes_on_and_what_somebody_cancelled_does_not(
-    training: Any, expressions: Any, status: str, code: str | None, follows: bool
-) -> None:
-    outputs = {"attempt": "2"} | ({} if code is None else {"exit_code": code})
-    condition, github = training.jobs["continue"]["if"], {"run_attempt": "2"}
-    now = {"train": {"outputs": outputs}}
-    assert expressions.holds(condition, status=status, needs=now, github=github) is follows
-    # What an earlier attempt said is dispatched already.
-    for old in ("1", ""):
-        before = {"train": {"outputs": outputs | {"attempt": old}}}
-        assert not expressions.holds(condition, status=status, needs=before, github=github)
-
-
-@pytest.mark.parametrize(
-    ("ended", "steps"),
-    [
-        (True, {"succeeded": "success", "told": "skipped", "failed": "skipped"}),
-        (True, {"succeeded": "skipped", "told": "success", "failed": "skipped"}),
-        (True, {"succeeded": "skipped", "told": "skipped", "failed": "success"}),
-        (False, {"succeeded": "skipped", "told": "skipped", "failed": "failure"}),
-        (False, {"succeeded": "skipped", "told": "skipped", "failed": "no answer"}),
-        (False, {"succeeded": "skipped", "told": "no answer", "failed": "skipped"}),
-    ],
-)
-def test_a_training_job_knows_whether_it_told_its_end(
-    training_job: Any, expressions: Any, ended: bool, steps: dict[str, str]
-) -> None:
-    ids = {step["id"]: step["name"] for step in training_job["steps"] if "id" in step}
-    assert [ids[name] for name in steps] == [
-        f"Tell Slack that it {what}" for what in ("succeeded", "stopped", "failed")
-    ]
-    # The script succeeds where Slack does not answer: its output says whether it was posted.
-    outcomes = {
-        name: {
-            "outcome": "success" if outcome == "no answer" else outcome,
-            "outputs": {"posted": "true"} if outcome == "success" else {},
-        }
-        for name, outcome in steps.items()
-    }
-    context = {"steps": outcomes, "github": {"run_attempt": "2"}}
-    reported = expressions.value(training_job["outputs"]["reported"], **context)
-    assert reported == ("2" if ended else "")
-
-
-@pytest.mark.parametrize(
-    ("steps", "reason"),
-    [
-        ({}, ""),
-        ({"limit": {"outputs": {"reason": "6 hours"}}}, "6 hours"),
-        ({"fit": {"outputs": {"reason": "gpu: none"}}}, "gpu: none"),
-    ],
-)
-def test_the_last_job_knows_why_the_training_was_refused(
-    training_job: Any, expressions: Any, steps: dict[str, Any], reason: str
-) -> None:
-    """It reports the end where the training job could not, and would say `its runner died`."""
-    value = expressions.value(training_job["outputs"]["reason"], **every_context() | {"steps": steps})
-    assert (value or "") == reason
-
-
-@pytest.mark.parametrize(
-    ("job", "steps", "reason"),
-    [
-        ("cancelled", {}, ""),
-        ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
-        ("failure", {"limit": {"outcome": "failure", "outputs": {"reason": "6 hours"}}}, "6 hours"),
-        ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
-        ("failure", {"usable": {"outcome": "failure", "outputs": {"reason": "store: no"}}}, "store: no"),
-        ("failure", {"usable": {"outcome": "failure"}}, "the store could not be checked"),
-        ("failure", {"from": {"outcome": "failure"}}, "what it goes on from could not be brought"),
-        ("failure", {"data": {"outcome": "failure"}}, "the data could not be prepared"),
-        ("failure", {"from": {"outcome": "failure", "outputs": {"reason": "cut off"}}}, "cut off"),
-        ("failure", {"data": {"outcome": "failure", "outputs": {"reason": "x/: empty"}}}, "x/: empty"),
-        ("failure", {"train": {"outcome": "failure"}, "fit": {"outcome": "success"}}, ""),
-        ("failure", {"store": {"outcome": "failure"}, "train": {"outcome": "success"}}, ""),
-    ],
-)
-def test_a_failure_before_there_is_a_record_has_its_reason_from_the_workflow(
-    training_job: Any, expressions: Any, job: str, steps: dict[str, Any], reason: str
-) -> None:
-    words = step_called(training_job, "Tell Slack that it failed")["env"]
-    known = {"train": {"outcome": "skipped"}, **steps}
-    context = every_context() | {"steps": known, "job": {"status": job}, "github": {"run_id": "99"}}
-    assert expressions.value(words["REASON"], **context) == reason
-    assert expressions.value(words["STATUS"], **context) == job
-    trained = known["train"]["outcome"] != "skipped"
-    assert expressions.value(words["NEXT"], **context) == ("" if trained else "gh run view 99 --log-failed")
-
-
-@pytest.mark.parametrize(
-    ("attempt", "fetch", "resume", "found"),
-    [
-        ("1", "false", "none", ("none", "false")),
-        ("1", "true", "auto", ("auto", "true")),
-        ("2", "false", "none", ("auto", "true")),
-        ("2", "false", "auto", ("auto", "true")),
-        ("2", "true", "s3://b/manifests/run-1-manifest.json", None),
-    ],
-)
-def test_a_job_that_is_run_again_goes_on_although_the_plan_did_not_know_of_it(
-    training_job: Any, expressions: Any, attempt: str, fetch: str, resume: str, found: Any
-) -> None:
-    given = step_called(training_job, "Bring what it goes on from")["env"]
-    needs = {"plan": {"outputs": {"fetch": fetch, "resume": resume}}}
-    context = {"github": {"run_attempt": attempt}, "needs": needs}
-    values = tuple(expressions.value(given[name], **context) for name in ("RESUME", "FETCH"))
-    assert values == (found or (resume, "true"))
-    reader = step_called(training_job, "Assume the AWS role for reading")["if"]
-    role = {"TRAINYARD_AWS_ROLE": "arn"}
-    assert expressions.holds(reader, vars=role, **context) is (values[1] == "true")
+    steps = {"fetch": {"outputs": {} if skip is None else {"skip": skip}}}
+    for name in ("Notify of the start", "Store each checkpoint during training", "Train"):
+        condition = step_called(training_job, name)["if"]
+        assert expressions.holds(condition, **every_context() | {"steps": steps}) is not skip, name
 
 
 @pytest.mark.parametrize(
@@ -370,48 +183,16 @@ def test_a_job_that_is_run_again_goes_on_although_the_plan_did_not_know_of_it(
         ('["codebuild-p-7-{0}", "train-7-{0}"]', ["codebuild-p-7-2", "train-7-2"]),
     ],
 )
-def test_the_labels_are_those_of_the_present_attempt(
+def test_the_machine_its_limit_and_its_queue_are_those_of_the_plan_and_the_present_attempt(
     training_job: Any, expressions: Any, planned: str, labels: list[str]
 ) -> None:
-    needs = {"plan": {"outputs": {"runner": planned}}}
-    context = {"github": {"run_attempt": "2"}, "needs": needs}
+    plan = json.dumps({"runner": planned, "job_minutes": 355, "queue": "trainyard-gpu"})
+    context = {"github": {"run_attempt": "2"}, "needs": {"plan": {"outputs": {"plan": plan}}}}
     assert expressions.value(training_job["runs-on"], **context) == labels
-
-
-@pytest.mark.parametrize(
-    ("trained", "stored", "attested"),
-    [("success", "success", True), ("failure", "success", False), ("success", "failure", False)],
-)
-def test_only_what_is_done_and_stored_is_attested(
-    training_job: Any, expressions: Any, trained: str, stored: str, attested: bool
-) -> None:
-    condition = step_called(training_job, "Attest the manifest")["if"]
-    steps = {"train": {"outcome": trained}, "store": {"outcome": stored}}
-    variables = {"TRAINYARD_ATTEST": "true"}
-    for status in ("success", "failure"):
-        assert expressions.holds(condition, status=status, steps=steps, vars=variables) is attested
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "told"),
-    [
-        ("success", "0", "succeeded"),
-        ("failure", "75", "stopped"),
-        ("failure", "1", "failed"),
-        ("failure", None, "failed"),
-        ("cancelled", "75", "failed"),
-        ("cancelled", None, "failed"),
-    ],
-)
-def test_slack_is_told_one_ending(
-    training_job: Any, expressions: Any, status: str, code: str | None, told: str
-) -> None:
-    ended = "success" if code == "0" else "failure"
-    steps = {"train": {"outcome": ended, "outputs": {} if code is None else {"exit_code": code}}}
-    endings = ("succeeded", "stopped", "failed")
-    conditions = {name: step_called(training_job, f"Tell Slack that it {name}")["if"] for name in endings}
-    context = every_context() | {"steps": steps}
-    assert [n for n, c in conditions.items() if expressions.holds(c, status=status, **context)] == [told]
+    assert expressions.value(training_job["timeout-minutes"], **context) == 355
+    concurrency = training_job["concurrency"]
+    assert expressions.value(concurrency["group"], **context) == "trainyard-gpu"
+    assert (concurrency["queue"], concurrency["cancel-in-progress"]) == ("max", "false")
 
 
 def test_the_name_of_a_later_segment_says_which_run_it_belongs_to(training: Any, expressions: Any) -> None:
@@ -428,21 +209,10 @@ def test_every_segment_checks_out_the_commit_of_the_first(training: Any, express
     assert expressions.value(ref, inputs={}, github=github) == "a" * 40
     continues = f'{{"commit":"{"b" * 40}"}}'
     assert expressions.value(ref, inputs={"continues": continues}, github=github) == "b" * 40
-
-
-@pytest.mark.parametrize(
-    ("outcome", "code", "stored"),
-    [("success", "0", True), ("failure", "75", True), ("failure", "1", False), ("skipped", "", False)],
-)
-def test_what_is_done_or_stopped_with_a_checkpoint_is_stored(
-    training_job: Any, expressions: Any, outcome: str, code: str, stored: bool
-) -> None:
-    condition = step_called(training_job, "Store the artifacts")["if"]
-    steps = {"train": {"outcome": outcome, "outputs": {"exit_code": code}}, "role": {"outcome": "skipped"}}
-    for status in ("success", "failure"):
-        assert expressions.holds(condition, status=status, **every_context() | {"steps": steps}) is stored
-    steps["role"] = {"outcome": "failure"}
-    assert not expressions.holds(condition, status="failure", **every_context() | {"steps": steps})
+    last = training.jobs["notify"]["steps"][0]["with"]["ref"]
+    for plan, commit in (("", "a" * 40), (json.dumps({"commit": "c" * 40}), "c" * 40)):
+        needs = {"plan": {"outputs": {"plan": plan}}}
+        assert expressions.value(last, needs=needs, github=github) == commit
 
 
 def job_of(root: Any, workflow: str, name: str) -> dict[str, Any]:
@@ -470,8 +240,8 @@ def test_a_comment_is_written_for_own_branches_only(
     repo = None if head is None else {"full_name": head}  # of a fork that was deleted there is none
     github = {"repository": "me/lab", "event": {"pull_request": {"head": {"repo": repo}}}}
     needs = {"measure": {"result": status, "outputs": {}}}
-    context = {"github": github, "needs": needs, "inputs": {}}
-    assert expressions.holds(job["if"], status=status, **context) is writes
+    inputs = {"pull_request": ""}
+    assert expressions.holds(job["if"], status=status, github=github, needs=needs, inputs=inputs) is writes
 
 
 @pytest.mark.parametrize("fork", [False, True])

@@ -1,5 +1,6 @@
 """The watchdog's workflow against the code it calls and the workflow it watches."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 import yaml
 
 from trainyard.github import runner_watchdog, runners
+from trainyard.github.job_times import JOB_MINUTES
+from trainyard.github.target import Machine
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +41,8 @@ def test_it_looks_twice_within_its_time(watching: dict[str, Any]) -> None:
 def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -> None:
     job = training.jobs["train"]
     assert job["name"] == runner_watchdog.TRAINING_JOB
-    unless_shorter = re.search(r"\|\| '(\d+)'\)", job["timeout-minutes"])
-    assert unless_shorter is not None and int(unless_shorter[1]) * 60 == runners.LIMIT_SECONDS
+    assert job["timeout-minutes"] == "${{ fromJSON(needs.plan.outputs.plan).job_minutes }}"
+    assert JOB_MINUTES * 60 == runners.LIMIT_SECONDS
 
 
 def test_it_finds_the_plan_and_the_later_segments_of_a_lineage(training: Any, expressions: Any) -> None:
@@ -81,40 +84,20 @@ def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
 def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
     watching: dict[str, Any], expressions: Any, status: str, alerts: str, told: bool
 ) -> None:
-    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["tell"]["if"]
+    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["notify"]["if"]
     for inputs in ({"dry_run": None}, {"dry_run": False}):
         assert expressions.holds(condition, status=status, needs=needs, inputs=inputs) is told
     assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False
 
 
-@pytest.mark.parametrize(
-    ("role", "fetch", "follow", "reads", "follows"),
-    [
-        ("arn", "true", "true", True, False),
-        ("arn", "false", "true", False, False),
-        ("", "true", "true", False, True),
-        ("", "false", "", False, False),
-    ],
-)
-def test_the_role_is_read_with_where_the_store_is_needed_and_a_run_is_followed_without_one(
-    training_job: dict[str, Any],
-    expressions: Any,
-    role: str,
-    fetch: str,
-    follow: str,
-    reads: bool,
-    follows: bool,
-) -> None:
-    by_name = {step["name"]: step.get("if") for step in training_job["steps"]}
-    variables = {"TRAINYARD_AWS_ROLE": role, "TRAINYARD_FOLLOW": follow}
-    context: dict[str, Any] = {"vars": variables, "needs": {"plan": {"outputs": {"fetch": fetch}}}}
-    context["github"] = {"run_attempt": "1"}
-    assert expressions.holds(by_name["Assume the AWS role for reading"], **context) is reads
-    follower = by_name["Store each checkpoint while training goes on"]
-    same = {"same": {"outputs": {"run_number": ""}}}
-    assert expressions.holds(follower, vars=variables, steps=same) is follows
-    same["same"]["outputs"]["run_number"] = "7"  # it is proven already, and nothing is trained
-    assert not expressions.holds(follower, vars=variables, steps=same)
+def test_a_group_reaches_runs_on_as_an_object(expressions: Any) -> None:
+    machine = Machine(("self-hosted", "gpu box 1", "run-{0}"), "trainyard-gpu", group="gpu machines")
+    plan = json.dumps({"runner": machine.runs_on})
+    context = {"github": {"run_attempt": "2"}, "needs": {"plan": {"outputs": {"plan": plan}}}}
+    found = expressions.value(
+        "${{ fromJSON(format(fromJSON(needs.plan.outputs.plan).runner, github.run_attempt)) }}", **context
+    )
+    assert found == {"group": "gpu machines", "labels": ["self-hosted", "gpu box 1", "run-2"]}
 
 
 def git(folder: Path, *arguments: str) -> str:

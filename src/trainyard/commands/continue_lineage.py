@@ -3,39 +3,41 @@
 The segment uses the same commit and inputs. The number of segments is limited, and each must make progress. A
 segment that exists already, because this job was run again, is not dispatched twice.
 
-Reads:      the results of the plan job and of the training job, as flags; GITHUB_TOKEN,
-            GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` if there is
-            no further segment; --json prints the decision
+A tag keeps the lineage's commit. The segment is dispatched on the branch, or on that tag if the branch is
+gone or has another workflow file. After an outage (exit code 4) it follows after a pause.
+
+Reads:      the plan; --end, or NEEDS (GitHub's context `needs`, JSON); GITHUB_TOKEN, GITHUB_REPOSITORY,
+            GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
+Writes:     a tag and one workflow dispatch, unless --dry-run; the job summary; the output `dispatched`, or
+            `reason` if there is no further segment; --json prints the decision
 Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
             the reason; 2 wrong usage; 4 GitHub refuses
-Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
+Example:    scripts/continue_lineage.py --plan "$PLAN" --end "$END"
 """
 
 import argparse
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.github.continuation import SegmentEnd
+    from trainyard.run.segment import Segment
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "--plan", required=True, metavar="JSON", help="plan that scripts/plan_run.py resolved"
+        "--plan", default="", metavar="JSON", help="plan that plan_run.py resolved; default: TRAINYARD_PLAN"
     )
-    code = "exit code of scripts/train.py"
-    parser.add_argument("--exit-code", type=arguments.natural_number, required=True, metavar="N", help=code)
-    which = "the last step; empty if unknown"
-    parser.add_argument("--step", type=arguments.step_if_known, default="", metavar="N", help=which)
-    parser.add_argument(
-        "--stored", default="", choices=("true", "false", ""), help="whether the store holds it"
-    )
-    parser.add_argument("--manifest", default="", metavar="NAME", help="the newest stored manifest")
-    parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the lineage's thread in Slack")
+    end = "how the segment ended: the output `end` of the training job; default: that in NEEDS"
+    parser.add_argument("--end", default="", metavar="JSON", help=end)
     parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     return parser.parse_args(argv)
@@ -46,13 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment
+    from trainyard.github.continuation import dispatch_once, next_segment, place_to_dispatch
+    from trainyard.github.job_end import next_command
     from trainyard.run.segment import read_handover
 
-    plan = read_handover(args.plan)
-    ended = SegmentEnd(
-        plan.segment, args.exit_code, args.step, stored=args.stored == "true" and bool(args.manifest)
-    )
+    text = args.end or end_of_job(os.environ)
+    if not text:
+        output.announce("next", "nothing is to be continued")
+        return ExitCode.DONE
+    plan = read_handover(args.plan or os.environ.get("TRAINYARD_PLAN", ""))
+    ended, thread, manifest = read_end(text, plan.segment)
     decision = next_segment(ended, most=plan.most_segments)
     if args.json:
         following = None if decision.next is None else json.loads(decision.next.to_text())
@@ -60,19 +65,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and there is no further segment")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
+        again = next_command(again, os.environ.get("GITHUB_RUN_ATTEMPT", "1"))
         append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
         set_output("reason", f"no further segment: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO
-    inputs = plan.inputs_of(decision.next.with_thread(args.thread), manifest=args.manifest)
+    inputs = plan.inputs_of(decision.next.with_thread(thread), manifest=manifest)
     if args.dry_run:
         output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
     # The workflow that trains, not one that calls it.
     api, file = github_from(), os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
-    address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
+    if decision.pause_minutes:
+        output.announce("next", decision.reason)
+        time.sleep(60 * decision.pause_minutes)
+    ref = place_to_dispatch(api, file, decision.next, branch=plan.ref)
+    address, new = dispatch_once(api, file, decision.next, ref=ref, inputs=inputs)
     why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Continued: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
+    set_output("dispatched", "true")
     return ExitCode.DONE
+
+
+def end_of_job(environment: Mapping[str, str]) -> str:
+    """Return the output `end` of the training job in NEEDS, if a next segment is due in this attempt."""
+    from trainyard.commands.run_step import read_json
+    from trainyard.github.job_end import outputs_of
+
+    outputs = outputs_of(read_json(environment, "NEEDS"), "train")
+    is_due = outputs.get("continues") == environment.get("GITHUB_RUN_ATTEMPT", "1")
+    return str(outputs["end"]) if is_due else ""
+
+
+def read_end(text: str, segment: "Segment") -> "tuple[SegmentEnd, str, str]":
+    """Return how the segment ended, the thread in Slack and the stored manifest. Raises ConfigError."""
+    from trainyard.github.continuation import SegmentEnd
+    from trainyard.run.untrusted_files import parse_json_object
+
+    try:
+        end = parse_json_object(text, "--end")
+        code, step = (int(end[name]) if str(end[name]).isdigit() else None for name in ("exit_code", "step"))
+        manifest, is_outage = str(end["manifest"]), end["outage"] == "true"
+        ended = SegmentEnd(
+            segment, code, step, stored=end["stored"] == "true" and bool(manifest), is_outage=is_outage
+        )
+        return ended, str(end["thread"]), "" if is_outage else manifest
+    except (DamagedFileError, KeyError) as error:
+        raise ConfigError(f"--end is not what the training job handed on ({error})") from None

@@ -72,6 +72,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    notify(args)
+    return 0
+
+
+def notify(args: argparse.Namespace) -> tuple[bool, str]:
+    """Post the event; return whether nobody has to try again, and the address of the thread."""
     from trainyard.gateways.github import set_output
     from trainyard.report.facts.run_facts import facts_if_any
     from trainyard.report.slack.slack_events import SLACK_EVENTS
@@ -89,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.needs and not add_end(args):
         output.announce("slack", "each job reported its own end: nothing sent")
         set_output("posted", "true")
-        return 0
+        return True, thread.address
     if args.job_status == "cancelled" and not args.reason:
         started, limit = (os.environ.get(name, "") for name in ("TRAINYARD_JOB_STARTED", "JOB_MINUTES"))
         args.reason = cancellation(started, limit, now=time.time())
@@ -101,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             result, thread = post(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:
         _logger.warning("No message was sent to Slack: %s", error)
-        return 0
+        return False, thread.address
     set_output("posted", "true")
     if args.json:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
@@ -111,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.announce("slack", "no trouble is on record: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:
         output.print_text(f"Would be sent to Slack: {event.message.text}")
-    return 0
+    return True, thread.address
 
 
 def add_end(args: argparse.Namespace) -> bool:

@@ -4,12 +4,11 @@ All later jobs use only the values that are resolved here. Nothing is started. I
 (it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
 a notice that names the commands to set it up. A training that somebody requested is refused.
 
-Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
-            TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
-            _USD_PER_HOUR, _JOB_MINUTES, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE,
-            _EKS_CLUSTER, _EKS_ROLE, _EKS_NODES, _EKS_INSTANCE_TYPE from the environment
-Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
-            summary, and for a wrong configuration an annotation per problem, with file and line
+Reads:      the dispatch inputs, as flags or as GitHub's context --inputs; the configuration; GitHub's
+            variables; the repository's variables (docs/workflows.md) from the environment, or as JSON in
+            TRAINYARD_VARIABLES
+Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step output `plan`
+            (JSON), the job summary, and for a wrong configuration an annotation per problem, with its place
 Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
             train; 2 an input, a variable or the file is wrong, or a training was requested and the
             repository is not set up
@@ -18,6 +17,7 @@ Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "trainin
 
 import argparse
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,32 +34,56 @@ if TYPE_CHECKING:
 
 
 SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
+SHIPPED = "configs/training_configuration.yaml"
 TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+        "--config", default="", metavar="FILE", help="default: TRAINYARD_CONFIG, else the shipped one"
     )
+    given = "GitHub's context `inputs`; the flags replace its values"
+    parser.add_argument("--inputs", default="", metavar="JSON", help=given)
     parser.add_argument(
         "--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines; quotes keep spaces"
     )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
-    parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
+    parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")
     parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
-    parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
+    parser.add_argument("--only-plan", default="", choices=("true", "false", ""), help="train nothing")
     parser.add_argument("--continues", default="", metavar="JSON", help="the state of the previous segment")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    add_inputs(args)
+    return args
+
+
+def add_inputs(args: argparse.Namespace) -> None:
+    """Fill the flags that were not given from --inputs. Raises ConfigError."""
+    from trainyard.errors import DamagedFileError
+    from trainyard.github.variables import set_variables
+    from trainyard.run.untrusted_files import parse_json
+
+    set_variables(os.environ)
+    try:
+        inputs = parse_json(args.inputs if args.inputs not in ("", "null") else "{}", "--inputs")
+    except DamagedFileError:
+        inputs = None
+    if not isinstance(inputs, dict):
+        raise ConfigError(f"--inputs: {args.inputs[:80]!r} is not the JSON of GitHub's context `inputs`")
+    for name in ("config", "overrides", "epochs", "resume", "target", "continues"):
+        setattr(args, name, getattr(args, name) or str(inputs.get(name) or ""))
+    args.only_plan = args.only_plan or str(inputs.get("dry_run") or "false").lower()
+    args.config = Path(args.config or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
-    from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
+    from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_output
     from trainyard.github.run_plan import resolve
     from trainyard.report.plan.plan_text import unproven_lines
     from trainyard.report.plan.run_plan_summary import (
@@ -81,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None
+    if plan.is_off:
+        return report_daily_run_off(plan)
     is_complete = not plan.missing_settings or plan.dispatch.dry_run
     text = markdown_plan(planned) if is_complete else report_missing_settings(plan)
     append_summary(text)
@@ -100,7 +126,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.dispatch.target == "eks" and plan.trains:
         text = "On EKS the daily run is not compared with what is proven: it trains the same again each day."
         annotate(Level.WARNING, f"{text} It is off with: gh variable set TRAINYARD_SCHEDULE --body off")
-    set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
+    set_output("plan", json.dumps({**plan.job_plan(), "expected": summarize_expectations(planned)}))
+    return ExitCode.DONE
+
+
+def report_daily_run_off(plan: "RunPlan") -> int:
+    """Report that the daily run trains nothing, with the command that turns it on."""
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+
+    command = "gh variable set TRAINYARD_SCHEDULE --body true"
+    value = os.environ.get("TRAINYARD_SCHEDULE") or "not set"
+    append_summary(
+        f"### Nothing was trained: the daily run is off\n\nTRAINYARD_SCHEDULE is {value}. This command turns "
+        f"the daily run on:\n\n    {command}\n"
+    )
+    annotate(Level.NOTICE, f"Nothing was trained: the daily run is off. {command} turns it on")
+    set_output("plan", json.dumps(plan.job_plan()))
     return ExitCode.DONE
 
 
@@ -176,7 +217,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     return RunPreview(
         plan.outputs(),
         target=target,
-        labels=plan.machine.labels,
+        labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
         model=config.model.name,
         parameters=count_parameters(config.model.architecture).total,
         config_sha256=config_sha256(config),

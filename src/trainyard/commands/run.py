@@ -233,6 +233,8 @@ class Pipeline:
     """The description of another program than the trainer."""
     lineage: str = ""
     segment: int = 1
+    searches: str = "true"
+    """`true` searches the store for a checkpoint to resume from."""
     may_begin: str = "false"
     """`true` lets a later segment start if the earlier ones stored nothing."""
     notifies: bool = False
@@ -267,7 +269,7 @@ class Pipeline:
 
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints it."""
-        words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
+        words = ["--resume", self.resume, "--fetch", self.searches, "--segment", str(self.segment)]
         return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:

@@ -259,7 +259,9 @@ class ProgramRun:
         started = time.time()
         self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
-        metrics = self.metrics_reader(started)  # refuses a wrong program.metrics before there is a record
+        metrics = self.metrics_reader(
+            started, found
+        )  # refuses a wrong program.metrics before there is a record
         if self.is_first:
             lost = self.rows_of_before(found)
             self.begin(found, run_id)
@@ -457,7 +459,8 @@ class ProgramRun:
             on_other_row=note,
         )
 
-    def metrics_reader(self, started: float) -> "ProgramMetrics":
+    def metrics_reader(self, started: float, found: "ResumePoint | None" = None) -> "ProgramMetrics":
+        """Return the reader of what a program shows that started at `started` and resumed from `found`."""
         from trainyard.programs.metrics.log_reader import LogReader
         from trainyard.programs.metrics.metric_files import MetricFiles
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
@@ -466,7 +469,9 @@ class ProgramRun:
         ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
         # The plan of an exact program has the form of its log, so its files are not searched.
         place = self.directory.tensorboard if self.is_exact else self.program.directory
-        return ProgramMetrics(log, MetricFiles(place, started, self.program.metrics, ignored=ignored))
+        resumed_from = found.path if found else None
+        files = MetricFiles(place, started, self.program.metrics, ignored=ignored, resumed_from=resumed_from)
+        return ProgramMetrics(log, files)
 
     def rows_of_before(self, found: "ResumePoint | None") -> list[dict[str, Any]]:
         """Return the rows of the attempts before that `found` continues.
@@ -477,8 +482,9 @@ class ProgramRun:
         from trainyard.programs.program_records import has_other_rows
 
         log = self.directory.logs / "node-0.log"
-        is_of_this_run = found is not None and found.parent_sha256 is None and log.is_file()
-        if not is_of_this_run or self.is_exact or has_other_rows(self.directory, found and found.state):
+        if found is None or found.parent_sha256 is not None or self.is_exact or not log.is_file():
+            return []
+        if has_other_rows(self.directory, found.state):
             return []
         events = ProgramEvents(self.directory.logs / EVENTS_FILE).poll()
         reported = [each for each in events if isinstance(each, LoggedFigures) and not each.is_summary]

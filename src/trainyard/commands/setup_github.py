@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    labels = "labels of the runner, as self-hosted,gpu,h100; default: self-hosted,gpu"
+    labels = "labels of the runner, as self-hosted,gpu,h100, or JSON with a group; default: self-hosted,gpu"
     parser.add_argument("--labels", default="", help=labels)
     kind = "the kind of machine that --labels names, where GitHub does not show it"
     parser.add_argument("--runner", default="", choices=KINDS, help=kind)
@@ -101,10 +101,12 @@ def wanted_setup(args: argparse.Namespace) -> "WantedSetup":
     from trainyard.github import variables
     from trainyard.github.settings import WantedSetup
 
-    labels = variables.parse_runner_labels(args.labels) if args.labels else ()
+    selector = variables.parse_runner_labels(args.labels) if args.labels else variables.RunnerSelector(())
+    labels = selector.labels
     kind = variables.RunnerKind(args.runner) if args.runner else None
     return WantedSetup(
         labels=variables.labels_for(kind, labels) if kind and labels else labels,
+        group=selector.group,
         kind=kind,
         store=variables.parse_store(args.store) if args.store else "",
         role=variables.parse_role(args.aws_role) if args.aws_role else "",

@@ -7,6 +7,7 @@ like one that a person cancelled; only its annotations show which it was. A job 
 the output `reported` to the attempt. This module sends nothing; the annotations are passed in.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,14 +93,21 @@ _UNKNOWN = (
     "the job {title} was cancelled, and GitHub names no cause: "
     "a person, no runner, a full queue, or its time limit"
 )
+MOST_ATTEMPTS = 50
+"""GitHub runs a workflow run at most so often: https://docs.github.com/en/actions/reference/limits"""
+STEP_FAILURES = {
+    "check": "the machine could not be checked",
+    "prepare": "the data could not be prepared",
+    "fetch": "the checkpoint to resume from could not be restored",
+}
+"""Id of a step before the training -> the reason of its failure where it gives none."""
+STORE_OUTAGE = "the store could not be reached after the training"
 _CLUSTER = "the job in the cluster may continue"
 _AGAIN = "gh run rerun {run} --failed"
 
 
 TRAINING = {
-    "plan": JobTexts(
-        "Check and plan", "the plan was refused, and nothing was started", "nothing was started"
-    ),
+    "plan": JobTexts("Plan", "the plan was refused, and nothing was started", "nothing was started"),
     "ready": JobTexts(
         "Check the store",
         "the store could not be checked, and nothing was started",
@@ -123,7 +131,7 @@ TRAINING = {
         explained_by=("ready",),
     ),
     "continue": JobTexts(
-        "Continue in the next segment",
+        "Continue or notify",
         "the next segment could not be dispatched",
         "the next segment may be missing",
         _AGAIN,
@@ -163,15 +171,69 @@ def unreported_end(needs: Json, *, run: str, attempt: str, annotations: Annotati
         elif _has_bad_end(needs, name, texts) and not is_reported(needs, name, attempt):
             messages = annotations(texts.title)
             by_person |= is_cancelled and any(_is_by_person(message) for message in messages)
-            own = "" if is_cancelled else str(_outputs(needs, name).get("reason") or "")
+            own = "" if is_cancelled else str(outputs_of(needs, name).get("reason") or "")
             reasons.append(own or _reason(texts, messages, is_cancelled=is_cancelled))
             remedies.append(_rerun(needs) if is_cancelled else texts.remedy)
-    return JobEnd("; ".join(reasons), remedies[0].format(run=run), by_person) if reasons else None
+    if not reasons:
+        return None
+    return JobEnd("; ".join(reasons), next_command(remedies[0].format(run=run), attempt), by_person)
+
+
+def next_command(remedy: str, attempt: str) -> str:
+    """Return the command, or what replaces a re-run where GitHub allows no further one."""
+    if "gh run rerun" not in remedy or not attempt.isdigit() or int(attempt) < MOST_ATTEMPTS:
+        return remedy
+    return f"start a new run: gh workflow run ...; GitHub runs one run at most {MOST_ATTEMPTS} times"
+
+
+@dataclass(frozen=True)
+class StepsEnd:
+    """How the steps of the training job ended."""
+
+    event: str
+    """The event for Slack; empty if nothing was trained because nothing had to be."""
+    reason: str = ""
+    """Why it failed, where the run's record does not hold it."""
+    next_step: str = ""
+    continues: bool = False
+    """Whether a next segment is due: it stopped early with a checkpoint, or a service was away."""
+
+
+def end_of_steps(steps: Json, *, status: str, run: str, attempt: str, segment: int) -> StepsEnd:
+    """Return how the training job ends, from GitHub's contexts `steps` and `job.status`.
+
+    A later segment whose check, restore or upload met an outage (exit code 4) is retried by the next one.
+    """
+    trained = _step(steps, "train")
+    code = str((trained.get("outputs") or {}).get("exit_code") or "")
+    if status == "success":
+        return StepsEnd("succeeded" if trained.get("outcome") == "success" else "")
+    failing = [name for name in STEP_FAILURES if _step(steps, name).get("outcome") == "failure"]
+    reason = ""
+    if failing:
+        outputs = _step(steps, failing[0]).get("outputs") or {}
+        reason = str(outputs.get("reason") or STEP_FAILURES[failing[0]])
+    is_outage = segment > 1 and any(
+        (_step(steps, name).get("outputs") or {}).get("exit_code") == "4" for name in (*failing, "store")
+    )
+    view = f"gh run view {run} --log-failed" if trained.get("outcome") in (None, "skipped") else ""
+    if status == "cancelled":
+        return StepsEnd("failed", reason, view)
+    if is_outage:
+        return StepsEnd("degraded", f"{reason or STORE_OUTAGE}; the next segment tries again", "", True)
+    if code == "75":
+        return StepsEnd("stopped", continues=True)
+    return StepsEnd("failed", reason, next_command(view, attempt))
+
+
+def _step(steps: Json, name: str) -> Json:
+    step: Json = steps.get(name) or {}
+    return step
 
 
 def is_reported(needs: Json, job: str, attempt: str) -> bool:
     """Return whether a job reported its own end in this attempt; GitHub may pass those of an earlier one."""
-    return _outputs(needs, job).get("reported") == attempt
+    return outputs_of(needs, job).get("reported") == attempt
 
 
 def _table_of(needs: Json) -> Mapping[str, JobTexts]:
@@ -194,13 +256,14 @@ def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[st
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
     """Return whether a job should have run, so that a skip has to be reported."""
     if _table_of(needs) is DEPLOYMENT:
-        return name == "prove" and _outputs(needs, "watch").get("ended") == "true"
-    plan, train = _outputs(needs, "plan"), _outputs(needs, "train")
-    if name == "continue":  # stopped early with a checkpoint, and not by a cancellation
-        is_stopped = train.get("exit_code") == "75" and train.get("attempt") == attempt
-        return is_stopped and _result(needs, "train") in ("success", "failure")
-    is_planned = _result(needs, "plan") == "success" and plan.get("train") == "true"
-    return name == ("eks" if plan.get("target") == "eks" else "train") and is_planned
+        return name == "prove" and outputs_of(needs, "watch").get("ended") == "true"
+    if name == "continue":  # stopped early with a checkpoint, or an outage, and not by a cancellation
+        return outputs_of(needs, "train").get("continues") == attempt and _result(needs, "train") in (
+            "success",
+            "failure",
+        )
+    is_planned = _result(needs, "plan") == "success"
+    return is_planned and name in ("train", "eks") and bool(plan_of(needs).get("jobs", {}).get(name))
 
 
 def _reason(texts: JobTexts, messages: Sequence[str], *, is_cancelled: bool) -> str:
@@ -229,10 +292,24 @@ def _rerun(needs: Json) -> str:
     return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
 
 
+def plan_of(needs: Json) -> Json:
+    """Return the plan of the workflow run; empty where there is none."""
+    return _object(outputs_of(needs, "plan").get("plan"))
+
+
 def _result(needs: Json, name: str) -> str:
     return str((needs.get(name) or {}).get("result") or "skipped")
 
 
-def _outputs(needs: Json, name: str) -> Json:
+def outputs_of(needs: Json, name: str) -> Json:
+    """Return the outputs of a job, with those that it hands on as JSON in its output `end`."""
     outputs: Json = (needs.get(name) or {}).get("outputs") or {}
-    return outputs
+    return {**outputs, **_object(outputs.get("end"))}
+
+
+def _object(text: Any) -> Json:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}

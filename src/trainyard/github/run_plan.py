@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.registries import store_examples, store_pattern
+from trainyard.config.registries import RECIPES, store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.job_times import deadline_of, job_minutes_of
@@ -124,10 +124,18 @@ class RunPlan:
     """Settings that are missing for training."""
     is_requested: bool = True
     """Whether a person requested this run; a push and the schedule do not count."""
+    queue: str = ""
+    """Concurrency group of the training job."""
+    prepares: bool = True
+    """Whether there is data to prepare; another program prepares its own."""
+    checks_store: bool = False
+    """Whether a hosted runner checks the store before a machine is taken."""
+    is_off: bool = False
+    """Whether this is the daily run, and nobody turned it on."""
 
     @property
     def trains(self) -> bool:
-        return not self.dispatch.dry_run and not self.missing_settings
+        return not (self.dispatch.dry_run or self.missing_settings or self.is_off)
 
     @property
     def is_refused(self) -> bool:
@@ -152,7 +160,7 @@ class RunPlan:
             "config": self.dispatch.config,
             "overrides": "\n".join(self.dispatch.changes),
             "runner": self.machine.runs_on,
-            "queue": self.machine.queue,
+            "queue": self.queue or self.machine.queue,
             "commit": segment.commit,
             "run_id": segment.run_id,
             "run_dir": self.run_dir,
@@ -171,6 +179,17 @@ class RunPlan:
             "unless_proven": "false" if self.is_requested else "true",
             "plan": json.dumps(self.to_json(), separators=(",", ":")),
         }
+
+    def job_plan(self) -> dict[str, Any]:
+        """Return the plan for the later jobs of the workflow run: its one output, as JSON."""
+        values: dict[str, Any] = {**self.outputs(), "plan": self.to_json(), "job_minutes": self.job_minutes}
+        on_eks = self.dispatch.target is Target.EKS
+        jobs = {
+            "ready": self.trains and self.checks_store and not on_eks,
+            "train": self.trains and not on_eks,
+            "eks": self.trains and on_eks,
+        }
+        return {**values, "jobs": jobs, "prepares": self.prepares, "branch": self.ref}
 
     def to_json(self) -> dict[str, Any]:
         """The plan for the next segment and the watchdog."""
@@ -194,6 +213,7 @@ def resolve(
     machine = machine_for(inputs.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
+    is_daily = variables.get("GITHUB_EVENT_NAME") == "schedule"
     is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
     return RunPlan(
         inputs,
@@ -211,7 +231,34 @@ def resolve(
             _missing_settings(inputs.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))
         ),
         is_requested=is_requested,
+        queue=_queue(machine, inputs.target, segment, variables),
+        prepares=config.recipe in RECIPES,
+        checks_store=_checks_store(store, segment, variables),
+        is_off=not is_requested and is_daily and variables.get("TRAINYARD_SCHEDULE") not in ("on", "true"),
     )
+
+
+def _queue(machine: Machine, target: Target, segment: Segment, variables: Mapping[str, str]) -> str:
+    """Return the concurrency group of the training job.
+
+    By default there is one for each set of labels and each of TRAINYARD_RUNNERS machines. A next segment has
+    a group of its own, so that it waits for one job that has the machine, and not for every push before it.
+    """
+    if target is not Target.GPU_RUNNER:
+        return machine.queue
+    text = variables.get("TRAINYARD_RUNNERS") or "1"
+    if not re.fullmatch(r"[1-9]\d{0,2}", text, re.ASCII):
+        raise ConfigError(f"TRAINYARD_RUNNERS: {text[:40]!r} is not a number of runners from 1 to 999")
+    labels = "-".join(sorted(label.lower() for label in machine.labels))
+    name = variables.get("TRAINYARD_QUEUE") or (f"trainyard-{labels}" if labels else machine.queue)
+    place = f"-{segment.run_number % int(text) + 1}" if int(text) > 1 else ""
+    return f"{name[:200]}{place}{'-next' if segment.number > 1 else ''}"
+
+
+def _checks_store(store: str, segment: Segment, variables: Mapping[str, str]) -> bool:
+    """Return whether a hosted runner can check the store; that of a later segment is in use already."""
+    is_allowed = variables.get("TRAINYARD_CHECK") != "off" and bool(variables.get("TRAINYARD_AWS_ROLE"))
+    return is_allowed and store.startswith("s3://") and segment.number == 1
 
 
 def _store(text: str) -> str:

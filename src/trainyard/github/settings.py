@@ -6,6 +6,7 @@ when GitHub shows it. Settings that somebody chose are kept, or shown before the
 removed. The functions that ask GitHub, AWS and the person are passed in.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -54,7 +55,7 @@ from trainyard.github.variables import (
 if TYPE_CHECKING:
     from trainyard.github.repository import Ask
 
-CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check the environment", "Train and prove", "Assume the AWS role"
+CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check", "Train and prove", "Prove"
 """Names in training_ci.yml; a test checks that they are equal."""
 NEWEST_RUNS = 10
 SCRIPT = "PYTHONPATH=src python3 scripts/setup_github.py"
@@ -69,6 +70,8 @@ class WantedSetup:
     """The wanted settings; an empty value keeps the present one."""
 
     labels: Sequence[str] = ()
+    group: str = ""
+    """The runner group of the organisation; it goes with the labels."""
     kind: RunnerKind | None = None
     """The kind of machine that the labels name; None to find it out."""
     store: str = ""
@@ -126,6 +129,7 @@ class Settings:
         self._ask, self._repository, self._base = ask, repository, repository.base
         self._wanted, self._policy, self._ask_aws = wanted, policy, ask_aws
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
+        self._group = wanted.group
         self._kind: RunnerKind | None = RunnerKind.SELF_HOSTED
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._is_registered = self._is_command_shown = False
@@ -157,7 +161,7 @@ class Settings:
             yield f"env {name}", partial(self._check_environment, name)
         for place, name in wanted.secrets:
             yield "secret", partial(self._check_secret, place if wanted.environments else "", name)
-        if self._labels:
+        if self._labels or self._group:
             yield "runner", self._check_runner
         yield "gpu machine", self._check_machine
         if self._role:
@@ -230,29 +234,35 @@ class Settings:
 
     def _check_labels(self) -> SetupStep:
         found, wanted, kind = self._value(LABELS), tuple(self._wanted.labels), self._wanted.kind
-        if not (wanted or found or kind) and (place := self._other_place()):
+        if not (wanted or self._group or found or kind) and (place := self._other_place()):
             self._labels, self._kind = (), None
             return _optional(f"{place} says where to train; no runner of your own")
         try:
-            given = wanted or (parse_runner_labels(found, json_only=True) if found else ())
-            if not given and kind in (None, RunnerKind.SELF_HOSTED):
+            given, is_named = wanted, bool(wanted or self._group)
+            if found and not is_named:
+                selector = parse_runner_labels(found, json_only=True)
+                given, self._group = selector.labels, selector.group
+            if not (given or self._group) and kind in (None, RunnerKind.SELF_HOSTED):
                 given = DEFAULT_LABELS
-            if not given:
+            if not (given or self._group):
                 return _by_hand(f"--runner {kind} needs the name of the machine: --labels NAME")
             self._kind = kind or runner_kind(given) or self._listed_kind(given)
-            self._labels = labels_for(self._kind, given) if self._kind else given
+            if self._group:  # a group finds its machines with fewer labels, or none
+                self._labels, self._kind = given, self._kind or RunnerKind.OTHER
+            else:
+                self._labels = labels_for(self._kind, given) if self._kind else given
         except ConfigError as error:
             return _by_hand(f"{LABELS}: {error}; --labels self-hosted,gpu replaces it")
         if wanted and self._kind is None:
-            names = ",".join(given)
+            names = shlex.quote(",".join(given))
             text = (
-                f"no runner has {names} yet, and each kind needs other labels. Say which it is with "
-                "--runner: self-hosted (a machine that you register), scale-set (actions-runner-controller), "
-                "hosted (GitHub's own) or other"
+                f"no runner has {','.join(given)} yet, and each kind needs other labels. Say which it is "
+                "with --runner: self-hosted (a machine that you register), scale-set "
+                "(actions-runner-controller), hosted (GitHub's own) or other"
             )
             return _by_hand(text, Todo(HERE, f"{SCRIPT} --labels {names} --runner KIND"))
-        is_kept = found and not (wanted or kind)
-        return self._check_variable(LABELS, None if is_kept else labels_text(self._labels))
+        is_kept = found and not (is_named or kind)
+        return self._check_variable(LABELS, None if is_kept else labels_text(self._labels, self._group))
 
     def _check_job_minutes(self) -> SetupStep:
         """Check the time limit of the training job, which GitHub's machines end after six hours."""
@@ -327,8 +337,8 @@ class Settings:
 
     def _check_runner(self) -> SetupStep:
         """Check that a runner with all labels is online."""
-        wanted = ", ".join(self._labels)
-        if self._kind is RunnerKind.HOSTED:
+        wanted = self._wanted_labels
+        if self._kind is RunnerKind.HOSTED and self._labels:
             machines, remark = self._hosted_machines(self._labels[0])
             if machines:
                 return _ok(f"{machines[0].get('name')} is a machine of GitHub: {machines[0].get('status')}")
@@ -346,7 +356,11 @@ class Settings:
         if fitting:
             look = "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped"
             return _by_hand(f"{_names(fitting)} has {wanted} and is offline", Todo(MACHINE, look))
-        if self._kind is not RunnerKind.SELF_HOSTED:
+        if self._group and not remark:
+            owner = self._repository.name.split("/")[0]
+            page = f"https://{self._repository.host}/organizations/{owner}/settings/actions/runner-groups"
+            return _by_hand(f"no runner that this repository may use is in {wanted}", Todo(BROWSER, page))
+        if self._group or self._kind is not RunnerKind.SELF_HOSTED:
             return self._check_unlisted_runner(remark)
         if not self._store:
             return _waits(
@@ -369,7 +383,7 @@ class Settings:
 
     def _check_unlisted_runner(self, remark: str) -> SetupStep:
         """Check by the newest runs that a machine which GitHub's API does not list takes jobs."""
-        wanted, run = ", ".join(self._labels), self._read_runs().check_run
+        wanted, run = self._wanted_labels, self._read_runs().check_run
         if run:
             return _ok(f"run {run} had a machine with {wanted}")
         return _waits(
@@ -471,6 +485,12 @@ class Settings:
         return _optional(f"{why}; {self._repository.page}/settings/rules")
 
     @property
+    def _wanted_labels(self) -> str:
+        """Return the labels and the group in words."""
+        group = [f"the group {self._group}"] if self._group else []
+        return ", ".join([*self._labels, *group])
+
+    @property
     def _for_gh(self) -> str:
         return repository_argument(self._repository.host, self._repository.name)
 
@@ -515,18 +535,23 @@ class Settings:
         searched; the remark says so if they may not be listed.
         """
         own = self._list(f"{self._base}/actions/runners", "runners")
-        if (fitting := _with_labels(own, labels)) or not self._repository.is_of_organisation:
+        fitting = [] if self._group else _with_labels(own, labels)  # those of a repository are in no group
+        if fitting or not self._repository.is_of_organisation:
             return fitting, own, ""
         owner, name = self._repository.name.split("/")
         base = f"orgs/{owner}/actions/runner-groups"
         try:
             groups = self._list(f"{base}?visible_to_repository={quote(name)}", "runner_groups")
+            if self._group:
+                groups = [
+                    each for each in groups if str(each.get("name")).casefold() == self._group.casefold()
+                ]
             found = [
                 each for group in groups for each in self._list(f"{base}/{group['id']}/runners", "runners")
             ]
         except RefusedError as error:
             why = f"; the organisation's runners were not listed ({error.message})"
-            return [], own, f"{why}: it takes the scope admin:org"
+            return [], own, f"{why}: it takes the scope admin:org: gh auth refresh --scopes admin:org"
         return _with_labels(found, labels), own, ""
 
     def _hosted_machines(self, name: str) -> tuple[list[Json], str]:
@@ -537,7 +562,8 @@ class Settings:
         try:
             found = self._list(path, "runners")
         except RefusedError as error:
-            return [], f"; the organisation's were not listed ({error.message}): it takes manage_runners:org"
+            why = f"; the organisation's were not listed ({error.message}): it takes manage_runners:org"
+            return [], f"{why}: gh auth refresh --scopes manage_runners:org"
         return [each for each in found if str(each.get("name")).casefold() == name.casefold()], ""
 
     def _registration(self, for_token: SetupChange) -> Todo:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.errors import ConfigError
-from trainyard.github.variables import CLUSTER, CODEBUILD, LABELS, labels_in_json
+from trainyard.github.variables import (
+    CLUSTER,
+    CODEBUILD,
+    LABELS,
+    RUN_EXPRESSION,
+    RunnerSelector,
+    selector_in_json,
+)
 
 GPU_SMALL = "gpu_small"
 GPU_SMALL_HARDWARE = "g5.xlarge"
@@ -62,11 +69,13 @@ class Machine:
     attempt: str = "1"
     cluster: str = ""
     """The EKS or HyperPod cluster whose pods train; no job is routed then."""
+    group: str = ""
+    """The runner group; empty where any runner with the labels fits."""
 
     @property
     def is_known(self) -> bool:
         """Whether the repository says where to train."""
-        return bool(self.templates or self.cluster)
+        return bool(self.templates or self.cluster or self.group)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -75,8 +84,12 @@ class Machine:
 
     @property
     def runs_on(self) -> str:
-        """Return the labels as JSON, for `runs-on: ${{ fromJSON(format(…, github.run_attempt)) }}`."""
-        return json.dumps(list(self.templates))
+        """Return labels and group as JSON, for `runs-on: ${{ fromJSON(format(…, github.run_attempt)) }}`.
+
+        The braces of an object are doubled, because `format` takes a single one for a placeholder.
+        """
+        labels = json.dumps(list(self.templates))
+        return f'{{{{"group": {json.dumps(self.group)}, "labels": {labels}}}}}' if self.group else labels
 
 
 PLACES = {
@@ -112,15 +125,30 @@ def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -
         return _codebuild(variables, on_cpu=on_cpu)
     if target is Target.EKS:
         return _cluster(variables)
-    labels = _labels(variables.get(LABELS, "")) if target is Target.GPU_RUNNER else ()
-    return Machine(labels, "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
+    selector = RunnerSelector(())
+    if target is Target.GPU_RUNNER and (text := variables.get(LABELS, "")):
+        try:
+            selector = selector_in_json(text)
+        except ConfigError as error:
+            raise ConfigError(f"{LABELS}: {error}") from None
+    labels = tuple(_of_this_run(label, variables) for label in selector.labels)
+    return Machine(
+        labels,
+        "trainyard-gpu",
+        variables.get("TRAINYARD_INSTANCE_TYPE") or None,
+        variables.get("GITHUB_RUN_ATTEMPT", "1"),
+        group=selector.group,
+    )
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    try:
-        return labels_in_json(text) if text else ()
-    except ConfigError as error:
-        raise ConfigError(f"{LABELS}: {error}") from None
+def _of_this_run(label: str, variables: Mapping[str, str]) -> str:
+    """Return a label with this run's numbers: GitHub evaluates no `${{ github.run_id }}` of a variable."""
+    known = {
+        "run_id": variables.get("GITHUB_RUN_ID", ""),
+        "run_number": variables.get("GITHUB_RUN_NUMBER", ""),
+        "run_attempt": _ATTEMPT,
+    }
+    return RUN_EXPRESSION.sub(lambda found: known[found[1]], label)
 
 
 def node_count(machine: Machine, variables: Mapping[str, str]) -> int:

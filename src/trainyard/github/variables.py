@@ -5,7 +5,8 @@ docs/workflows.md describes each; a test checks that both have the same names.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
@@ -43,6 +44,9 @@ OTHERS = frozenset(
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
         "TRAINYARD_GPU_LOCK",
+        "TRAINYARD_QUEUE",
+        "TRAINYARD_RUNNERS",
+        "TRAINYARD_SUPERSEDE",
         "TRAINYARD_CHECK",
         "TRAINYARD_FOLLOW",
         DEADLINE,
@@ -63,9 +67,15 @@ SECRETS = {
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
-_LABEL = re.compile(r"[\w.:/=-]{1,256}", re.ASCII)
-_GITHUBS_OWN = re.compile(r"ubuntu-(latest|\d\d\.\d\d)(-arm)?", re.ASCII)
+_LABEL_WORD = r"[\w.:/=+*@#%~^()-]+"
+_LABEL = re.compile(rf"(?=.{{1,256}}$){_LABEL_WORD}( {_LABEL_WORD})*", re.ASCII)
+"""A label, which may have single spaces inside. Commas separate labels, and quotes and braces are syntax."""
+RUN_EXPRESSION = re.compile(r"\$\{\{ *github\.(run_id|run_attempt|run_number) *\}\}", re.ASCII)
+"""The part of a label that is different for each run, as RunsOn documents its labels."""
+_GITHUBS_OWN = re.compile(r"ubuntu-(slim|(latest|\d\d\.\d\d)(-arm)?)", re.ASCII)
 ENVIRONMENTS = ("training", "watch", "release", "images", "eks", "locks")
+NOTIFY = "notify"
+"""The environment of the jobs that report: no reviewer and no branch may delay a failure's message."""
 
 
 class RunnerKind(StrEnum):
@@ -81,37 +91,82 @@ class RunnerKind(StrEnum):
     """Runners of another service, with the labels that it documents."""
 
 
+def set_variables(environment: MutableMapping[str, str]) -> None:
+    """Set the repository's variables that the workflows read, from the JSON in TRAINYARD_VARIABLES.
+
+    A variable of the environment itself is kept. Raises ConfigError for anything but GitHub's context `vars`.
+    """
+    text = environment.get("TRAINYARD_VARIABLES") or "{}"
+    try:
+        found = parse_json(text, "TRAINYARD_VARIABLES")
+    except DamagedFileError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"TRAINYARD_VARIABLES: {text[:80]!r} is not the JSON of GitHub's context `vars`")
+    for name in (LABELS, STORE, WATCH, ROLE, *OTHERS):
+        if found.get(name) and not environment.get(name):
+            environment[name] = str(found[name])
+
+
 def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
     """Return whether a runner is named as actions-runner-controller names the pods of a scale set."""
     return re.fullmatch(re.escape(scale_set) + r"-[a-z0-9]+-runner-[a-z0-9]+", runner, re.ASCII) is not None
 
 
-def labels_in_json(text: str) -> tuple[str, ...]:
-    """Return the labels of a JSON list, as the workflow reads its variable. Raises ConfigError."""
+@dataclass(frozen=True)
+class RunnerSelector:
+    """The value of `runs-on`: a runner must have all labels, and be in the group if one is named."""
+
+    labels: tuple[str, ...]
+    group: str = ""
+
+
+def selector_in_json(text: str) -> RunnerSelector:
+    """Return the selector in the value of the variable: a JSON list of labels, or an object with a group.
+
+    Raises ConfigError.
+    """
     try:
         found = parse_json(text, "labels")
     except DamagedFileError:
         found = None
-    is_list = isinstance(found, list) and bool(found)
-    if not is_list or not all(isinstance(label, str) and _LABEL.fullmatch(label) for label in found):
-        raise ConfigError(f'{text[:80]!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
-    return tuple(dict.fromkeys(found))
+    group, labels = "", found
+    if isinstance(found, dict) and set(found) <= {"group", "labels"} and isinstance(found.get("group"), str):
+        group, labels = found["group"], found.get("labels", [])
+        labels = [labels] if isinstance(labels, str) else labels
+    is_named = bool(_LABEL.fullmatch(group)) if isinstance(found, dict) else bool(labels)
+    if not is_named or not isinstance(labels, list) or not all(map(_is_label, labels)):
+        raise ConfigError(
+            f'{text[:80]!r} is not a JSON list of labels such as ["self-hosted","gpu"], nor a group such as '
+            '{"group":"gpu machines","labels":["self-hosted"]}'
+        )
+    return RunnerSelector(tuple(dict.fromkeys(labels)), group)
 
 
-def parse_runner_labels(text: str, *, json_only: bool = False) -> tuple[str, ...]:
-    """Return the labels of `gpu,h100`, or of a JSON list, in their order. Raises ConfigError."""
-    if json_only or text.lstrip().startswith("["):
-        labels = labels_in_json(text)
+def labels_in_json(text: str) -> tuple[str, ...]:
+    """Return the labels in the value of the variable; a group may have none. Raises ConfigError."""
+    return selector_in_json(text).labels
+
+
+def _is_label(label: object) -> bool:
+    return isinstance(label, str) and _LABEL.fullmatch(RUN_EXPRESSION.sub("1", label)) is not None
+
+
+def parse_runner_labels(text: str, *, json_only: bool = False) -> RunnerSelector:
+    """Return the selector of `gpu,h100`, or of JSON, with the labels in their order. Raises ConfigError."""
+    if json_only or text.lstrip().startswith(("[", "{")):
+        selector = selector_in_json(text)
     else:
-        labels = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(map(_LABEL.fullmatch, labels)):
-        raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_', '.', ':', '/' and '='")
+        selector = RunnerSelector(tuple(dict.fromkeys(name.strip() for name in text.split(","))))
+    labels = selector.labels
+    if not all(map(_is_label, labels)):
+        raise ConfigError(f"{text[:80]!r}: a label has letters, digits, spaces inside, and -_.:/=+*@#%~^()")
     if any(label.lower().startswith("codebuild-") for label in labels):
         raise ConfigError(
             f"{text[:80]!r}: the labels of CodeBuild name the run, and the plan makes them; instead of "
             f"--labels give --variable {CODEBUILD}=NAME"
         )
-    return labels
+    return selector
 
 
 def runner_kind(labels: Sequence[str]) -> RunnerKind | None:
@@ -146,9 +201,10 @@ def is_self_hosted(labels: Sequence[str]) -> bool:
     return SELF_HOSTED in map(str.lower, labels)
 
 
-def labels_text(labels: Sequence[str]) -> str:
+def labels_text(labels: Sequence[str], group: str = "") -> str:
     """Return the value of the variable."""
-    return json.dumps(list(labels), separators=(",", ":"))
+    value = {"group": group, "labels": list(labels)} if labels else {"group": group}
+    return json.dumps(value if group else list(labels), separators=(",", ":"))
 
 
 def parse_store(url: str) -> str:
@@ -181,8 +237,9 @@ def parse_secret(text: str) -> tuple[str, str]:
         raise ConfigError(
             f"{name[:80]!r} is not a secret that the workflows read: {', '.join(sorted(SECRETS))}"
         )
-    if place and place not in ENVIRONMENTS:
-        raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {', '.join(ENVIRONMENTS)}")
+    if place and place not in (*ENVIRONMENTS, NOTIFY):
+        names = ", ".join((*ENVIRONMENTS, NOTIFY))
+        raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {names}")
     return place or SECRETS[name], name
 
 

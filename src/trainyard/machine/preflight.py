@@ -255,7 +255,8 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
     yield failure(
         "compiler",
         f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
-        "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
+        "install them (Debian and Ubuntu: apt-get install g++ python3-dev; RHEL and Rocky: dnf install "
+        "gcc-c++ python3.12-devel), or --set compute.compile=false",
     )
 
 

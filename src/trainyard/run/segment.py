@@ -39,6 +39,8 @@ class Segment:
     """Number of consecutive segments before this one whose runner died before they reported a step."""
     thread: str = ""
     """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
+    outages: int = 0
+    """Number of consecutive segments before this one that a service was away for (exit code 4)."""
 
     @property
     def run_id(self) -> str:
@@ -53,7 +55,11 @@ class Segment:
     def next(self, *, step: int, died: bool) -> "Segment":
         """Return the next segment, of the same lineage at the same commit."""
         deaths = self.deaths + 1 if died else 0
-        return replace(self, number=self.number + 1, step=step, deaths=deaths)
+        return replace(self, number=self.number + 1, step=step, deaths=deaths, outages=0)
+
+    def next_after_outage(self) -> "Segment":
+        """Return the next segment after one that a service was away for."""
+        return replace(self, number=self.number + 1, outages=self.outages + 1)
 
     def with_thread(self, thread: str) -> "Segment":
         """Return the same segment with the Slack thread, if it is known now."""
@@ -82,6 +88,8 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         value = parse_json(text, what)
     except DamagedFileError:
         value = None
+    if isinstance(value, dict):
+        value.setdefault("outages", 0)  # a segment of an earlier version does not count them
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
         raise _refusal(what, "is not what a segment hands to the next")
     if not (isinstance(value["lineage"], str) and re.fullmatch(r"[0-9]{1,18}", value["lineage"], re.ASCII)):
@@ -90,7 +98,7 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         raise _refusal(what, "commit is not a full commit")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
         raise _refusal(what, "thread is not a thread in Slack")
-    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0)):
+    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0), ("outages", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
             raise _refusal(what, f"{name} is not a whole number from {least}")
@@ -120,9 +128,11 @@ class Handover:
 
 
 def read_handover(text: str) -> Handover:
-    """Parse a plan. Raises ConfigError for anything else."""
+    """Parse a plan, or the handover within the plan job's output. Raises ConfigError for anything else."""
     try:
         value = parse_json_object(text, "--plan")
+        if isinstance(value.get("plan"), dict):  # the output of the plan job holds it among other values
+            value = value["plan"]
         parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
         return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)

@@ -75,7 +75,7 @@ else:
     trainer = Trainer(model, TrainingArguments(**options), train_dataset=examples, eval_dataset=examples[:8])
 
 
-class Pause(TrainerCallback):
+class Pause(TrainerCallback):  # type: ignore[misc]
     """Pauses before each step, so that a test has time to end the program."""
 
     def on_step_begin(self, *_: object, **__: object) -> None:

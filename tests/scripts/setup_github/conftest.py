@@ -94,7 +94,7 @@ class GitHub:
         number = len(self.runs) + 1
         run = {"id": 90 + number, "run_number": number, "conclusion": ending}
         self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
-        steps = {"Check the environment": check, "Assume the AWS role": role}
+        steps = {"Check": check, "Prove": role}
         job = {"name": "Train and prove", "conclusion": ending, "labels": ["self-hosted", "gpu"]}
         self.jobs[90 + number] = [
             {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},
@@ -130,7 +130,7 @@ def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: 
     if found := re.fullmatch(r"/orgs/(\w+)/actions/runner-groups(?:/(\d+)/runners)?", path):
         if found[2]:
             return 200, page(github.groups[int(found[2])], "runners", query)
-        return 200, page([{"id": n} for n in github.groups], "runner_groups", query)
+        return 200, page([{"id": n, "name": f"group {n}"} for n in github.groups], "runner_groups", query)
     if re.fullmatch(r"/orgs/\w+/actions/hosted-runners", path):
         return 200, page(github.hosted, "runners", query)
     if path == base:

@@ -24,6 +24,7 @@ from trainyard.run.segment import Segment
 ROOT = Path(__file__).resolve().parents[3]
 STORE = "s3://lab-runs/phase2"
 FOLDER = "file:///mnt/storage/store"
+RUNS_ON = "runs-on=${{ github.run_id }}/family=g5+g6/spot=false"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ KINDS = {
     "machine of GitHub, listed": Kind(("gpu-t4",), ("gpu-t4",), hours=6),
     "machine of GitHub, of the enterprise": Kind(("gpu-t4",), ("gpu-t4",), "hosted", hours=6),
     "GitHub's own label": Kind(("ubuntu-24.04",), ("ubuntu-24.04",), hours=6),
+    "own machine, listed, with a space": Kind(("gpu box 1",), ("self-hosted", "gpu box 1")),
+    "RunsOn": Kind((RUNS_ON,), (RUNS_ON,), "other"),
     "another service": Kind(("runs-on/runner=g5",), ("runs-on/runner=g5",), "other"),
 }
 
@@ -54,7 +57,7 @@ KINDS = {
 def world(fresh: Any, kind: str, known: Kind) -> Any:
     """A repository of an organisation, in which GitHub lists what it lists of such a runner."""
     github = fresh(owner={"login": "me", "id": 11, "type": "Organization"})
-    if "own machine, listed" in kind:
+    if kind.startswith("own machine, listed"):
         github.runners = [github.runner("box", "self-hosted", "Linux", "X64", *known.names)]
     if "of the organisation" in kind:
         github.groups = {1: [github.runner("box", "self-hosted", "Linux", "X64", *known.names)]}
@@ -68,9 +71,10 @@ def world(fresh: Any, kind: str, known: Kind) -> Any:
 @pytest.fixture
 def set_up(set_up: Any) -> Any:
     def run(github: Any, *, labels: str = "", flag: str = "", store: str = STORE, **more: Any) -> Any:
-        given = variables.parse_runner_labels(labels) if labels else ()
+        given = variables.parse_runner_labels(labels) if labels else variables.RunnerSelector(())
         kind = RunnerKind(flag) if flag else None
-        return set_up(github, WantedSetup(labels=given, kind=kind, store=store, **more))
+        wanted = WantedSetup(labels=given.labels, group=given.group, kind=kind, store=store, **more)
+        return set_up(github, wanted)
 
     return run
 
@@ -99,7 +103,7 @@ def test_labels_and_deadline_are_those_of_the_kind_of_runner(
     expected = given if known.flag == "other" else known.reached_by
     assert json.loads(github.variables["TRAINYARD_RUNNER_LABELS"]) == list(expected)
     plan = planned(github)
-    assert json.loads(plan["runner"]) == list(expected)
+    assert json.loads(plan["runner"]) == [label.replace("${{ github.run_id }}", "1") for label in expected]
     minutes, deadline = int(plan["job_minutes"]), int(plan["deadline"].removesuffix("m"))
     assert minutes == (480 if known.hours == 8 else 355)
     assert minutes < known.hours * 60 or known.hours == 8
@@ -123,7 +127,7 @@ def test_labels_that_github_lists_nowhere_are_asked_about_and_not_written(
 @pytest.mark.parametrize("labels", ["gpu,h100", "self-hosted,gpu,h100", "self-hosted"])
 def test_a_machine_that_is_found_by_its_name_has_one_name(labels: str, flag: str) -> None:
     with pytest.raises(ConfigError, match="by its name alone"):
-        variables.labels_for(RunnerKind(flag), variables.parse_runner_labels(labels))
+        variables.labels_for(RunnerKind(flag), variables.parse_runner_labels(labels).labels)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,3 +244,24 @@ def test_github_may_refuse_to_list_its_machines(fresh: Any, set_up: Any) -> None
 def test_a_kind_without_a_name_asks_for_it(fresh: Any, set_up: Any) -> None:
     done = set_up(fresh(), flag="scale-set")
     assert "needs the name of the machine" in done["runner labels"].text
+
+
+@pytest.mark.parametrize("case", ["member", "no member", "not listed"])
+@pytest.mark.parametrize("labels", [("self-hosted", "h100"), ("arc-gpu",), ()])
+def test_a_group_of_the_organisation_is_found_by_its_name(
+    fresh: Any, set_up: Any, labels: tuple[str, ...], case: str
+) -> None:
+    github = fresh(owner={"login": "me", "id": 11, "type": "Organization"})
+    box = github.runner("box", *labels)
+    github.groups = {1: [box] if case == "member" else [], 2: [github.runner("other", *labels)]}
+    if case == "not listed":
+        github.faults = {"GET /orgs/me/actions/runner-groups": [403] * 9}
+    value = {"group": "group 1", "labels": list(labels)} if labels else {"group": "group 1"}
+    done = set_up(github, labels=json.dumps(value))
+    assert json.loads(github.variables["TRAINYARD_RUNNER_LABELS"]) == value
+    verdicts = {"member": SetupVerdict.OK, "no member": SetupVerdict.YOU, "not listed": SetupVerdict.WAITS}
+    assert done["runner"].verdict is verdicts[case]
+    assert ("gh auth refresh --scopes admin:org" in done["runner"].text) is (case == "not listed")
+    assert set_up(github)["runner labels"].verdict is SetupVerdict.OK, "a second call changes nothing"
+    asked = json.loads(planned(github)["runner"].format("1"))
+    assert asked == {"group": "group 1", "labels": list(labels)}

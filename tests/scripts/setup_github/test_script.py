@@ -123,7 +123,7 @@ def test_a_rate_limit_ends_it_with_the_time_to_come_back(github: Any, setup_gith
         (("--store", "ftp://x"), "is not a store such as"),
         (("--store", "file://relative"), "is not a store such as"),
         (("--labels", '["gpu"'), "is not a JSON list of labels"),
-        (("--labels", "gpu,a b"), "a label has letters"),
+        (("--labels", "gpu,a  b"), "a label has letters"),
         (("--variable", "TRAINYARD_NOTHING=1"), "is not a variable that the workflows read"),
         (("--variable", "TRAINYARD_STORE=file:///x"), "has a flag of its own: --store"),
         (("--variable", "TRAINYARD_DEADLINE"), "is not NAME=VALUE"),

@@ -60,8 +60,12 @@ def test_the_newest_version_is_never_refused_however_old_it_is() -> None:
 
 
 def test_drafts_previews_and_other_tags_are_no_releases() -> None:
-    one = {"tag_name": "v2.337.0", "published_at": "2026-09-16T10:00:00Z"}
-    others = [{**one, "draft": True}, {**one, "prerelease": True}, {**one, "tag_name": "nightly"}]
+    one: dict[str, object] = {"tag_name": "v2.337.0", "published_at": "2026-09-16T10:00:00Z"}
+    others: list[dict[str, object]] = [
+        {**one, "draft": True},
+        {**one, "prerelease": True},
+        {**one, "tag_name": "nightly"},
+    ]
     assert [each.version for each in read_releases([one, *others, {"tag_name": "v2.338.0"}])] == [(2, 337, 0)]
 
 

@@ -57,10 +57,36 @@ def test_a_job_of_a_cluster_is_routed_by_its_operators_and_waits_in_no_queue_of_
         machine_for(Target.EKS, {"TRAINYARD_EKS_CLUSTER": "a b"}, on_cpu=False)
 
 
-@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two words"]', "{}", " "])
+@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two  spaces"]', "{}", " "])
 def test_labels_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="TRAINYARD_RUNNER_LABELS"):
         machine_for(Target.GPU_RUNNER, {"TRAINYARD_RUNNER_LABELS": text}, on_cpu=False)
+
+
+@pytest.mark.parametrize("attempt", ["1", "3"])
+@pytest.mark.parametrize(
+    "labels",
+    [(), ("gpu",), ("self-hosted", "gpu box 1"), ("a=${{ github.run_id }}-${{github.run_attempt}}",)],
+)
+@pytest.mark.parametrize("group", ["", "gpu machines"])
+def test_labels_and_group_reach_runs_on_with_the_numbers_of_the_run(
+    group: str, labels: tuple[str, ...], attempt: str
+) -> None:
+    if not (group or labels):
+        return
+    value = {"group": group, "labels": list(labels)} if group else list(labels)
+    known = {
+        "TRAINYARD_RUNNER_LABELS": json.dumps(value),
+        "GITHUB_RUN_ATTEMPT": attempt,
+        "GITHUB_RUN_ID": "7",
+    }
+    machine = machine_for(Target.GPU_RUNNER, known, on_cpu=False)
+    assert (machine.is_known, machine.group) == (True, group)
+    numbered = [f"a=7-{attempt}" if label.startswith("a=") else label for label in labels]
+    assert list(machine.labels) == numbered
+    # GitHub's format() replaces {0} and takes a doubled brace for one, as Python's does.
+    asked = json.loads(machine.runs_on.format(attempt))
+    assert asked == ({"group": group, "labels": numbered} if group else numbered)
 
 
 def test_codebuild_starts_a_machine_of_its_own_with_a_label_of_its_own() -> None:

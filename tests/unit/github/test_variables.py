@@ -30,7 +30,7 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     files = (yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     used = [settings.get("environment") for file in files for settings in file["jobs"].values()]
     names = {each["name"] if isinstance(each, dict) else each for each in used if each}
-    assert names == set(variables.ENVIRONMENTS)
+    assert names == {*variables.ENVIRONMENTS, variables.NOTIFY}
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,23 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
         ("runs-on/runner=4cpu-gpu", ("runs-on/runner=4cpu-gpu",)),
         ('["self-hosted","gpu"]', ("self-hosted", "gpu")),
         ("Self-Hosted,gpu", ("Self-Hosted", "gpu")),
+        ("gpu box 1, h100", ("gpu box 1", "h100")),
+        ("runs-on=${{ github.run_id }}/family=g5+g6", ("runs-on=${{ github.run_id }}/family=g5+g6",)),
+        ("@my-org/gpu (large)", ("@my-org/gpu (large)",)),
+        ('{"group":"gpu machines","labels":"h100"}', ("h100",)),
     ],
 )
 def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...]) -> None:
-    assert variables.parse_runner_labels(text) == labels
+    assert variables.parse_runner_labels(text).labels == labels
 
 
 @pytest.mark.parametrize(
-    "text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1"]
+    "text",
+    [
+        *("", ",", "[]", "[1]", '["gpu"', "a  b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1", "{0}"),
+        *('["a\\nb"]', '[" a"]', "${{ github.token }}", "a'b", "x" * 257, "{}", '{"labels":["gpu"]}'),
+        *('{"group":""}', '{"group":1}', '{"group":"a","labels":[1]}', '{"group":"a","runs":1}'),
+    ],
 )
 def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -76,6 +85,7 @@ def test_an_invalid_store_is_refused(url: str) -> None:
         ("WANDB_API_KEY", ("training", "WANDB_API_KEY")),
         ("TRAINYARD_RUNNERS_TOKEN", ("watch", "TRAINYARD_RUNNERS_TOKEN")),
         ("watch/SLACK_BOT_TOKEN", ("watch", "SLACK_BOT_TOKEN")),
+        ("notify/SLACK_BOT_TOKEN", ("notify", "SLACK_BOT_TOKEN")),
     ],
 )
 def test_a_secret_goes_to_its_environment(text: str, place: tuple[str, str]) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflows.act.conftest import BUCKET, ROOT, Bucket, Stage, commit, git
+from tests.github_identity import github_identity
+from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stage, commit, git
 
 pytestmark = pytest.mark.act
 TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
+EXAMPLE_ROLE = "arn:aws:iam::123456789012:role/training"
 EXAMPLE = ROOT / "docs" / "examples" / "minimal_training.yml"
 
 
@@ -56,10 +58,16 @@ def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
 
 
 def play(somebody: Stage, bucket: Bucket, **more: Any) -> Any:
-    environment = {"AWS_ENDPOINT_URL": bucket.endpoint, "PYTHONPATH": ""}
-    return somebody.play(
-        "push", workflow="training.yml", job="train", environment=environment, is_fresh=True, **more
-    )
+    """Play the example, whose role GitHub's endpoint and STS on loopback give out."""
+    with github_identity(role=EXAMPLE_ROLE, keys=(KEY, SECRET)) as identity:
+        step = identity.variables()
+        environment = {name: step[name] for name in step if name.startswith(("ACTIONS_", "AWS_"))}
+        environment |= {"AWS_ENDPOINT_URL": bucket.endpoint, "PYTHONPATH": ""}
+        played = somebody.play(
+            "push", workflow="training.yml", job="train", environment=environment, is_fresh=True, **more
+        )
+        assert "sts" in identity.calls, played.log
+        return played
 
 
 def test_the_example_trains_stores_and_proves_somebodys_program(somebody: Stage, bucket: Bucket) -> None:

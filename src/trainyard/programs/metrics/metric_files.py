@@ -48,12 +48,20 @@ class MetricFiles:
     """The files of metrics below a program's directory."""
 
     def __init__(
-        self, directory: Path, started: float, setting: str = AUTO, *, ignored: Collection[Path] = ()
+        self,
+        directory: Path,
+        started: float,
+        setting: str = AUTO,
+        *,
+        ignored: Collection[Path] = (),
+        resumed_from: Path | None = None,
     ) -> None:
         """Note what the files have already. `started` is the start of the program in Unix seconds.
 
         `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then.
-        `ignored` are folders that are not searched. Raises ConfigError for a file of another form.
+        `ignored` are folders that are not searched. `resumed_from` is the checkpoint that the program resumes
+        from, wherever it is: the next ones repeat the rows of its history. Raises ConfigError for a file of
+        another form.
         """
         self._started = started - _TICK_SECONDS
         self._place = directory if setting == AUTO else directory / setting
@@ -70,6 +78,8 @@ class MetricFiles:
             is_log_of_events = path.name.startswith(_EVENTS)  # each event has its time
             if not is_log_of_events and path.stat().st_mtime < self._started:
                 self._rows_of(path)
+        if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
+            self._rows_of(resumed_from / STATE_NAME)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -273,6 +273,14 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
     assert files.poll() == []
 
 
+def test_the_history_of_the_checkpoint_that_is_resumed_from_is_not_reported(folder: Folder) -> None:
+    taken = folder.write("runs/a/checkpoints/step-00000004/trainer_state.json", state(1, 2, 3, 4)).parent
+    ignored = [folder.path / "runs"]
+    files = MetricFiles(folder.path, STARTED, ignored=ignored, resumed_from=taken)
+    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
+    assert files.poll() == [state_row(5), state_row(6)]
+
+
 def test_the_history_before_a_resume_is_not_reported(folder: Folder) -> None:
     folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4), age=60)
     files = MetricFiles(folder.path, STARTED)

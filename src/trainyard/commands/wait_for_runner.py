@@ -1,0 +1,98 @@
+"""Report a training job that no runner has taken after some minutes; a hosted job runs this beside it.
+
+GitHub itself ends such a job only after 24 hours. It ends as soon as the job has a runner.
+
+Reads:      the jobs of this workflow run with GITHUB_TOKEN; GITHUB_RUN_ID, GITHUB_REPOSITORY, GITHUB_API_URL;
+            TRAINYARD_PLAN; Slack's variables
+Writes:     after --minutes an annotation, the job summary and one Slack message: why the job waits
+Exit codes: 0 it has a runner, or it was reported; 2 wrong usage; 4 GitHub refuses
+Example:    trainyard step wait --minutes 15
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.github_api import GitHub
+
+POLL_SECONDS = 20.0
+CAUSES = {
+    "waiting": "it waits for the approval of the environment `training`",
+    "pending": "it is queued behind another training of this repository, which has the machine",
+    "queued": "no runner with its labels ({labels}) has taken it: the runner is offline or busy, or none has "
+    "these labels",
+    "": "GitHub lists no such job yet: it is queued behind another training, or waits for an approval",
+}
+"""Status of a job at GitHub -> why it does not run."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    limit = "report after so many minutes; default: 15"
+    parser.add_argument("--minutes", type=arguments.positive, default=15, metavar="N", help=limit)
+    name = "the job; default: Train and prove"
+    parser.add_argument("--job", default="Train and prove", metavar="NAME", help=name)
+    parser.add_argument("--dry-run", action="store_true", help="report on stdout only")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.commands import notify_slack
+    from trainyard.commands.run_step import read_json, segment_of
+    from trainyard.gateways.github import Level, annotate, append_summary
+    from trainyard.gateways.github_api import github_from
+
+    plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
+    status = wait_for_start(github_from(), run, args.job, seconds=60 * args.minutes)
+    if status is None:
+        output.announce("runner", "the training job has a runner", "ok")
+        return ExitCode.DONE
+    cause = CAUSES.get(status, f"its status is {status}").format(labels=plan.get("runner", ""))
+    text = f"the training job has waited for {args.minutes} minutes: {cause}"
+    output.announce("runner", text, "degraded")
+    if args.dry_run:
+        return ExitCode.DONE
+    command = f"gh run view {run}; scripts/watch_runners.py names the runners; gh run cancel {run} ends it"
+    append_summary(f"### ⚠ {text[0].upper()}{text[1:]}\n\nNext: `{command}`\n")
+    annotate(Level.WARNING, f"{text}\nNext: {command}", title="Nobody has taken the job")
+    folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"
+    words = ["degraded", "--run-dir", str(folder), "--reason", text, "--next-step", command]
+    words += ["--lineage", str(plan["run_number"]), "--segment", segment_of(plan), "--thread", plan["thread"]]
+    notify_slack.notify(notify_slack.parse_args(words))
+    return ExitCode.DONE
+
+
+def wait_for_start(
+    api: "GitHub",
+    run: str,
+    name: str,
+    *,
+    seconds: float,
+) -> str | None:
+    """Return None as soon as a runner has taken the job, or else its status after `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        job: Mapping[str, Any] = next(
+            (
+                each
+                for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+                if each["name"] == name
+            ),
+            {},
+        )
+        status = str(job.get("status") or "")
+        if status in ("in_progress", "completed"):
+            return None
+        if time.monotonic() >= until:
+            return status
+        time.sleep(POLL_SECONDS)
