@@ -12,6 +12,9 @@ import pytest
 from tests import warm_start
 
 from trainyard.commands import check_environment
+from trainyard.errors import ServiceError
+from trainyard.gateways import actions_runner
+from trainyard.gateways.github_api import GitHub
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "check_environment.py"
@@ -196,3 +199,29 @@ def test_a_run_directory_that_the_next_job_deletes_is_refused(
     findings = list(check_environment.run_directory_findings(ROOT / place))
     expected = [] if is_kept or in_actions == "false" else ["run directory"]
     assert [each.check for each in findings if each.verdict == "failed"] == expected
+
+
+@pytest.mark.parametrize("are_read", [True, False], ids=["releases", "GitHub away"])
+@pytest.mark.parametrize(
+    ("version", "server", "verdicts"),
+    [
+        ("2.300.0", "https://github.com", ["degraded"]),
+        ("2.340.0", "https://github.com", ["degraded"]),
+        ("2.341.0", "https://github.com", ["ok"]),
+        ("2.300.0", "https://git.lab.example", []),
+        (None, "https://github.com", []),
+    ],
+)
+def test_a_runner_that_github_refuses_is_reported_and_trains(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, server: str, verdicts: list[str], are_read: bool
+) -> None:
+    def releases(self: GitHub) -> list[dict[str, str]]:
+        if not are_read:
+            raise ServiceError("GitHub could not be reached")
+        return [{"tag_name": "v2.341.0", "published_at": "2026-09-01T00:00:00Z"}]
+
+    monkeypatch.setattr(actions_runner, "runner_version", lambda family: version)
+    monkeypatch.setattr(GitHub, "runner_releases", releases)
+    monkeypatch.setenv("GITHUB_SERVER_URL", server)
+    found = [str(each.verdict) for each in check_environment.runner_findings()]
+    assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)

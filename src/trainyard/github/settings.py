@@ -18,6 +18,7 @@ from trainyard.errors import ConfigError
 from trainyard.github.job_times import deadline_of
 from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
 from trainyard.github.runner_command import DRIVER_COMMAND, Registration, runner_command
+from trainyard.github.runner_version import version_problem
 from trainyard.github.setup_step import (
     BROWSER,
     HERE,
@@ -352,7 +353,11 @@ class Settings:
         fitting, own, remark = self._fitting_runners(self._labels)
         self._is_registered = bool(fitting)
         if online := [each for each in fitting if each.get("status") == "online"]:
-            return _ok(f"{_names(online)} online with {wanted}")
+            versions = dict.fromkeys(str(each.get("version") or "") for each in online)
+            # Without the releases only the oldest version that GitHub registers is compared.
+            problems = [version_problem(version, (), now=0.0) for version in versions]
+            old = "".join(f"; one has {problem}" for problem in problems if problem)
+            return _ok(f"{_names(online)} online with {wanted}{old}")
         if fitting:
             look = "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped"
             return _by_hand(f"{_names(fitting)} has {wanted} and is offline", Todo(MACHINE, look))

@@ -265,3 +265,13 @@ def test_a_group_of_the_organisation_is_found_by_its_name(
     assert set_up(github)["runner labels"].verdict is SetupVerdict.OK, "a second call changes nothing"
     asked = json.loads(planned(github)["runner"].format("1"))
     assert asked == {"group": "group 1", "labels": list(labels)}
+
+
+@pytest.mark.parametrize(("version", "is_old"), [(None, False), ("2.328.0", True), ("2.329.0", False)])
+def test_a_runner_that_github_would_not_register_again_is_reported(
+    fresh: Any, set_up: Any, version: str | None, is_old: bool
+) -> None:
+    github = world(fresh, "own machine, listed", KINDS["own machine, listed"])
+    github.runners[0] |= {"version": version} if version else {}
+    text = set_up(github, labels="gpu")["runner"].text
+    assert ("version 2.328.0 is older than 2.329.0" in text) is is_old
