@@ -279,7 +279,7 @@ def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:
 
 
 NEED_TORCH = {
-    "eks_job.py prove",
+    "eks prove",
     "train",
     "prove_run",
     "prepare_data",
@@ -297,7 +297,7 @@ def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) ->
         set_up = [step for step in steps if step.get("uses") == "./.github/actions/setup"]
         targets = [step.get("with", {}).get("target", "install") for step in set_up]
         lines = " ".join(step.get("run", "") for step in steps)
-        called = set(re.findall(r"scripts/(eks_job\.py \w+|\w+)|trainyard step (train)\b", lines))
+        called = set(re.findall(r"scripts/(\w+)|trainyard (?:step )?(train|eks prove)\b", lines))
         called = {script or step for script, step in called}
         expected = "install" if called & NEED_TORCH else "install-core"
         if targets not in ([], ["install-dev"], [expected]):
