@@ -47,7 +47,7 @@ TESTS ?=
 ##            not measured, because tests take longer then
 COVERAGE ?=
 ##  JOBS      how many tests run at once; default: twice as many as there are
-##            processors, because many wait (make quick: one more); at most 4
+##            processors, because many wait (make quick: one more); at most 8
 PROCESSORS = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 test: JOBS ?= $(shell expr $(PROCESSORS) \* 2)
 quick: JOBS ?= $(shell expr $(PROCESSORS) + 1)
