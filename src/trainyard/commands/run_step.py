@@ -122,6 +122,8 @@ def set_step_environment(name: str, plan: Json) -> None:
     set_variables(os.environ)
     os.environ.setdefault("TRAINYARD_RUN_ID", str(plan.get("run_id") or ""))
     os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
+    is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
+    os.environ["TRAINYARD_FOLLOW"] = "true" if is_followed else "false"
     if name in WITHOUT_ROLE or not str(plan.get("store", "")).startswith("s3://"):
         os.environ.pop(ROLE, None)
     if os.environ.get(ROLE):
@@ -166,7 +168,7 @@ def train_command(pipeline: Pipeline) -> list[str]:
 
 def follow_command(pipeline: Pipeline) -> list[str]:
     """Return the command that stores checkpoints beside the training; empty where that is switched off."""
-    if os.environ.get("TRAINYARD_FOLLOW") in ("false", "off"):
+    if os.environ.get("TRAINYARD_FOLLOW") == "false":
         return []
     return step(
         "training_artifact_sync", *pipeline.store_options, "--follow", "--behind", str(follower_file())

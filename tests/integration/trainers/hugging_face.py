@@ -1,10 +1,18 @@
 """Train a tiny random Llama on random tokens by transformers' Trainer, or by TRL's SFTTrainer."""
 
 import argparse
+import sys
 import time
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--trl", action="store_true")
@@ -18,6 +26,7 @@ parser.add_argument("--report_to", default="none")
 parser.add_argument("--disable_tqdm", action="store_true")
 parser.add_argument("--poison", action="store_true", help="start with a weight that is NaN")
 parser.add_argument("--resume_from_checkpoint")
+parser.add_argument("--stop_at", type=int, help="end with 75 after this save, once")
 parser.add_argument("--pause", type=float, default=0.0, help="seconds before each step")
 given = parser.parse_args()
 
@@ -75,12 +84,16 @@ else:
     trainer = Trainer(model, TrainingArguments(**options), train_dataset=examples, eval_dataset=examples[:8])
 
 
-class Pause(TrainerCallback):  # type: ignore[misc]
-    """Pauses before each step, so that a test has time to end the program."""
+class Stop(TrainerCallback):  # type: ignore[misc]
+    """Gives a test time to end the program, or ends it."""
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         time.sleep(given.pause)
 
+    def on_save(self, _args: object, state: TrainerState, *_: object, **__: object) -> None:
+        if state.global_step == given.stop_at and not given.resume_from_checkpoint:
+            sys.exit(75)
 
-trainer.add_callback(Pause())
+
+trainer.add_callback(Stop())
 trainer.train(resume_from_checkpoint=given.resume_from_checkpoint)

@@ -15,7 +15,12 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "buildspec.yml").read_text())
-PROGRAM = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
+TESTS = ROOT / "tests" / "integration"
+PROGRAMS = {
+    "plain": (TESTS / "any_program" / "plain_trainer.py", ("--steps", "8", "--stop_at", "3")),
+    "transformers": (TESTS / "trainers" / "hugging_face.py", ("--max_steps", "8", "--stop_at", "4")),
+}
+"""Somebody's trainers, and arguments by which each stops once in the middle."""
 PHASES = ("install", "pre_build", "build", "post_build")
 KEYS = {"version", "run-as", "env", "proxy", "batch", "phases", "reports", "artifacts", "cache"}
 ENV_KEYS = {
@@ -179,16 +184,16 @@ def test_a_build_that_stops_early_is_gone_on_with_by_one_on_another_machine(
     assert (tmp_path / "store" / "manifests" / "run-41-manifest-2.json").is_file()
 
 
-def add_program(machine: Path) -> None:
+def add_program(machine: Path, name: str) -> None:
     """Commit somebody's program, at the same time on each machine, so that the commit is the same."""
     folder = machine / "theirs"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "tokens.txt").write_text("1 2 3")
-    (folder / "train.py").write_text(PROGRAM.read_text())
+    script, arguments = PROGRAMS[name]
+    (folder / "train.py").write_text(script.read_text())
     (folder / "requirements.lock").write_text("numpy==2.0.0\n")
-    words = [sys.executable, "train.py", "--steps", "8", "--stop_at", "3"]
     program = {
-        "command": words,
+        "command": [sys.executable, "train.py", *arguments],
         "directory": "theirs",
         "data": ["data"],
         "checkpoints": "out/checkpoint-*",
@@ -202,11 +207,14 @@ def add_program(machine: Path) -> None:
         subprocess.run(["git", *command], cwd=machine, check=True, env={**os.environ, **now})
 
 
-def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_program_stops_on_one_machine_and_resumes_on_another(
+    name: str, new_machine: Any, tmp_path: Path
+) -> None:
     given = {"CONFIG": "theirs.yaml", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
-    machines = [new_machine(name) for name in ("first", "second")]
+    machines = [new_machine(machine) for machine in ("first", "second")]
     for machine in machines:
-        add_program(machine)
+        add_program(machine, name)
     first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", **given)
     assert first.exported["TRAIN_CODE"] == "75", first.log
 

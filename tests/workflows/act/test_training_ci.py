@@ -505,8 +505,8 @@ def test_a_cluster_that_cannot_be_checked_is_reported_once_by_the_called_workflo
         environment={"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"},
     )
     assert played.exit_code == 1
-    assert played.steps["Check the cluster"] == "failure", played.log
-    assert played.steps["Notify"] == "success", played.log
+    assert played.steps["Check and plan"] == "failure", played.log
+    assert played.steps["Report"] == "success", played.log
     [message] = played.messages
     assert "failed" in message
     assert "the plan was refused" not in message
