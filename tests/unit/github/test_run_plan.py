@@ -13,7 +13,7 @@ from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, pla
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
-from trainyard.run.segment import Segment, manifest_place, read_handover
+from trainyard.run.segment import Segment, manifest_place, read_handover, read_segment
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -264,3 +264,47 @@ def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, word
     assert list(overrides_in(text)) == words
     again = DispatchInputs("c.yaml", overrides_in(text)).inputs()["overrides"]
     assert list(overrides_in(again)) == words
+
+
+def test_a_queue_is_one_set_of_labels_and_one_of_its_runners_and_a_next_segment_has_its_own(
+    smoke: Config,
+) -> None:
+    def queue(segment: Segment = FIRST, **variables: str) -> str:
+        return plan_run(smoke, segment, STORE | variables).outputs()["queue"]
+
+    assert queue() == "trainyard-gpu-self-hosted"
+    assert queue(TRAINYARD_RUNNER_LABELS='["GPU","self-hosted"]') == queue(), "order and case do not count"
+    assert queue(TRAINYARD_RUNNER_LABELS='["h100"]') == "trainyard-h100"
+    assert queue(TRAINYARD_QUEUE="lab") == "lab"
+    assert queue(FIRST.next(step=9, died=False)) == f"{queue()}-next"
+    spread = {queue(Segment("1", 1, number, COMMIT), TRAINYARD_RUNNERS="3") for number in range(1, 20)}
+    assert spread == {f"{queue()}-{place}" for place in (1, 2, 3)}
+    for wrong in ("0", "many", "-1"):
+        with pytest.raises(ConfigError, match="TRAINYARD_RUNNERS"):
+            queue(TRAINYARD_RUNNERS=wrong)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("check", ["", "off"])
+@pytest.mark.parametrize("role", ["", "arn:aws:iam::1:role/x"])
+@pytest.mark.parametrize("store", ["s3://ml-runs/phase2", "file:///srv/store"])
+def test_a_hosted_runner_checks_a_store_that_a_role_opens_before_the_first_segment(
+    smoke: Config, store: str, role: str, check: str, number: int
+) -> None:
+    variables = STORE | {"TRAINYARD_STORE": store, "TRAINYARD_AWS_ROLE": role, "TRAINYARD_CHECK": check}
+    jobs = plan_run(smoke, Segment("1", number, 1, COMMIT), variables).job_plan()["jobs"]
+    is_checked = store.startswith("s3://") and bool(role) and check != "off" and number == 1
+    assert jobs == {"ready": is_checked, "train": True, "eks": False}
+
+
+def test_a_segment_of_an_earlier_version_and_the_plan_within_the_output_are_read() -> None:
+    earlier = {name: value for name, value in json.loads(FIRST.to_text()).items() if name != "outages"}
+    assert read_segment(json.dumps(earlier)) == FIRST
+    handover = {
+        "inputs": {},
+        "segment": earlier,
+        "ref": "main",
+        "store": "s3://ml-runs",
+        "most_segments": 20,
+    }
+    assert read_handover(json.dumps({"segment": "1", "plan": handover})).segment == FIRST
