@@ -47,12 +47,12 @@ TESTS ?=
 ##            not measured, because tests take longer then
 COVERAGE ?=
 ##  JOBS      how many tests run at once; default: twice as many as there are
-##            processors, because many wait (make quick: one more); at most 4
+##            processors, because many wait (make quick: one more); at most 8
 PROCESSORS = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 test: JOBS ?= $(shell expr $(PROCESSORS) \* 2)
 quick: JOBS ?= $(shell expr $(PROCESSORS) + 1)
 
-AT_ONCE = -n $(JOBS) --maxprocesses 4 --dist worksteal
+AT_ONCE = -n $(JOBS) --maxprocesses 8 --dist worksteal
 MEASURED = $(if $(COVERAGE),--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE))
 
 UV := $(UV_HOME)/bin/uv

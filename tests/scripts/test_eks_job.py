@@ -65,7 +65,7 @@ class Deployments:
         if parts[-1] == "statuses":
             found = self.statuses[int(parts[1])]
             if method == "GET":
-                return 200, found[-1:]
+                return 200, [*reversed(found)][: int(query["per_page"][0])]
             found.append({**body, "created_at": stamp(0)})
             return 201, found[-1]
         if method == "GET":
@@ -306,6 +306,15 @@ def test_a_cluster_that_does_not_answer_is_red_and_the_other_jobs_are_polled(
     assert "gh-2: the cluster away cannot be reached" in capsys.readouterr().err
     assert [each["inputs"]["job_name"] for each in workflow.github.dispatches] == [JOB]
     assert workflow.github.states(2) == ["in_progress"]
+
+
+def test_a_job_whose_end_no_run_can_read_is_given_up_and_reported(workflow: Workflow, sent: str) -> None:
+    needs = {"plan": {"result": "skipped"}, "send": {"result": "skipped"}, "watch": {"result": "failure"}}
+    for number in range(1, 6):
+        workflow.github.statuses[1] = [{"state": "pending", "created_at": stamp(0)} for _ in range(number)]
+        assert workflow.step("report", "--needs", json.dumps(needs), plan=sent)[0] == 0
+        assert workflow.github.states()[-1] == ("failure" if number == 5 else "in_progress")
+    assert [words[0] for words in workflow.messages] == ["started", "failed"]
 
 
 def test_a_cancelled_watch_is_reported_and_its_job_is_polled(workflow: Workflow, sent: str) -> None:

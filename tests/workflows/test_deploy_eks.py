@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.workflows.conftest import ROOT, Shipped, read
 
-from trainyard.commands import eks_job
+from trainyard.commands import COMMANDS, eks_job
 from trainyard.github.cluster_job import POLL, WORKFLOW
 
 RESULTS = ("success", "failure", "cancelled", "skipped")
@@ -32,8 +32,8 @@ def test_the_file_is_short_and_each_step_is_one_command_that_its_parser_takes(
     found = []
     for step in [*eks.steps(), *poll.steps()]:
         if "run" in step:
-            program, script, *words = step["run"].removeprefix("exec ").split()
-            assert (program, script) == (".venv/bin/python", "scripts/eks_job.py"), step["name"]
+            program, name, *words = step["run"].removeprefix("exec ").split()
+            assert (program, COMMANDS[name]) == (".venv/bin/trainyard", "eks_job"), step["name"]
             assert step["run"].startswith("exec "), "a cancellation has to reach Python"
             given = [word.strip('"').replace("$TIMEOUT", "10m") for word in words]
             found.append(eks_job.parse_args(given).command)

@@ -6,8 +6,6 @@ from typing import Any
 
 import yaml
 
-from trainyard.github.job_times import STORING_MINUTES
-
 STEP_LIMIT_MINUTES = 360
 """GitHub caps a step's time limit here, on self-hosted runners too."""
 OF_THE_RUNNER = re.compile(r"GITHUB_\w+|RUNNER_\w+|HOME|PATH|CI")
@@ -66,52 +64,9 @@ def test_one_action_has_one_pin_everywhere(root: Path) -> None:
     assert {name: found for name, found in pins.items() if len(found) > 1} == {}
 
 
-AWS_ROLE = "aws-actions/configure-aws-credentials"
-AWS_SECONDS, AWS_ATTEMPTS = 60, 8
-"""The action ends itself after so long, also after a refusal, whose timer it does not stop; keep it short."""
-
-
-def assumes_role(step: dict[str, Any]) -> bool:
-    return str(step.get("uses", "")).partition("@")[0] == AWS_ROLE
-
-
-def test_assuming_a_role_ends_in_time(shipped: Any) -> None:
-    """By the action's own limit, which names the cause, and by that of the step, should Node itself hang."""
-    for step in filter(assumes_role, shipped.steps()):
-        given = step["with"]
-        assert int(given["action-timeout-s"]) == AWS_SECONDS, step["name"]
-        assert 2 <= int(given["retry-max-attempts"]) <= AWS_ATTEMPTS, step["name"]
-        assert AWS_SECONDS < int(step["timeout-minutes"]) * 60 <= 2 * AWS_SECONDS, step["name"]
-        # The first makes the attempts one, the second sets the number back to 12 and repeats without an end.
-        assert not {"disable-retry", "special-characters-workaround"} & set(given), step["name"]
-    if "runs" in shipped.content:  # GitHub knows no time limit for the steps of a composite action
-        assert not any(map(assumes_role, shipped.steps()))
-
-
-def test_assuming_roles_takes_a_small_part_of_a_job(workflow: Any) -> None:
-    for name, job in workflow.jobs.items():
-        minutes = sum(int(step["timeout-minutes"]) for step in job.get("steps", ()) if assumes_role(step))
-        limit = str(job.get("timeout-minutes", 0))
-        least = int(limit) if limit.isdigit() else 2 * STORING_MINUTES  # of TRAINYARD_JOB_MINUTES
-        assert minutes * 5 <= least, name
-
-
-def test_the_limits_are_inputs_that_the_action_has(root: Path) -> None:
-    """As its action.yml has them in v6.2.3; GitHub only warns of an input that an action does not know."""
-    known = {
-        "role-to-assume",
-        "role-session-name",
-        "role-duration-seconds",
-        "aws-region",
-        "output-credentials",
-    }
-    known |= {"output-env-credentials", "inline-session-policy", "action-timeout-s", "retry-max-attempts"}
-    found: set[str] = set()
-    for path in sorted((root / ".github").rglob("*.yml")):
-        content = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
-        for job in [*content.get("jobs", {}).values(), content.get("runs", {})]:
-            found |= {key for step in job.get("steps", ()) if assumes_role(step) for key in step["with"]}
-    assert found <= known
+def test_no_action_assumes_a_role(shipped: Any) -> None:
+    """Commands assume TRAINYARD_AWS_ROLE themselves, and refresh its credentials while they run."""
+    assert [step for step in uses(shipped) if step["uses"].startswith("aws-actions/")] == []
 
 
 def test_no_expression_stands_in_a_shell_line(shipped: Any) -> None:
@@ -324,7 +279,7 @@ def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:
 
 
 NEED_TORCH = {
-    "eks_job.py prove",
+    "eks prove",
     "train",
     "prove_run",
     "prepare_data",
@@ -342,7 +297,7 @@ def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) ->
         set_up = [step for step in steps if step.get("uses") == "./.github/actions/setup"]
         targets = [step.get("with", {}).get("target", "install") for step in set_up]
         lines = " ".join(step.get("run", "") for step in steps)
-        called = set(re.findall(r"scripts/(eks_job\.py \w+|\w+)|trainyard step (train)\b", lines))
+        called = set(re.findall(r"scripts/(\w+)|trainyard (?:step )?(train|eks prove)\b", lines))
         called = {script or step for script, step in called}
         expected = "install" if called & NEED_TORCH else "install-core"
         if targets not in ([], ["install-dev"], [expected]):

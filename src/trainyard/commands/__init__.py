@@ -49,6 +49,7 @@ COMMANDS = {
     "job checkpoints": "manage_checkpoints",
     "job ls": "manage_training_job list",
     "job": "manage_training_job",
+    "eks": "eks_job",
     "image lint": "lint_image",
     "image build": "build_image",
     "image check": "check_image",

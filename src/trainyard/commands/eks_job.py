@@ -309,41 +309,47 @@ def report(needs: str) -> int:
     job = planned_job() if os.environ.get("TRAINYARD_PLAN") else None
     deployment = job.deployment if job else 0
     end = run_end(parse_json_object(needs, "--needs"), was_sent=deployment > 0)
-    if end.event == "running" and job:
-        keep_polling(job)
+    polls = end.event == "running" and job is not None and keep_polling(job)
+    if polls and job:
         text = (
             f"{job.job} still runs on {job.cluster or 'the cluster'}; its end is reported when a poll sees it"
         )
         append_summary(f"### ⏳ Still running\n\n{text}.\n")
         output.announce("job", text, "degraded")
         set_output("posted", "true")
+        if not end.is_cancelled:
+            return ExitCode.DONE
     elif deployment:
         state = "success" if end.event == "succeeded" else "failure"
         try:
             set_status(github_from(), deployment, state, end.event, run_url=url_of_run())
         except ServiceError as error:
             _logger.warning("The deployment was not updated: %s", error)
-    if end.event == "running" and not end.is_cancelled:
-        return ExitCode.DONE
     event = "failed" if end.event == "running" else end.event
     name, thread = (job.job, job.thread) if job else (f"gh-{os.environ.get('GITHUB_RUN_ID', '')}", "")
     words = ["--run-dir", str(folder() / "records"), "--lineage", name, "--thread", thread]
     return notify_slack.main([event, *words, "--needs", needs])
 
 
-def keep_polling(job: "ClusterJob") -> None:
-    """Hand the job over to the scheduled polls; a refusal of GitHub becomes a warning with the command."""
+def keep_polling(job: "ClusterJob") -> bool:
+    """Hand the job over to the scheduled polls; return False if too many runs have not seen its end.
+
+    A refusal of GitHub becomes a warning with the command.
+    """
     from trainyard.gateways.github import Level, annotate
     from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import POLL, set_status
+    from trainyard.github.cluster_job import POLL, is_given_up, set_status
 
     try:
         api = github_from()
+        if is_given_up(api, job.deployment):
+            return False
         set_status(api, job.deployment, "in_progress", "still running", run_url=url_of_run())
         api.put(f"/actions/workflows/{POLL}/enable")
     except (ServiceError, ConfigError) as error:
         text = f"{error}. Nobody polls {job.job}; start the polls: gh workflow enable {POLL}"
         annotate(Level.WARNING, text, title="No polls")
+    return True
 
 
 def poll(*, dry_run: bool) -> int:

@@ -30,6 +30,8 @@ TASK, ENVIRONMENT = "trainyard", "eks"
 FINAL = ("success", "failure", "error", "inactive")
 LOST_SECONDS = 7 * 3600.0
 """A run that has this long had a job and reported nothing is lost; GitHub ends its own jobs after 6 hours."""
+MOST_RUNS = 5
+"""After this many runs that did not see its end, a job is given up: something else is broken."""
 NEWEST = 100
 """How many deployments a poll reads."""
 
@@ -95,6 +97,12 @@ def set_status(api: "GitHub", deployment: int, state: str, text: str, *, run_url
     """Add a status to a deployment, with a link to a workflow run."""
     body = {"state": state, "description": text[:140], "log_url": run_url, "auto_inactive": False}
     api.post(f"/deployments/{deployment}/statuses", body, again=True)
+
+
+def is_given_up(api: "GitHub", deployment: int) -> bool:
+    """Return whether `MOST_RUNS` runs have watched the job in vain; each began with a status `pending`."""
+    statuses = api.get(f"/deployments/{deployment}/statuses", per_page=NEWEST)
+    return len([each for each in statuses if each["state"] == "pending"]) >= MOST_RUNS
 
 
 def open_jobs(api: "GitHub", *, now: float) -> Iterator[ClusterJob]:

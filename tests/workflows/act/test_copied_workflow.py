@@ -41,7 +41,7 @@ def theirs(tmp_path: Path, repository: Path) -> Path:
     workflows, action = theirs / ".github" / "workflows", theirs / ".github" / "actions" / "setup"
     workflows.mkdir(parents=True)
     action.mkdir(parents=True)
-    for name in ("training_ci.yml", "deploy_eks.yml"):  # step 1
+    for name in ("training_ci.yml", "deploy_eks.yml", "watch_eks.yml"):  # step 1
         text = (repository / ".github" / "workflows" / name).read_text()
         workflows.joinpath(name).write_text(text)
     text = (ROOT / "docs" / "examples" / "setup_action.yml").read_text()  # step 2

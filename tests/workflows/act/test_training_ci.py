@@ -1,6 +1,7 @@
 """The shipped training workflow, played from end to end: green only with a proof, red with a reason."""
 
 import json
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -468,16 +469,32 @@ def test_a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifac
 PROGRAM = """\
 recipe: command
 program:
-  command: [python3, configs/trainer.py, --steps, "6", --pause, "0"]
+  command: [python3, configs/trainer.py, {words}]
   data: [configs/program.yaml]
   lock: requirements-core.txt
   checkpoints: out/checkpoint-*
 """
+TRAINERS = TRAINER.parents[1] / "trainers"
+EVERY_TRAINER = pytest.mark.skipif(
+    not os.environ.get("TRAINYARD_EVERY_TRAINER"), reason="takes minutes: set TRAINYARD_EVERY_TRAINER=1"
+)
 
 
-def test_any_program_is_trained_stored_and_proven(stage: Any, repository: Path, bucket: Any) -> None:
-    (repository / "configs" / "program.yaml").write_text(PROGRAM)
-    (repository / "configs" / "trainer.py").write_text(TRAINER.read_text())
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (TRAINER, '--steps, "6", --pause, "0"'),
+        pytest.param(TRAINERS / "hugging_face.py", '--max_steps, "6"', marks=EVERY_TRAINER),
+        pytest.param(TRAINERS / "hugging_face.py", '--trl, --max_steps, "6"', marks=EVERY_TRAINER),
+        pytest.param(TRAINERS / "lightning_loop.py", '--max_steps, "6"', marks=EVERY_TRAINER),
+    ],
+    ids=["plain", "transformers", "trl", "lightning"],
+)
+def test_any_program_is_trained_stored_and_proven(
+    stage: Any, repository: Path, bucket: Any, trainer: Path, words: str
+) -> None:
+    (repository / "configs" / "program.yaml").write_text(PROGRAM.format(words=words))
+    (repository / "configs" / "trainer.py").write_text(trainer.read_text())
     commit(repository)
     played = stage.play(
         "workflow_dispatch",
