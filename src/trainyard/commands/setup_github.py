@@ -111,7 +111,7 @@ def wanted_setup(args: argparse.Namespace) -> "WantedSetup":
         store=variables.parse_store(args.store) if args.store else "",
         role=variables.parse_role(args.aws_role) if args.aws_role else "",
         variables=dict(variables.parse_variable(text) for text in args.variable),
-        secrets=tuple(dict.fromkeys(variables.parse_secret(text) for text in args.secret)),
+        secrets=tuple(dict.fromkeys(pair for text in args.secret for pair in variables.parse_secret(text))),
         watch=not args.no_watch,
         environments=not args.no_environments,
         allow_public=args.allow_public,

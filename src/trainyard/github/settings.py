@@ -40,6 +40,7 @@ from trainyard.github.variables import (
     HOSTED_MINUTES,
     JOB_MINUTES,
     LABELS,
+    NOTIFY,
     ROLE,
     RUNS_DIRECTORY,
     STORE,
@@ -160,6 +161,8 @@ class Settings:
             yield "variable", partial(self._check_variable, name, value)
         for name in ENVIRONMENTS if wanted.environments else ():
             yield f"env {name}", partial(self._check_environment, name)
+        if wanted.environments and any(place == NOTIFY for place, _ in wanted.secrets):
+            yield f"env {NOTIFY}", self._check_open_environment
         for place, name in wanted.secrets:
             yield "secret", partial(self._check_secret, place if wanted.environments else "", name)
         if self._labels or self._group:
@@ -321,6 +324,22 @@ class Settings:
             return _by_hand(text, *remove, Todo(BROWSER, f"{self._repository.page}/settings/environments"))
         has_reviewer = name != "release" or _reviewers(found)
         return _ok(f"limited to {limit}{'' if has_reviewer else '; add a reviewer before you release'}")
+
+    def _check_open_environment(self) -> SetupStep:
+        """Check the environment of the jobs that report, which no reviewer and no branch rule may delay."""
+        path = f"{self._base}/environments/{NOTIFY}"
+        found = self._get(path, or_none=True)
+        self._missing = self._missing - {NOTIFY} if found else self._missing | {NOTIFY}
+        if found is None:
+            return _change(
+                "new, open to every branch", SetupChange("PUT", path, {"deployment_branch_policy": None})
+            )
+        page = Todo(BROWSER, f"{self._repository.page}/settings/environments")
+        if _reviewers(found):
+            return _by_hand("its reviewers delay the message of a failed run: remove them", page)
+        if found.get("deployment_branch_policy"):
+            return _by_hand("it refuses branches, whose failed runs are not reported then", page)
+        return _ok("open to every branch")
 
     def _check_secret(self, environment: str, name: str) -> SetupStep:
         """Check one wanted secret by its name, because GitHub never shows a value."""

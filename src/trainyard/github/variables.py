@@ -230,8 +230,11 @@ def parse_variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def parse_secret(text: str) -> tuple[str, str]:
-    """Return environment and name of `NAME` or `ENVIRONMENT/NAME`. Raises ConfigError."""
+def parse_secret(text: str) -> tuple[tuple[str, str], ...]:
+    """Return environment and name of `NAME` or `ENVIRONMENT/NAME`, once per environment. Raises ConfigError.
+
+    Without an environment, Slack's secrets are for the job that trains and for those that report.
+    """
     place, _, name = text.rpartition("/")
     if name not in SECRETS:
         raise ConfigError(
@@ -240,7 +243,10 @@ def parse_secret(text: str) -> tuple[str, str]:
     if place and place not in (*ENVIRONMENTS, NOTIFY):
         names = ", ".join((*ENVIRONMENTS, NOTIFY))
         raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {names}")
-    return place or SECRETS[name], name
+    if place:
+        return ((place, name),)
+    others = (NOTIFY,) if name.startswith("SLACK_") else ()
+    return tuple((environment, name) for environment in (SECRETS[name], *others))
 
 
 def parse_role(arn: str) -> str:

@@ -260,3 +260,23 @@ def test_the_branch_rule_is_advice(fresh: Any, complete: Any, set_up: Any) -> No
     github.faults = {"GET .*/rules/branches/main": [403]}
     done = set_up(github, WantedSetup())
     assert (done["branch rule"].verdict, done.code) == (SetupVerdict.OPTIONAL, 0)
+
+
+def test_slacks_secret_is_set_for_the_jobs_that_report_too(fresh: Any, complete: Any, set_up: Any) -> None:
+    github = complete(fresh())
+    secrets = tuple((place, "SLACK_WEBHOOK_URL") for place in ("training", "notify"))
+    done = set_up(github, WantedSetup(secrets=secrets))
+    assert done.code == 0
+    assert done["env notify"].verdict is SetupVerdict.DONE
+    assert {place for place, names in github.secrets.items() if "SLACK_WEBHOOK_URL" in names} == {
+        "training",
+        "notify",
+    }
+    again = set_up(github, WantedSetup(secrets=secrets))
+    assert (again.code, again["env notify"].text) == (0, "open to every branch")
+    reviewer = {"type": "User", "reviewer": {"id": 7}}
+    github.environments["notify"]["protection_rules"] = [
+        {"type": "required_reviewers", "reviewers": [reviewer]}
+    ]
+    delayed = set_up(github, WantedSetup(secrets=secrets))
+    assert delayed["env notify"].verdict is SetupVerdict.YOU

@@ -80,13 +80,15 @@ def test_an_invalid_store_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "places"),
     [
-        ("WANDB_API_KEY", ("training", "WANDB_API_KEY")),
-        ("TRAINYARD_RUNNERS_TOKEN", ("watch", "TRAINYARD_RUNNERS_TOKEN")),
-        ("watch/SLACK_BOT_TOKEN", ("watch", "SLACK_BOT_TOKEN")),
-        ("notify/SLACK_BOT_TOKEN", ("notify", "SLACK_BOT_TOKEN")),
+        ("WANDB_API_KEY", ["training"]),
+        ("TRAINYARD_RUNNERS_TOKEN", ["watch"]),
+        ("watch/SLACK_BOT_TOKEN", ["watch"]),
+        ("notify/SLACK_BOT_TOKEN", ["notify"]),
+        ("SLACK_BOT_TOKEN", ["training", "notify"]),
+        ("SLACK_WEBHOOK_URL", ["training", "notify"]),
     ],
 )
-def test_a_secret_goes_to_its_environment(text: str, place: tuple[str, str]) -> None:
-    assert variables.parse_secret(text) == place
+def test_a_secret_goes_to_the_environments_that_read_it(text: str, places: list[str]) -> None:
+    assert variables.parse_secret(text) == tuple((place, text.rpartition("/")[2]) for place in places)
