@@ -112,5 +112,5 @@ def read_end(text: str, segment: "Segment") -> "tuple[SegmentEnd, str, str]":
             segment, code, step, stored=end["stored"] == "true" and bool(manifest), is_outage=is_outage
         )
         return ended, str(end["thread"]), "" if is_outage else manifest
-    except (DamagedFileError, KeyError) as error:
+    except (DamagedFileError, KeyError, ValueError) as error:
         raise ConfigError(f"--end is not what the training job handed on ({error})") from None

@@ -40,9 +40,8 @@ TARGET = "where to train; default: as the repository is set up, and `here` outsi
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--config", default="", metavar="FILE", help="default: TRAINYARD_CONFIG, else the shipped one"
-    )
+    shipped = "default: TRAINYARD_CONFIG, else the shipped one"
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=shipped)
     given = "GitHub's context `inputs`; the flags replace its values"
     parser.add_argument("--inputs", default="", metavar="JSON", help=given)
     parser.add_argument(

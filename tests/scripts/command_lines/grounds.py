@@ -28,6 +28,8 @@ data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 """
 SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
 PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
+END = {"exit_code": "75", "step": "8", "stored": "true", "outage": "false", "thread": ""}
+END["manifest"] = "manifests/run-1-manifest.json"
 SHEET = {
     "recipe": "verl",
     "command": ["true"],
@@ -83,6 +85,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "context": lambda grounds: str(grounds.path / "context"),
     "dockerfile": lambda grounds: str(grounds.path / "context" / "Dockerfile"),
     "dist": lambda grounds: str(grounds.path / "dist"),
+    "end": lambda _: json.dumps(END),
     "environment": lambda _: "training",
     "exit_code": lambda _: "75",
     "files": lambda grounds: str(grounds.path / "config.yaml"),
@@ -132,7 +135,7 @@ BESIDE = {
     "check_release": ("root",),
     "build_image": ("context",),
     "build_release": ("root",),
-    "continue_lineage": ("step", "stored", "manifest"),
+    "continue_lineage": ("plan", "end"),
     "draw_pictures": ("to", "runs"),
     "manage_cluster": ("kubeconfig",),
     "deploy_training_job": ("kubeconfig",),
