@@ -52,7 +52,7 @@ def take(folder: Path, pythons: Mapping[str, str], *, headers: str = "", named: 
             f"import sys, sysconfig; sys.version_info = ({major}, {minor}, 0, 'final', 0); "
             f"sys._base_executable = {str(path)!r}; sysconfig.get_path = lambda *_: {str(include) + '.d'!r}"
         )
-        path.write_text(f"""#!/bin/sh\nexec {sys.executable} -I -S -c "{change}\n$2"\n""")
+        path.write_text(f"""#!/bin/sh\nexec "{sys.executable}" -I -S -c "{change}\n$2"\n""")
         path.chmod(0o755)
         if name in headers.split():
             Path(f"{include}.d").mkdir(parents=True)

@@ -418,9 +418,9 @@ def test_the_annotations_of_a_called_workflow_are_found(
     program: Program, slack: FakeSlack, serve_github: Callable[..., str]
 ) -> None:
     needs = {
-        "preflight": {"result": "success"},
         "plan": {"result": "success"},
-        "submit": {"result": "cancelled"},
+        "send": {"result": "cancelled"},
+        "watch": {"result": "skipped"},
     }
     answer = noted("The run was canceled by @anna.", name="Train on EKS / Send the job")
     where = {"GITHUB_API_URL": serve_github(answer), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}

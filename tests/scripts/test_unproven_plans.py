@@ -217,6 +217,7 @@ def test_a_plan_warns_only_of_what_trains(
         "TRAINYARD_EKS_NODES": "2",
         "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
         "TRAINYARD_STORE": STORE,
+        "TRAINYARD_SCHEDULE": "true",
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -220,7 +220,9 @@ def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.Captur
         assert f"--universal --python-version {python} --generate-hashes" in line
 
 
-FAKE_UV = """#!{python}
+FAKE_UV = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+'''
 import json, pathlib, re, sys
 words = sys.argv[1:]
 if words == ["--version"]:

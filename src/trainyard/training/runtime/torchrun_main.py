@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainyard.errors import ExitCode
@@ -38,6 +39,7 @@ def main() -> int:
     gc.enable()
     logger.addFilter(_is_news)
     launcher.LocalElasticAgent = node_agent()  # type: ignore[attr-defined]
+    _let_workers_end_meanwhile()
     try:
         torchrun()
     except ChildFailedError as error:
@@ -56,6 +58,21 @@ def main() -> int:
     except SignalException:
         return ExitCode.NO
     return ExitCode.DONE
+
+
+def _let_workers_end_meanwhile() -> None:
+    """Let torchrun kill a worker that has ended since it looked; it would end with a traceback."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
+        SubprocessHandler,
+    )
+
+    close = SubprocessHandler.close
+
+    def close_if_there(self: SubprocessHandler, death_sig: signal.Signals | None = None) -> None:
+        with suppress(ProcessLookupError):
+            close(self, death_sig)
+
+    SubprocessHandler.close = close_if_there  # type: ignore[method-assign]
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -105,7 +105,7 @@ def test_two_ranks_of_the_trainer_are_resumable_as_two(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"{TRAINER}\ntrain({str(tmp_path / 'out')!r}, ddp_backend='gloo')\n")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     for world, answer in ((None, True), (2, True), (1, False), (4, False)):
         one = newest(tmp_path, "out/checkpoint-*", world)
