@@ -110,10 +110,7 @@ def judge(job: str, program: Program, nodes: Nodes) -> None:
     world = program.processes * program.nodes
     assert run["hardware"] == {"world_size": world, "local_world_size": program.processes}
     rows = [json.loads(line) for line in (nodes.folder / job / "metrics.jsonl").read_text().splitlines()]
-    steps = [row["step"] for row in rows]
-    if program.script is LIGHTNING:  # its logger counts from 0
-        steps = [step + 1 for step in steps]
-    assert steps == list(range(1, program.steps + 1))
+    assert [row["step"] for row in rows] == list(range(1, program.steps + 1))
     proof = nodes.prove(job)
     assert proof["proven"] is True, proof
 

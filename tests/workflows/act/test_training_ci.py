@@ -469,7 +469,7 @@ def test_a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifac
 PROGRAM = """\
 recipe: command
 program:
-  command: [python3, configs/trainer.py, {words}]
+  command: [.venv/bin/python, configs/trainer.py, {words}]
   data: [configs/program.yaml]
   lock: requirements-core.txt
   checkpoints: out/checkpoint-*
