@@ -486,7 +486,7 @@ EVERY_TRAINER = pytest.mark.skipif(
         (TRAINER, '--steps, "6", --pause, "0"'),
         pytest.param(TRAINERS / "hugging_face.py", '--max_steps, "6"', marks=EVERY_TRAINER),
         pytest.param(TRAINERS / "hugging_face.py", '--trl, --max_steps, "6"', marks=EVERY_TRAINER),
-        pytest.param(TRAINERS / "lightning_loop.py", '--max_steps, "6"', marks=EVERY_TRAINER),
+        pytest.param(TRAINERS / "lightning_loop.py", '--max_steps, "8"', marks=EVERY_TRAINER),
     ],
     ids=["plain", "transformers", "trl", "lightning"],
 )
