@@ -172,7 +172,7 @@ class NetworkVerdict:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the machines of the job have, as far as it is known."""
+    """The facts about the machines of the job that decide what its logs should show."""
 
     efa: int | None = None
     """EFA interfaces per machine; None if the instance type is not known."""
@@ -186,7 +186,7 @@ class Expectation:
 
 @dataclass
 class _Process:
-    """What one process, with one GPU, logged."""
+    """The facts in the log of one process, which has one GPU."""
 
     channels: Counter[str] = field(default_factory=Counter)
     """Channels to other machines by network, lower case; `efa+`, `efa-` and `efa?` for EFA with, without and
