@@ -112,7 +112,7 @@ def read_json(environment: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
         return dict(parse_json_object(text, name))
     except DamagedFileError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def set_step_environment(name: str, plan: Json) -> None:

@@ -121,7 +121,7 @@ def open_jobs(api: "GitHub", *, now: float) -> Iterator[ClusterJob]:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """What a run of `deploy_eks.yml` knows at its end."""
+    """The facts about a run of `deploy_eks.yml` that its report is made from."""
 
     event: str
     """succeeded, stopped or failed; `running` where the job was sent and its end is not known."""

@@ -66,7 +66,7 @@ def compare_versions(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tup
 
 
 def lock_changes(old: tuple[Pin, ...], new: tuple[Pin, ...]) -> tuple[str, ...]:
-    """What a new lock changes, one package a line: `torch 2.13.0 → 2.14.0`, `pip 26.0 is new`."""
+    """Return the changes of a new lock, one package a line: `torch 2.13.0 → 2.14.0`, `pip 26.0 is new`."""
     before, after = _versions(old), _versions(new)
     changes = []
     for name in sorted(before.keys() | after.keys()):
