@@ -75,8 +75,9 @@ def train(
     os.environ["TRAINYARD_EVENTS"] = str(folder / "events.jsonl")
     folder.mkdir(parents=True, exist_ok=True)
     lightning.seed_everything(0)
+    timer = threading.Timer(seconds or 0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     if seconds is not None:
-        threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        timer.start()
         # SIGTERM may come before the callback handles it, or after the end.
         signal.signal(signal.SIGTERM, lambda *_: None)
     trainer = lightning.Trainer(
@@ -106,6 +107,10 @@ def train(
         )
     except SystemExit as error:
         exit_code = error.code
+    if seconds is not None:
+        # On a fast machine training ends first; the signal belongs to no later training.
+        timer.cancel()
+        timer.join()
     if world > 1:
         torch.distributed.barrier()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
