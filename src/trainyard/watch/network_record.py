@@ -1,0 +1,100 @@
+"""Record which network joined the machines of a run, and judge what is on record.
+
+    logs/nccl-*.log ──read_facts──> facts of some processes ──network_event──> events.jsonl, event `network`
+    events.jsonl    ──network_verdict_of──> the verdict, for whoever shows or proves it
+
+The event has the facts themselves, so that a proof judges them again. They outlive the logs: a segment that
+resumes overwrites these, and without a shared directory each machine has its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.run.record_models import validate_record
+from trainyard.run.untrusted_files import open_regular
+from trainyard.watch.network_verdict import (
+    Expectation,
+    Network,
+    NetworkFacts,
+    NetworkLog,
+    NetworkVerdict,
+    lines_of_network,
+    merge_facts,
+)
+
+EVENT = "network"
+_STARTS = ("started", "resumed")
+_UNREADABLE = NetworkVerdict(Network.UNKNOWN, ("the event of the network in events.jsonl cannot be read",))
+_LOG_FIX = "leave NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS unset, so that each process keeps its log"
+
+
+def read_facts(logs: Iterable[Path]) -> NetworkFacts:
+    """Return what the logs of some processes show; a log that is missing or unreadable shows nothing."""
+    log = NetworkLog()
+    for path in logs:
+        with suppress(OSError, DamagedFileError), open_regular(path) as file:
+            log.read(lines_of_network(file))
+    return log.facts()
+
+
+def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[str, Any]:
+    """Return the fields of the event `network` for the facts of all processes of a job."""
+    facts = merge_facts(parts)
+    return {"facts": asdict(facts), "expected": asdict(expected), **facts.judge(expected).to_json()}
+
+
+def network_verdict_of(events: Iterable[Mapping[str, Any] | None]) -> NetworkVerdict | None:
+    """Return the verdict on the network of a run's newest segment, from its events; None if none is known."""
+    newest = None
+    for event in events:
+        kind = event.get("event") if event is not None else None
+        newest = event if kind == EVENT else None if kind in _STARTS else newest
+    return None if newest is None else judge_event(newest)
+
+
+def judge_event(event: Mapping[str, Any], **known: Any) -> NetworkVerdict:
+    """Return the verdict on the facts in an event `network`.
+
+    `known` has fields of the expectation that another record states; they count before those of the event.
+    """
+    try:
+        facts = validate_record(NetworkFacts, event.get("facts"))
+        return facts.judge(replace(expectation_of(event), **known))
+    except ValueError:
+        return _UNREADABLE
+
+
+def expectation_of(event: Mapping[str, Any]) -> Expectation:
+    """Return the expectation in an event `network`. Raises ValueError for anything else."""
+    return validate_record(Expectation, event.get("expected"))
+
+
+def network_shortfall(found: NetworkVerdict, expected: Expectation) -> tuple[str, str] | None:
+    """Return why several machines were not joined by the network that was asked for, and the fix; else None.
+
+    It is EFA with every channel shown, with GPUDirect where the type of the machines has it, or InfiniBand if
+    EFA was not asked for. TCP counts only if the configuration asked for it.
+    """
+    if found.verdict is Network.EFA_GPUDIRECT or (
+        found.verdict is Network.TCP and expected.requested == "tcp"
+    ):
+        return None
+    if found.verdict is Network.INFINIBAND and expected.requested != "efa":
+        return None
+    if found.verdict is Network.EFA_NO_GPUDIRECT and expected.rdma is not True:
+        if expected.instance_type:
+            return None
+        cause = "EFA without GPUDirect, on machines of a type that is not on record"
+        return (
+            cause,
+            "set TRAINYARD_INSTANCE_TYPE to it, because the type decides whether GPUDirect is missing",
+        )
+    if found.cause:
+        return f"{found.verdict.value}: {found.cause}", found.fix
+    if found.verdict is Network.TCP:
+        return "tcp: the machines were joined by TCP, which was not asked for", "set compute.network=tcp"
+    return f"{found.verdict.value}: {found.evidence[0]}", _LOG_FIX
