@@ -53,24 +53,21 @@ def network_verdict_of(events: Iterable[Mapping[str, Any] | None]) -> NetworkVer
     for event in events:
         kind = event.get("event") if event is not None else None
         newest = event if kind == EVENT else None if kind in _STARTS else newest
-    return None if newest is None else judge_event(newest)
+    return None if newest is None else judge_event(newest)[0]
 
 
-def judge_event(event: Mapping[str, Any], **known: Any) -> NetworkVerdict:
-    """Return the verdict on the facts in an event `network`.
+def judge_event(event: Mapping[str, Any], **known: Any) -> tuple[NetworkVerdict, tuple[str, str] | None]:
+    """Return the verdict on the facts in an event `network`, and its shortfall.
 
     `known` has fields of the expectation that another record states; they count before those of the event.
     """
     try:
         facts = validate_record(NetworkFacts, event.get("facts"))
-        return facts.judge(replace(expectation_of(event), **known))
+        expected = replace(validate_record(Expectation, event.get("expected")), **known)
+        found = facts.judge(expected)
     except ValueError:
-        return _UNREADABLE
-
-
-def expectation_of(event: Mapping[str, Any]) -> Expectation:
-    """Return the expectation in an event `network`. Raises ValueError for anything else."""
-    return validate_record(Expectation, event.get("expected"))
+        return _UNREADABLE, (_UNREADABLE.evidence[0], _LOG_FIX)
+    return found, network_shortfall(found, expected)
 
 
 def network_shortfall(found: NetworkVerdict, expected: Expectation) -> tuple[str, str] | None:
