@@ -7,13 +7,14 @@ The event has the facts themselves, so that a proof judges them again. They outl
 resumes overwrites these, and without a shared directory each machine has its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError
+from trainyard.plan.instances import instance_called
 from trainyard.run.record_models import validate_record
 from trainyard.run.untrusted_files import open_regular
 from trainyard.watch.network_verdict import (
@@ -25,6 +26,9 @@ from trainyard.watch.network_verdict import (
     lines_of_network,
     merge_facts,
 )
+
+if TYPE_CHECKING:
+    from trainyard.gateways.local_machine import NetworkDevices
 
 EVENT = "network"
 _STARTS = ("started", "resumed")
@@ -39,6 +43,76 @@ def read_facts(logs: Iterable[Path]) -> NetworkFacts:
         with suppress(OSError, DamagedFileError), open_regular(path) as file:
             log.read(lines_of_network(file))
     return log.facts()
+
+
+@dataclass(frozen=True)
+class NetworkWatch:
+    """Reads and judges the logs of a job for a program that cannot import this room."""
+
+    expected: Expectation
+
+    def read(self, logs: Iterable[Path]) -> NetworkFacts:
+        """Return what the logs of some processes show."""
+        return read_facts(logs)
+
+    def event(self, parts: Sequence[NetworkFacts]) -> dict[str, Any]:
+        """Return the fields of the event `network` for the facts of all processes."""
+        return network_event(parts, self.expected)
+
+    def fallback(self, event: Mapping[str, Any]) -> str | None:
+        """Return what happened in words if TCP is used where a faster network was expected; else None."""
+        if event["verdict"] != Network.TCP_FALLBACK:
+            return None
+        better = "InfiniBand" if self.expected.infiniband and not self.expected.efa else "EFA"
+        return f"NCCL opened sockets between machines that have {better}: {event['cause']}"
+
+
+class FollowedLogs:
+    """The logs of a job that another program trains, which are looked at from time to time."""
+
+    def __init__(self, watch: NetworkWatch, find: Callable[[], Iterable[Path]]) -> None:
+        self.watch, self._find = watch, find
+        self._seen: dict[Path, int] = {}
+        self._reported: dict[Path, int] = {}
+
+    def look(self, *, is_over: bool = False) -> dict[str, Any] | None:
+        """Return the event `network` of what is new: a fallback at once, else when the logs grow no more."""
+        sizes: dict[Path, int] = {}
+        for path in self._find():
+            with suppress(OSError):
+                sizes[path] = path.stat().st_size
+        is_settled, self._seen = is_over or sizes == self._seen, sizes
+        if sizes == self._reported:
+            return None
+        event = self.watch.event([self.watch.read(sizes)])
+        if not event["facts"]["processes"] or not (is_settled or self.watch.fallback(event)):
+            return None
+        self._reported = sizes
+        return event
+
+
+def expectation_here(
+    requested: str, devices: "NetworkDevices", environment: Mapping[str, str], **known: Any
+) -> Expectation:
+    """Return what the logs of a job on machines like this one should show.
+
+    A pod has the type of its node and the EFA interfaces that it was given in its environment. Elsewhere the
+    machine states its type. RDMA types count as having their EFA also where no device is seen, because users
+    pay for it.
+    """
+    instance = instance_called(environment.get("TRAINYARD_INSTANCE_TYPE") or devices.machine_type)
+    given = environment.get("TRAINYARD_EFA_INTERFACES", "")
+    efa = int(given) if given.isdecimal() else devices.efa or None
+    if efa is None and instance is not None:
+        efa = instance.efa if instance.rdma else 0
+    return Expectation(
+        requested=requested,
+        efa=efa,
+        rdma=None if instance is None else instance.rdma,
+        instance_type="" if instance is None else instance.name,
+        infiniband=devices.has_infiniband,
+        **known,
+    )
 
 
 def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[str, Any]:
