@@ -256,6 +256,11 @@ def request_factory(
     origin = collect_provenance(
         code, lock=REPOSITORY_ROOT / "requirements-training.txt", config_file=args.config
     )
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    expected = expectation_here(
+        config.compute.network, network_devices(), os.environ, nodes=-(-world // here), processes=world
+    )
     return lambda data: Request(
         config=config,
         directory=directory,
@@ -269,12 +274,5 @@ def request_factory(
         profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,
         leave=lambda code: handler.end_at_once(lambda: report_exit_code(code)),
-        network=NetworkWatch(
-            expectation_here(
-                config.compute.network,
-                network_devices(),
-                os.environ,
-                processes=int(os.environ.get("WORLD_SIZE", "1")),
-            )
-        ),
+        network=NetworkWatch(expected),
     )
