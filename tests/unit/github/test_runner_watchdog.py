@@ -214,7 +214,7 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
 
 @pytest.mark.parametrize("can_tag", [True, False])
 @pytest.mark.parametrize("file", ["same", "newer", ""], ids=["same", "newer", "deleted"])
-def test_a_dead_run_is_resumed_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file(
+def test_a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do(
     file: str, can_tag: bool
 ) -> None:
     github = dead_run()
