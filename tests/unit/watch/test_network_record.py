@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 
 from trainyard.gateways.local_machine import network_devices
-from trainyard.watch.network_record import expectation_here, read_facts
+from trainyard.watch.network_record import FollowedLogs, NetworkWatch, expectation_here, read_facts
 from trainyard.watch.network_verdict import NetworkFacts
 
 IB = "infiniband/mlx5_0"
@@ -47,3 +48,31 @@ def test_only_a_network_that_the_machine_certainly_has_is_expected(
 
 def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
     assert read_facts([tmp_path, tmp_path / "none.log"]) == NetworkFacts()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", ["direct", "sockets"])
+def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
+    version: str, case: str, tmp_path: Path
+) -> None:
+    form = VERSIONS[version]
+    followed = FollowedLogs(NetworkWatch(P5), lambda: tmp_path.glob("*.log"))
+    assert followed.look() is None
+    lines = [process(form, cases(form)[case], rank, 2) for rank in range(2)]
+    verdicts: list[str | None] = []
+    for count in range(1, len(lines[0]) + 1):
+        for rank in range(2):
+            (tmp_path / f"{rank}.log").write_text("".join(lines[rank][:count]))
+        event = followed.look()
+        verdicts.append(event and str(event["verdict"]))
+    first_channel = next(n for n, line in enumerate(lines[0]) if " via " in line)
+    seen = [None] * first_channel + ["tcp-fallback" if case == "sockets" else None]
+    assert verdicts[: first_channel + 1] == seen
+    settled = followed.look()
+    assert (settled is not None) is (case == "direct")
+    assert settled is None or settled["verdict"] == "efa-gpudirect"
+    assert followed.look() is None
+    (tmp_path / "2.log").write_text("a line of nobody\n")
+    changed = followed.look(is_over=True)
+    assert changed is not None, "at the end, everything new is reported"
+    assert changed["facts"]["processes"] == 2
