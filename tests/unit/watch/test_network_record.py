@@ -64,7 +64,7 @@ def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
         for rank in range(2):
             (tmp_path / f"{rank}.log").write_text("".join(lines[rank][:count]))
         event = followed.look()
-        verdicts.append(event and str(event["verdict"]))
+        verdicts.append(None if event is None else event["verdict"])
     first_channel = next(n for n, line in enumerate(lines[0]) if " via " in line)
     seen = [None] * first_channel + ["tcp-fallback" if case == "sockets" else None]
     assert verdicts[: first_channel + 1] == seen
