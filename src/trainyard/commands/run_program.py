@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
-    from trainyard.watch.network_record import FollowedLogs
+    from trainyard.watch.network_record import NetworkFollower
 
 LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
@@ -284,7 +284,7 @@ class ProgramRun:
             with self._lock:
                 self.keep(metrics.take(text), rows)
 
-        network = self.followed_network()
+        network = self.network_follower()
 
         def poll() -> str | None:
             with self._lock:
@@ -374,13 +374,13 @@ class ProgramRun:
         node = socket.gethostname() if self.node.rank is None else self.node.rank
         return f"nccl-node-{node}-{end}"
 
-    def followed_network(self) -> "FollowedLogs | None":
-        """Remove this node's logs of NCCL of earlier attempts, and follow the new ones; None for one machine.
+    def network_follower(self) -> "NetworkFollower | None":
+        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones, None for one node.
 
         The first node reads the logs of all nodes, because they share the run directory.
         """
         from trainyard.gateways.local_machine import network_devices
-        from trainyard.watch.network_record import FollowedLogs, NetworkWatch, expectation_here
+        from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
 
         if self.node.nodes == 1:
             return None
@@ -397,10 +397,10 @@ class ProgramRun:
             processes=self.node.nodes * self.processes,
         )
         pattern = "nccl-node-*.log" if self.is_first else self._network_logs("*.log")
-        return FollowedLogs(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
+        return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
 
     def check_network(
-        self, network: "FollowedLogs | None", step: int, *, is_over: bool = False
+        self, network: "NetworkFollower | None", step: int, *, is_over: bool = False
     ) -> str | None:
         """Record which network joins the machines; return a reason to stop the program, if there is one."""
         from trainyard.run.records import append_event

@@ -107,7 +107,7 @@ def _finding(segment: RecordedFacts, starts: Sequence[_Start], requested: object
     if here:
         known["nodes"] = -(-size // here)
     evidence = ""
-    for event in (event for start in starts for event in _deciding(start)):
+    for event in (event for start in starts for event in _decisive_events(start)):
         found, shortfall = judge_event(event, **known)
         if shortfall is not None:
             return NetworkFinding(shortfall[0], holds=False, fix=shortfall[1])
@@ -115,7 +115,7 @@ def _finding(segment: RecordedFacts, starts: Sequence[_Start], requested: object
     return NetworkFinding(evidence)
 
 
-def _deciding(start: _Start) -> Iterator[RecordedFacts]:
+def _decisive_events(start: _Start) -> Iterator[RecordedFacts]:
     """Yield the newest event of a start, and every one before it that shows sockets."""
     *before, newest = start.events
     sockets = (Network.TCP, Network.TCP_FALLBACK)

@@ -67,8 +67,8 @@ class NetworkWatch:
         return f"NCCL opened sockets between machines that have {better}: {event['cause']}"
 
 
-class FollowedLogs:
-    """The logs of a job that another program trains, which are looked at from time to time."""
+class NetworkFollower:
+    """Looks from time to time at the logs of a job that another program trains."""
 
     def __init__(self, watch: NetworkWatch, find: Callable[[], Iterable[Path]]) -> None:
         self.watch, self._find = watch, find

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 
 from trainyard.gateways.local_machine import network_devices
-from trainyard.watch.network_record import FollowedLogs, NetworkWatch, expectation_here, read_facts
+from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here, read_facts
 from trainyard.watch.network_verdict import NetworkFacts
 
 IB = "infiniband/mlx5_0"
@@ -56,23 +56,23 @@ def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
     version: str, case: str, tmp_path: Path
 ) -> None:
     form = VERSIONS[version]
-    followed = FollowedLogs(NetworkWatch(P5), lambda: tmp_path.glob("*.log"))
-    assert followed.look() is None
+    follower = NetworkFollower(NetworkWatch(P5), lambda: tmp_path.glob("*.log"))
+    assert follower.look() is None
     lines = [process(form, cases(form)[case], rank, 2) for rank in range(2)]
     verdicts: list[str | None] = []
     for count in range(1, len(lines[0]) + 1):
         for rank in range(2):
             (tmp_path / f"{rank}.log").write_text("".join(lines[rank][:count]))
-        event = followed.look()
+        event = follower.look()
         verdicts.append(None if event is None else event["verdict"])
     first_channel = next(n for n, line in enumerate(lines[0]) if " via " in line)
     seen = [None] * first_channel + ["tcp-fallback" if case == "sockets" else None]
     assert verdicts[: first_channel + 1] == seen
-    settled = followed.look()
+    settled = follower.look()
     assert (settled is not None) is (case == "direct")
     assert settled is None or settled["verdict"] == "efa-gpudirect"
-    assert followed.look() is None
+    assert follower.look() is None
     (tmp_path / "2.log").write_text("a line of nobody\n")
-    changed = followed.look(is_over=True)
+    changed = follower.look(is_over=True)
     assert changed is not None, "at the end, everything new is reported"
     assert changed["facts"]["processes"] == 2
