@@ -375,9 +375,9 @@ class ProgramRun:
         return f"nccl-node-{node}-{end}"
 
     def network_follower(self) -> "NetworkFollower | None":
-        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones, None for one node.
+        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
 
-        The first node reads the logs of all nodes, because they share the run directory.
+        The first node reads the logs of all nodes, because they share the run directory. None for one node.
         """
         from trainyard.gateways.local_machine import network_devices
         from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
