@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
@@ -13,6 +13,7 @@ from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects
 from trainyard.jobs.state.reading import Reading
 from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.log_explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
@@ -74,12 +75,14 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
     evidence = [suspect.evidence]
     by_lines = explain_lines(suspect.lines, suspect.exit_code)
     asked_to_end = suspect.exit_code == _SIGTERM and not suspect.pod.disruption
-    if by_lines is not None and (failure_class in _OPEN or asked_to_end):
+    if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
+        by_lines = by_lines if by_lines.klass == failure_class else None
+    elif by_lines is not None:
         failure_class, retries = by_lines.klass, by_lines.retryable
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
-    return JobFailure(
+    failure = JobFailure(
         failure_class=failure_class,
         evidence=(*evidence, reading.reason),
         heals=retries,
@@ -90,6 +93,11 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
         lines=suspect.lines[-LAST_LINES:],
         lost_another=suspect.lost_another,
     )
+    return _with_advice(failure, by_lines)
+
+
+def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailure:
+    return failure if found is None else replace(failure, cause=found.cause, who=found.who, fix=found.fix)
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
@@ -103,13 +111,14 @@ def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
         return JobFailure(FailureClass.NOT_PROVEN, message, exit_code=code, lines=reading.lines[-LAST_LINES:])
     by_lines = explain_lines(reading.lines, code)
     default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
-    return JobFailure(
+    failure = JobFailure(
         by_lines.klass if by_lines is not None else default,
         (reading.reason,),
         exit_code=code,
         lines=reading.lines[-LAST_LINES:],
         heals=by_lines.retryable if by_lines is not None else None,
     )
+    return _with_advice(failure, by_lines)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ class JobFailure:
     """Whether a retry can heal it, if that differs from its class."""
     lost_another: bool = False
     """The pod only lost another one, which has the cause and has not said it."""
+    cause: str = ""
+    """The cause, who must act, and the fix, if lines of its log show them."""
+    who: str = ""
+    fix: str = ""
 
     @property
     def retryable(self) -> bool:
@@ -53,6 +57,9 @@ class JobFailure:
     def record(self) -> dict[str, Any]:
         return {
             "class": self.failure_class.value,
+            "cause": self.cause or None,
+            "who": self.who or None,
+            "fix": self.fix or None,
             "rank": self.rank,
             "exit_code": self.exit_code,
             "evidence": list(self.evidence),

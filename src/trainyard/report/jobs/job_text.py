@@ -119,6 +119,8 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "class", failure["class"]
         for number, text in enumerate(failure["evidence"]):
             yield "" if number else "why", text
+        if failure.get("fix"):
+            yield "fix", f"{failure['who']}: {failure['fix']}" if failure["who"] else failure["fix"]
         if place := failure_place(failure):
             yield "first", ", ".join(place)
     else:
