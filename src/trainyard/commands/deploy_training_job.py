@@ -139,7 +139,11 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
     seen = job_request(args, config).with_cluster_facts(
-        kind=found.kind, namespace=place, image=found.image, room=found.room
+        kind=found.kind,
+        namespace=place,
+        image=found.image,
+        room=found.room,
+        shared_claim=found.shared_claim,
     )
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""

@@ -26,11 +26,11 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import COMPLETION_INDEX, JobKind, Manifests, completion_index
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL, make_labels
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
 from trainyard.jobs.job_object import job_object, part_object
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
 from trainyard.jobs.name_problems import LABEL, quote_name
-from trainyard.jobs.pod_template import container_security, pod_template
+from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
@@ -180,10 +180,15 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "containers": [container],
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        "securityContext": {k: v for k, v in template["spec"]["securityContext"].items() if k != "fsGroup"},
+        "securityContext": {
+            key: value
+            for key, value in template["spec"]["securityContext"].items()
+            if not key.startswith("fsGroup")
+        },
         "tolerations": template["spec"]["tolerations"],
     }
-    return {"metadata": {"labels": make_labels(plan.name, plan.kind)}, "spec": spec}
+    metadata = {"labels": template["metadata"]["labels"], "annotations": dict(NOT_DISRUPTED)}
+    return {"metadata": metadata, "spec": spec}
 
 
 def read_status(observed: Observed) -> Reading:
