@@ -156,7 +156,9 @@ def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobSt
 
 def _not_running(observed: Observed, past: History, reading: Reading) -> State:
     live = [pod for pod in observed.pods if pod.live and not pod.deleting]
-    broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in _trainers(observed))
+    broken = any(
+        pod.phase == "Failed" or pod.restarts or pod.deleting or pod.silent for pod in _trainers(observed)
+    )
     if past.ran or broken or past.restarts(reading.wanted) or reading.phase is Phase.RESTARTING:
         return State.RESTARTING
     if any(pod.unschedulable for pod in live) or not any(pod.node for pod in observed.pods):
@@ -208,9 +210,10 @@ def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None
 
 
 def _progress(reading: Reading, counts: PodCounts) -> str:
-    if not counts.present:
+    busy = counts.running + counts.succeeded
+    if busy >= (counts.wanted or counts.present):
         return reading.reason
-    return f"{counts.running + counts.succeeded} of {counts.wanted or counts.present} pods run"
+    return f"{busy} of {counts.wanted or counts.present} pods run"
 
 
 def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
