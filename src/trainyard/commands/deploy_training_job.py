@@ -324,6 +324,8 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
         state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
+        if state.failure is not None and state.failure.fix:
+            output.announce("fix", state.failure.fix, copied=True)
     else:
         what = "retry" if args.auto_retry else "status"
         words = ("manage_training_job.py", what, plan.name)

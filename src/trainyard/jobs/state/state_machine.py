@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
-from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
+from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
@@ -222,8 +222,9 @@ def _cancelled_state(observed: Observed, past: History, reading: Reading, why: s
 
 
 def _failed_state(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
-    reason = failure.evidence[0]
-    return replace(_base(observed, past, reading, state=State.FAILED, reason=reason), failure=failure)
+    fix = failure.fix or find_fix(failure.failure_class, failure.evidence)
+    state = _base(observed, past, reading, state=State.FAILED, reason=failure.evidence[0])
+    return replace(state, failure=replace(failure, fix=fix))
 
 
 def _base(
@@ -237,6 +238,8 @@ def _base(
 ) -> JobState:
     wanted = reading.wanted if reading is not None else None
     counts = _counts(observed, reading) if reading is not None else PodCounts(None, len(observed.pods))
+    if waiting is not None:
+        waiting = replace(waiting, fix=find_fix(waiting.failure_class, [waiting.evidence]))
     notes = annotations_of(observed.job or {})
     ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
     counted = reading.restarts if reading is not None else 0
