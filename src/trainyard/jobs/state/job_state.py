@@ -78,9 +78,14 @@ class Waiting:
     evidence: str
     node: str = ""
     """The node of the waiting pod, if the node is the reason."""
+    fix: str = ""
 
     def record(self) -> dict[str, Any]:
-        return {"class": self.failure_class.value, "evidence": self.evidence}
+        return {
+            "class": self.failure_class.value,
+            "evidence": self.evidence,
+            "fix": self.fix or None,
+        }
 
 
 @dataclass(frozen=True)

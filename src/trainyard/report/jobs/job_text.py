@@ -127,6 +127,8 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "why", data["reason"]
     if waiting:
         yield "waits for", f"{waiting['class']}"
+        if waiting.get("fix"):
+            yield "fix", waiting["fix"]
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
         restarts = f"{data['restarts']} by the operator or its nodes"
