@@ -214,9 +214,7 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
 
 @pytest.mark.parametrize("can_tag", [True, False])
 @pytest.mark.parametrize("file", ["same", "newer", ""], ids=["same", "newer", "deleted"])
-def test_a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do(
-    file: str, can_tag: bool
-) -> None:
+def test_a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do(file: str, can_tag: bool) -> None:
     github = dead_run()
     github.can_tag, github.files = can_tag, {FIRST.commit: "same"} | ({"main": file} if file else {})
     found = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
