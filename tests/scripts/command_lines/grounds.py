@@ -123,6 +123,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "sign_off": lambda grounds: str(grounds.new()),
     "step": lambda _: "8",
     "store": lambda grounds: grounds.store,
+    "shell": lambda _: "bash",
     "stored": lambda _: "true",
     "tag": lambda _: "v0.1.0",
     "watch": lambda _: "1",
