@@ -52,21 +52,11 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.machine.checklist import (
-    CheckItem,
-    CheckState,
-    checklist_rows,
-    conclusion,
-    is_ready,
-    items_of_cluster,
-    items_of_findings,
-    items_of_setup,
-    sign_off_page,
-)
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.store_probe import StoreAnswer
+    from trainyard.machine.checklist import CheckItem
     from trainyard.machine.readiness import Answers
 
 # 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small
@@ -141,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_all(args: argparse.Namespace) -> int:
     """Print the checklist, and write the page to sign; return 1 if an item failed."""
     from trainyard.gateways.github import append_summary
+    from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
     from trainyard.run.atomic_files import write_bytes_atomically
 
     config = args.config or default_config()
@@ -311,8 +302,10 @@ class Checklist:
     dry_run: bool = False
 
 
-def collect_items(wanted: Checklist) -> list[CheckItem]:
+def collect_items(wanted: Checklist) -> "list[CheckItem]":
     """Return the items of all areas, in the order in which a person would repair them."""
+    from trainyard.machine.checklist import items_of_findings, items_of_setup
+
     given = [f"--set={change}" for change in wanted.overrides]
     config = ["--config", str(wanted.config), *given]
     store = ["--store", wanted.store] if wanted.store else []
@@ -331,10 +324,11 @@ def collect_items(wanted: Checklist) -> list[CheckItem]:
 
 
 def ask(
-    area: str, words: Sequence[str], read: Callable[[str, Mapping[str, Any]], list[CheckItem]]
-) -> list[CheckItem]:
+    area: str, words: Sequence[str], read: "Callable[[str, Mapping[str, Any]], list[CheckItem]]"
+) -> "list[CheckItem]":
     """Return the items that a command's JSON holds, or one that says why it gave none."""
     from trainyard.gateways.process import run_program
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     # As little of a job as possible: only the checklist writes summaries and outputs.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_STEP_")}
@@ -356,8 +350,9 @@ def ask(
     return [CheckItem(area, area, state, said)]
 
 
-def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
+def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":
     from trainyard.config.load import load_config
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     area, place = "configuration", os.path.relpath(wanted.config)
     try:
@@ -368,10 +363,11 @@ def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
         yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
 
 
-def code_items(folder: Path) -> Iterator[CheckItem]:
+def code_items(folder: Path) -> "Iterator[CheckItem]":
     """Yield whether the commit is on record, the tree clean, and the commit pushed."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.process import run_git
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     facts = git_facts(folder)
     if not facts:
@@ -395,11 +391,12 @@ def code_items(folder: Path) -> Iterator[CheckItem]:
         yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
 
 
-def workflow_items(folder: Path) -> Iterator[CheckItem]:
+def workflow_items(folder: Path) -> "Iterator[CheckItem]":
     """Yield whether GitHub can read the workflows: by actionlint where it is installed, else as YAML."""
     import yaml
 
     from trainyard.gateways.process import run_program
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
     if not files:
@@ -431,8 +428,10 @@ def workflow_items(folder: Path) -> Iterator[CheckItem]:
         )
 
 
-def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> Sequence[CheckItem]:
+def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Sequence[CheckItem]":
     """Return whether the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, is ready."""
+    from trainyard.machine.checklist import CheckItem, CheckState, items_of_cluster
+
     name = environment.get("TRAINYARD_EKS_CLUSTER")
     if not name and not environment.get("KUBECONFIG"):
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
@@ -441,9 +440,10 @@ def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> Sequ
     return ask("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
 
 
-def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
+def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
     """Yield whether the repository of ECR exists and gives a login."""
     from trainyard.gateways.images.ecr import EcrRepository
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
     if not name:
@@ -458,10 +458,11 @@ def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
     yield within_limit("image", "ecr", look, fix=f"aws ecr create-repository --repository-name {name}")
 
 
-def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
+def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
     """Yield whether W&B knows the API key, if the configuration asks for W&B."""
     from trainyard.config.load import load_config
     from trainyard.gateways.wandb_account import api_key, owner_of
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     try:
         is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
@@ -479,9 +480,10 @@ def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
         yield within_limit("w&b", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
 
 
-def slack_item(environment: Mapping[str, str]) -> CheckItem:
+def slack_item(environment: Mapping[str, str]) -> "CheckItem":
     """Return whether Slack knows the bot token; a webhook can be checked by a message only."""
     from trainyard.gateways.slack import owner_of_token
+    from trainyard.machine.checklist import CheckItem, CheckState
 
     if token := environment.get("SLACK_BOT_TOKEN"):
         return within_limit(
@@ -497,8 +499,10 @@ def slack_item(environment: Mapping[str, str]) -> CheckItem:
     return CheckItem("slack", "token", CheckState.UNUSED, text)
 
 
-def within_limit(area: str, name: str, look: Callable[[], str], *, fix: str) -> CheckItem:
+def within_limit(area: str, name: str, look: Callable[[], str], *, fix: str) -> "CheckItem":
     """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
+    from trainyard.machine.checklist import CheckItem, CheckState
+
     try:
         return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, look))
     except (ServiceTroubleError, WaitTimeoutError) as error:
