@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{written} of {len(rows)} {'would be written; nothing was changed' if args.dry_run else 'written'}"
     )
     if kept:
-        text += f"; {kept} differ and were kept: compare them, or write over them with --replace"
+        text += f"; {kept} kept because of differences: compare, or write over with --replace"
     output.announce("skills", text, "failed" if kept else "ok")
     return ExitCode.NO if kept else ExitCode.DONE
 
