@@ -164,6 +164,8 @@ class ComputeConfig(Section):
     """Use deterministic kernels only, so that a resumed run is bitwise the same."""
     network: Literal["auto", "efa", "tcp"] = "auto"
     """Network between machines: efa, tcp, or auto, which uses EFA where the instance type has it."""
+    on_fallback: Literal["stop", "warn"] = "stop"
+    """What to do if NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null uses one per core. Another count may round differently."""
 

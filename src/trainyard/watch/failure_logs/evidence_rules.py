@@ -180,6 +180,10 @@ RULES = (
         r"Error: network .+ not found\.|Failed to initialize any NET plugin",
     ),
     *_cause(
+        FailureClass.TCP_FALLBACK,
+        r"NCCL opened sockets between machines that have (?:EFA|InfiniBand)\b",
+    ),
+    *_cause(
         FailureClass.USER_CODE,
         r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
         rf"{_XID}{_APPLICATION_XIDS}",
