@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def render(form: Format) -> str:
         if args.compare:
-            return comparison_report(*(dashboard.facts for dashboard in dashboards))
+            return comparison_report([dashboard.facts for dashboard in dashboards])
         return render_dashboards(dashboards, form)
 
     if args.write:
