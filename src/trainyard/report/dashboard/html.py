@@ -2,8 +2,8 @@
 
     verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
 
-Several runs share the charts, and have a table of their figures and of their differing settings. The templates
-in `page/` escape all text that comes from a run. A section without known facts is left out.
+Several runs share the charts, and have a table of their figures and of their differing settings. The
+templates in `page/` escape all text that comes from a run. A section without known facts is left out.
 """
 
 import base64
@@ -34,6 +34,8 @@ from trainyard.report.facts.run_facts import RunFacts
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from trainyard.artifacts.inventory import ListedRun
+
 PAGE = Path(__file__).with_name("page")
 SCRIPTS = ("uPlot.iife.min.js", "report.js")
 
@@ -56,9 +58,9 @@ def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = Non
     )
 
 
-def html_index(store: str, runs: Sequence[Mapping[str, Any]], pages: Mapping[int, str]) -> str:
-    """The page of all `runs` of a store; `pages` are the addresses of their reports by run number."""
-    return _render("index.html.j2", store=store, runs=runs, pages=pages)
+def html_index(store: str, runs: "Sequence[ListedRun]", *, now: float) -> str:
+    """The page of all `runs` of a store, newest first, as they are at `now` (Unix seconds)."""
+    return _render("index.html.j2", store=store, runs=sorted(runs, key=lambda run: -run.run_number), now=now)
 
 
 def _render(template: str, **values: Any) -> str:
