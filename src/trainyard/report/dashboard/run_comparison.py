@@ -61,10 +61,11 @@ class Comparison:
 
 
 def run_labels(runs: Sequence[RunFacts]) -> list[str]:
-    """A label for each run: `run 812`, or its id or its folder where the numbers are the same."""
+    """A label for each run: `run 812`, or its id or its folder where these are the same."""
     choices = (
         [run.title for run in runs],
         [run.name for run in runs],
+        [run.directory.name for run in runs],
         [str(run.directory) for run in runs],
     )
     return next((labels for labels in choices if len({*labels}) == len(runs)), choices[0])

@@ -6,7 +6,6 @@ Columns are packed numbers, so that a million rows fit in memory. Other modules 
 import math
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,9 @@ CURVES = (
     *("gpu_memory_bytes", "gpu_utilization_percent", "gpu_temperature_celsius"),
     *(f"{part}_seconds" for part in STEP_PARTS),
 )
+
+_LARGEST = 1e100
+"""Larger numbers are no figures of a training; differences of them are no numbers."""
 
 
 def finite_or_none(value: object) -> float | None:
@@ -143,17 +145,23 @@ class MetricsHistory:
 
 
 def _numbers(values: list[Any]) -> "NDArray[np.float64]":
-    """The values as floats; NaN for what is no finite number."""
+    """The values as floats; NaN for what is no number that a chart can have."""
     import numpy as np
 
-    if set(map(type, values)) <= {float, int}:
-        with suppress(OverflowError):
-            found = np.array(array("d", values))
-            found[np.isinf(found)] = math.nan
-            return found
-    return np.array(
-        [math.nan if (known := finite_or_none(v)) is None else known for v in values], dtype=float
-    )
+    try:
+        is_plain = set(map(type, values)) <= {float, int}
+        found = np.array(array("d", values if is_plain else map(_float, values)))
+    except OverflowError:  # an integer larger than any float
+        found = np.array(array("d", map(_float, values)))
+    size = np.abs(found)
+    found[size > _LARGEST] = math.nan
+    found[size < 1 / _LARGEST] = 0.0
+    return found
+
+
+def _float(value: object) -> float:
+    known = finite_or_none(value)
+    return math.nan if known is None else known
 
 
 def read_history(path: Path) -> MetricsHistory:

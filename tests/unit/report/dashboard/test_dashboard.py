@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
+from trainyard.report.facts.history import CURVES
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -194,6 +196,23 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
     json.dumps(dashboard.generate_json_report(), allow_nan=False)
     page = re.sub(r"<script>.*?</script>", "", dashboard.generate_html_report(), flags=re.DOTALL)
     assert "nan" not in page.lower().split("</style>")[1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_numbers_in_any_rows_give_every_report(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    names = (*CURVES, "time", "step")
+    values = (0, 1e308, -1e308, 5e-324, -1, 1e-300, 10**30, 0.1, None, "x", math.nan, math.inf, True, [], {})
+    rows = [{name: draw.choice(values) for name in names if draw.random() < 0.7} for _ in range(6 * seed + 1)]
+    if seed % 2:
+        rows = [row | {"step": number} for number, row in enumerate(rows)]
+    events = [
+        {name: draw.choice(values) for name in ("event", "time", "step", "x_seconds")} for _ in range(5)
+    ]
+    for file, content in (("metrics.jsonl", rows), ("events.jsonl", events)):
+        (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in content))
+    for form in Format:
+        assert render_dashboards([TrainingDashboard(tmp_path)], form)
 
 
 def test_json_has_the_figures_in_base_units_and_nothing_unknown(new_run: NewRun) -> None:
