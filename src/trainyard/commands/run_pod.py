@@ -3,10 +3,11 @@
     every node     train.py, or run_program.py with --program
     the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
 
-A job that succeeds is therefore proven; without a store it is only trained. For another program (--program)
-only the parts `trained` and `stored` of the proof must hold. A pod that starts again after the training was
-done does not train, because its peers have ended and it would wait for them. If the operator does not number
-the nodes, the pod whose name ends in -0 is the first one.
+A job that succeeds is therefore proven; without a store it is only trained. A run that is not stored or not
+proven is reported on too. For another program (--program) only the parts `trained` and `stored` of the proof
+must hold. A pod that starts again after the training was done does not train, because its peers have ended
+and it would wait for them. If the operator does not number the nodes, the pod whose name ends in -0 is the
+first one.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
 trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
@@ -149,17 +150,23 @@ def run(pod: Pod, *, apart: bool) -> int:
 
 
 def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
-    """Store, prove and report; a run that is stored and not proven has an exit code of its own."""
+    """Store, prove and report; a run that is stored and not proven has an exit code of its own.
+
+    A run whose storing or proof failed is reported on too, and the parts that do not hold are printed last:
+    Kubernetes keeps the last lines.
+    """
     from trainyard.jobs.pod_exit_codes import describe_not_proven
 
+    code, is_unproven = int(ExitCode.DONE), False
     for command in commands:
-        code = run_steps([command])
-        if code == ExitCode.NO and command == pod.prove():
-            output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
-            return ExitCode.NOT_PROVEN
-        if code != ExitCode.DONE:
-            return code
-    return ExitCode.DONE
+        if code == ExitCode.DONE or command == pod.report():
+            end = run_steps([command])
+            is_unproven = is_unproven or (end == ExitCode.NO and command == pod.prove())
+            code = code or end
+    if is_unproven:
+        output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
+        return ExitCode.NOT_PROVEN
+    return code
 
 
 def failing_parts(pod: Pod) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -748,5 +748,20 @@ class ProgramRun:
             problem=ended.problem,
             fallback=self._fallback,
             changed=() if self.is_exact else self.changed_inputs(),
+            failure=self.explain_failure(ended),
         )
         return finish(self.directory, end, seconds=seconds)
+
+    def explain_failure(self, ended: "ProgramExit") -> dict[str, str]:
+        """Return the cause that the program's output shows; empty if it ended in order or shows none."""
+        from trainyard.commands.explain_failure import read_log
+        from trainyard.watch.failure_logs.log_explanation import explain_logs
+
+        logs = sorted(self.directory.logs.glob("node-*.log"))
+        if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
+            return {}
+        found = explain_logs([replace(read_log(path), name=path.name) for path in logs], ended.exit_code)
+        if not found.who:
+            return {}
+        advice = f"{found.cause}. Fix ({found.who}): {found.fix}"
+        return {"class": str(found.klass), "cause": advice, "line": found.evidence[0]}

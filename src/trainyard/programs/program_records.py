@@ -6,7 +6,7 @@ step.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
@@ -54,6 +54,8 @@ class ProgramEnd:
     """Why it was ended over TCP where a faster network was expected, and the fix."""
     changed: tuple[str, ...] = ()
     """The inputs that have other bytes now than at the start: lock, data."""
+    failure: Mapping[str, str] = field(default_factory=dict)
+    """The class, cause and line that its output shows, if it failed."""
 
 
 def begin(
@@ -247,6 +249,8 @@ def program_outcome(
         "changed_inputs": list(end.changed) or None,
         **_losses(rows),
     }
+    if status == "failed" and end.failure:
+        outcome["failure"] = {"class": end.failure["class"]}
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = named
@@ -287,6 +291,8 @@ def _verdict(
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
     if not has_rows and end.unread:
         parts.append(end.unread)
+    if end.failure:
+        parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 
 

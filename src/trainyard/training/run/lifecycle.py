@@ -41,7 +41,7 @@ from trainyard.training.run.trackers import (
     open_trackers,
 )
 from trainyard.training.runtime.before_torch import resume_garbage_collection
-from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
+from trainyard.training.runtime.hardware import hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
@@ -248,12 +248,15 @@ class _Lifecycle:
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
     def _mfu(self) -> Callable[[float], float | None]:
-        """Converts tokens per second to the share of the peak of all devices; None when not known."""
-        each, size, known = self._request.flops_per_token, self._world.size, self._peak_flops()
-        dtype = getattr(torch, self._request.config.model.dtype)
-        measured = known is None and self._device.type == "cpu"
-        peak = Peak(known and size * known, (lambda: size * cpu_peak_flops(dtype)) if measured else None)
-        return lambda speed: None if each is None else peak.share(speed * each)
+        """Converts tokens per second to the share of the peak of all devices; None when it is not known.
+
+        A share above 1 shows that the peak is wrong, so it is not known either.
+        """
+        each, peak = self._request.flops_per_token, self._peak_flops()
+        if each is None or peak is None:
+            return lambda _speed: None
+        scale = each / (self._world.size * peak)
+        return lambda speed: speed * scale if speed * scale <= 1 else None
 
 
 def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> dict[str, Any]:
