@@ -266,6 +266,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=name != own_command.NAME,
+            keeps_network_log=plan.resources.gpus > 0 and not plan.program.once,
         )
     )
 

@@ -15,7 +15,8 @@ trains, and stores its own part of each checkpoint while it trains (docs/multi_n
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
-            4 the store refused; 6 trained and stored, but not proven: an end, which operators do not restart;
+            4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
+            that have EFA: an end, which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
@@ -287,9 +288,7 @@ def train(pod: Pod, *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
-    code = run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
-    # Only this script knows what is not proven; a program may use the code for something else.
-    return ExitCode.NO if code == ExitCode.NOT_PROVEN else code
+    return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
 
 
 def after(pod: Pod, *, apart: bool) -> list[list[str]]:

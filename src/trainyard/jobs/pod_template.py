@@ -113,6 +113,7 @@ def _environment(plan: JobPlan) -> list[Json]:
         "USER": "trainyard",
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
+        **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.
         **({"TRAINYARD_IMAGE_DIGEST": plan.image} if "@" in plan.image else {}),
@@ -125,6 +126,14 @@ def _environment(plan: JobPlan) -> list[Json]:
         reference = {"name": secret.secret, "key": secret.key}
         found.append({"name": secret.name, "valueFrom": {"secretKeyRef": reference}})
     return sorted(found, key=lambda entry: str(entry["name"]))
+
+
+def _network_facts(plan: JobPlan) -> dict[str, str]:
+    """Return what decides which network the logs of several pods should show."""
+    if not plan.several_nodes:
+        return {}
+    kind = {"TRAINYARD_INSTANCE_TYPE": plan.instance_type} if plan.instance_type else {}
+    return {"TRAINYARD_EFA_INTERFACES": str(plan.resources.efa), **kind}
 
 
 def _pod_security(plan: JobPlan) -> Json:

@@ -28,6 +28,8 @@ class FailureClass(StrEnum):
     RENDEZVOUS_TIMEOUT = "rendezvous-timeout"
     """The processes did not find each other in time."""
     PORT_IN_USE = "port-in-use"
+    TCP_FALLBACK = "tcp-fallback"
+    """TCP joined the machines where EFA or InfiniBand was expected, so the run was ended."""
     TIME_LIMIT = "time-limit"
     """Its time limit was reached; not a failure of the job."""
     CANCELLED = "cancelled"

@@ -63,7 +63,7 @@ _BY_CODE = {
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
 _WAITS_FOR_MASTER = "init-pytorch"
 """The container in which the training operator lets a worker wait for the name of the master."""
-_NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
+NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
 _SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
@@ -179,7 +179,7 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
 def explain_lines(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
     """Return the failure that the last lines of a pod show; None where they are not certain."""
     found = explain_logs([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
-    return None if found is None or found.klass in _NO_ANSWER else found
+    return None if found is None or found.klass in NO_ANSWER else found
 
 
 def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:

@@ -80,7 +80,7 @@ _HINTS = {
     127: "the command or its interpreter does not exist on this machine or in this image",
     134: "a native library aborted: look at its lines in the log above the end",
     135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
-    137: "something killed it: the kernel's log and the pod's events (--events) show lack of memory or a limit",
+    137: "something killed it: the kernel's log and the pod's events (--events) show memory or a limit",
     139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
     143: "a preemption, a drained node, a limit or a person asked it to end: the events say which",
 }

@@ -150,6 +150,7 @@ CASES: dict[str, tuple[str, str]] = {
     "a monitor": ("hang", "[rank1]:[F ProcessGroupNCCL.cpp:1557] [PG 0 Rank 1] Heartbeat monitor timed out! Process will be terminated"),
     "gloo waited": ("hang", trace("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete")),
     "nobody came": ("rendezvous-timeout", trace("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")),
+    "sockets": ("tcp-fallback", "14:57:41 ERROR NCCL opened sockets between machines that have EFA: EFA could not lock memory (error -12)."),
     "a port": ("port-in-use", trace("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500")),
     "time is over": ("time-limit", "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20 DUE TO TIME LIMIT ***"),
     "the deadline of a job": ("time-limit", "Job was active longer than specified deadline"),
