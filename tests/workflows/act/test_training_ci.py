@@ -52,7 +52,7 @@ def outcome(played: Any) -> dict[str, Any]:
 
 
 def proof(played: Any) -> dict[str, bool]:
-    """Which of the four parts hold."""
+    """Which of the five parts hold."""
     record = json.loads((played.run_directory / "report" / "proof.json").read_text())
     return {part["name"]: part["holds"] for part in record["parts"]}
 
@@ -102,7 +102,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     assert played.steps["Check the store, the run number and the signing key"] == "success"
     assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
 
-    assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert proof(played) == {"trained": True, "learned": True, "network": True, "stored": True, "repeatable": True}
     assert played.summary.startswith("### Plan: tiny on gpu-runner")
     assert "✅ Trained and proven" in played.summary
     for part in (
@@ -144,7 +144,7 @@ def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: 
     assert played.steps["Train"] == "success"
     assert played.steps["Store"] == "success"
     assert played.steps["Prove"] == "failure", played.log
-    assert proof(played) == {"trained": True, "network": True, "stored": False, "repeatable": True}
+    assert proof(played) == {"trained": True, "learned": True, "network": True, "stored": False, "repeatable": True}
     assert "❌ Not proven: stored" in played.summary
     assert "stored" in told(played, "not proven")
 
@@ -249,7 +249,7 @@ def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     assert {each.run_directory.name for each in played} == {"gh-1"}
     kept = (second.record / "upload-artifact").read_text()
     assert kept.splitlines() == ["plan-2 30", "training-2-2 30"]
-    assert proof(last) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert proof(last) == {"trained": True, "learned": True, "network": True, "stored": True, "repeatable": True}
     assert outcome(last)["state_sha256"] == outcome(green)["state_sha256"]
     manifests = bucket.keys("lineage/manifests/")
     assert len(manifests) == 3
@@ -273,7 +273,7 @@ def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str
     assert segment.steps["Train"] == "failure"
     assert segment.steps["Store"] == "success", segment.log
     assert (outcome(segment)["status"], outcome(segment)["exit_code"]) == ("stopped", 75)
-    assert proof(segment) == {"trained": False, "network": True, "stored": True, "repeatable": True}
+    assert proof(segment) == {"trained": False, "learned": True, "network": True, "stored": True, "repeatable": True}
     assert "❌ Not proven: trained" in segment.summary
     assert "the deadline is near" in segment.summary
     assert f"Continued: segment {number + 1} of at most 20" in segment.summary

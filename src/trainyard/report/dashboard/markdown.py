@@ -103,8 +103,7 @@ def _proof_table(facts: RunFacts) -> str:
     if facts.proof is None:
         return ""
     rows = [
-        f"| {escape_markdown(part.name)} | {'✅' if part.holds else '❌'} "
-        f"| {escape_markdown(part.evidence)} |"
+        f"| {escape_markdown(part.name)} | {part.symbol} | {escape_markdown(part.evidence)} |"
         for part in facts.proof.parts
     ]
     return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])

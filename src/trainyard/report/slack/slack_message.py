@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.proof import PARTS
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
@@ -201,8 +202,8 @@ def _proof(facts: RunFacts | None) -> str:
     if facts is None or facts.proof is None:
         return ""
     return "\n".join(
-        f"{'✅' if part.holds else '❌'} {mrkdwn(part.name, 50)}: {mrkdwn(part.evidence, 500)}"
-        for part in facts.proof.parts[:4]
+        f"{part.symbol} {mrkdwn(part.name, 50)}: {mrkdwn(part.evidence, 500)}"
+        for part in facts.proof.parts[: len(PARTS)]
     )
 
 
