@@ -165,11 +165,11 @@ def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
     assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
 
 
-def test_of_another_program_two_parts_must_hold(program: Program, tmp_path: Path) -> None:
+def test_of_another_program_three_parts_must_hold(program: Program, tmp_path: Path) -> None:
     given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
     done = program("run_pod.py", *given, "--program", tmp_path / "program.json", "--dry-run")
     proving = next(line for line in json.loads(done.stdout)["commands"] if "prove_run.py" in line[1])
-    assert proving[-2:] == ["--only", "trained,stored"]
+    assert proving[-2:] == ["--only", "trained,learned,stored"]
 
 
 @pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])

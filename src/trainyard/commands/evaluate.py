@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     args = parser.parse_args(argv)
-    if bool(args.run_dir) == bool(args.store) or bool(args.store) != bool(args.run_number):
+    if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):
         parser.error("give --run-dir, or --store with --run-number")
     return args
 

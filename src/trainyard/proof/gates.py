@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainyard.proof.learning import FEWEST_ROWS, FIGURES, Change, Curves, change_of
@@ -71,6 +71,9 @@ class ComparedFigure:
     """Of the compared run."""
     needs: str = ""
     """The threshold, such as `>= 0.6`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "is_missed": bool(self.needs) and not _meets(self.value, self.needs)}
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,8 @@ def _judge_change(
     if figure in FIGURES:
         curves = replace(curves, chosen=figure)
     name = FIGURES[curves.judged][0]
+    if not curves.rows and not section_or_empty(run, "outcome"):
+        return Learned(f"no {name} and no outcome is on record", True, "{again}")
     has_weights = _starts_from_weights(run, settings, begins_after)
     change = change_of(curves, begins_after, has_weights=has_weights)
     if change is None:

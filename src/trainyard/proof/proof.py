@@ -6,7 +6,7 @@ or one of the wrong type, never counts as proof, because a false green is the wo
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ class Proof:
             | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]
-        shown = {"compared_with": self.compared_with, "figures": [asdict(each) for each in self.figures]}
+        shown = {"compared_with": self.compared_with, "figures": [each.to_json() for each in self.figures]}
         return {"proven": self.proven, "parts": parts, **shown, "time": now, **self.judged}
 
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from trainyard.config.registries import COMMAND
-from trainyard.proof import PARTS
 from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
 
@@ -57,10 +56,8 @@ class UnreachablePart:
 
 def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
     """Return the parts that would not hold on the best possible records of `run`, in order."""
-    if not run.is_recorded:
-        return tuple(UnreachablePart(name, _NO_RECORD, _EXPLAINED) for name in PARTS)
     return tuple(
-        UnreachablePart(part.name, part.evidence, _remedy(run, part.name))
+        UnreachablePart(part.name, part.evidence if run.is_recorded else _NO_RECORD, _remedy(run, part.name))
         for part in _best_proof(run).failing
     )
 
@@ -78,6 +75,8 @@ def _remedy(run: PlannedRun, name: str) -> str:
 
 
 def _best_proof(run: PlannedRun) -> Proof:
+    if not run.is_recorded:
+        return prove({}, (), (), _inspection(is_stored=False))
     saved = {"event": "checkpoint_saved", "step": _STEPS, "manifest_sha256": _SHA256}
     finished = {"event": "finished", "step": _STEPS, "status": "succeeded"}
     found = _inspection(is_stored=bool(run.store))

@@ -130,6 +130,25 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
 
 
+def test_an_evaluation_below_its_threshold_is_red_with_its_figures(stage: Any, bucket: Any) -> None:
+    printed = "print('{\\"accuracy\\": 0.41}')"
+    command = json.dumps(["python3", "-c", printed])
+    gates = f'evaluation.command={command}\nevaluation.thresholds={{accuracy: ">= 0.60"}}\n'
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "overrides": f"training.max_steps=8\n{gates}", "resume": "auto"},
+        variables=store("below"),
+        environment=keys(bucket),
+    )
+    assert played.exit_code == 1
+    steps = {name: played.steps[name] for name in ("Train", "Evaluate", "Store", "Prove")}
+    assert steps == {"Train": "success", "Evaluate": "failure", "Store": "success", "Prove": "failure"}, played.log
+    assert [name for name, holds in proof(played).items() if not holds] == ["learned"]
+    assert "❌ Not proven: learned" in played.summary
+    assert "| accuracy | ❌ 0.41 |" in played.summary
+    assert "accuracy 0.41" in told(played, "not proven")
+
+
 def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
     bucket.client()  # takes a second on a busy machine, in which the proof might end
     with ThreadPoolExecutor(1) as threads:

@@ -50,6 +50,13 @@ class FigureRecord:
     value: Number | None = None
     was: Number | None = None
     needs: Text = ""
+    is_missed: Truth = False
+    """Whether the figure does not meet what it needs."""
+
+    @property
+    def mark(self) -> str:
+        """The emoji for Markdown and Slack; empty without a threshold."""
+        return "" if not self.needs else "❌" if self.is_missed else "✅"
 
 
 @dataclass(frozen=True, config=OF_A_FILE)
