@@ -153,9 +153,11 @@ def _compare(values: Sequence[float], last: float, of_last: float, of_head: floa
     alone, apart = math.hypot(noise_of_one(values), of_last), math.hypot(of_head, of_last)
     falls_from_first = first - last > SIGNIFICANT_FROM_ONE * alone
     exceeds_first = last - first > SIGNIFICANT * alone
-    is_better = (falls_from_first or head - last > SIGNIFICANT * apart) and not exceeds_first
+    has_diverged = head - first > SIGNIFICANT * math.hypot(noise_of_one(values), of_head)
+    level = first if has_diverged or falls_from_first or exceeds_first else head
+    is_better = (falls_from_first or level - last > SIGNIFICANT * apart) and not exceeds_first
     is_worse = exceeds_first or (last - head > SIGNIFICANT * apart and not falls_from_first)
-    return Change(first if falls_from_first or exceeds_first else head, last, apart, is_better, is_worse)
+    return Change(level, last, apart, is_better, is_worse)
 
 
 def _change_of_rows(values: Sequence[float]) -> Change:

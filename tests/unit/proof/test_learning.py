@@ -141,6 +141,14 @@ def test_random_weights_that_end_above_chance_have_diverged_before_the_first_row
     assert not judge(found, vocabulary, run=proven_run() | {"recipe": "command", "program": {}}).is_red
 
 
+@pytest.mark.parametrize(("end", "is_red"), [(3.0, False), (5.6, True), (7.0, True)])
+def test_what_diverged_and_came_back_is_compared_with_its_first_row(end: float, is_red: bool) -> None:
+    values = np.concatenate([[5.5], np.full(9, 20.0), np.full(90, end)]) + 0.1 * series("flat", 100) - 0.5
+    learned = judge(rows_of(values))
+    assert learned.is_red is is_red
+    assert "20." not in learned.evidence
+
+
 @pytest.mark.parametrize(("limit", "is_red"), [(None, False), (1.5, False), (0.9, True)])
 @pytest.mark.parametrize("rows", [4, 40])
 def test_a_limit_of_the_validation_loss_is_kept(limit: float | None, rows: int, is_red: bool) -> None:
