@@ -42,13 +42,13 @@ FAILING = {
     "is terminated": ("unknown", "import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"),
     "crashes": ("unknown", "import ctypes; ctypes.string_at(0)"),
     "ends with a code": ("unknown", "raise SystemExit(3)"),
-    "writes a file beyond its limit": (  # a limit of the user's, and no full disk
-        "unknown",
+    "writes a file beyond its limit": (
+        "disk-full",
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "f = open('big', 'w'); f.write('x' * 100000); f.flush()",
     ),
     "opens too many files": (
-        "unknown",
+        "configuration",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "kept = [open('/dev/null') for _ in range(50)]",
     ),
@@ -122,7 +122,7 @@ def assert_explained(klass: str, command: list[str], folder: Path) -> None:
         pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
-    assert set(found) == {"class", "evidence", "retryable"}
+    assert set(found) == {"class", "cause", "who", "fix", "retryable", "evidence"}
     assert found["class"] == klass, (found, log.read_text())
     assert found["evidence"] and isinstance(found["retryable"], bool)
 
@@ -168,15 +168,17 @@ def test_our_own_configuration_error_is_one(tmp_path: Path) -> None:
     config.write_text("training: {max_step: 3}\n")
     done = warm_start.run([sys.executable, ROOT / "scripts" / "train.py", "--config", config], timeout=120)
     assert done.returncode == 2
-    assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: no retry")
+    assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: ")
 
 
 def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Path) -> None:
     log = tmp_path / "rank 1.log"
     log.write_text("step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
-    first, second = explain("--log", log).splitlines()
-    assert first == "oom-gpu: no retry recovers from it"
-    assert second == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    first, *others = explain("--log", log).splitlines()
+    assert first == "oom-gpu: the model and its batch need more memory than the GPU has"
+    assert others[0].startswith("  fix (configuration): train fewer sequences per pass")
+    assert others[1] == "  retry: no; it would fail again in the same way"
+    assert others[2] == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 
 def test_events_decide_where_the_log_ends_in_the_middle(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ COMMANDS = {
     "init github": "setup_github",
     "init aws": "setup_codebuild",
     "init trust-policy": "write_trust_policy",
+    "skills install": "install_skills",
+    "completion": "print_completion",
 }
 # Words of the command line -> the module, and arguments that come before the given ones. The longest match
 # counts: `job status` is `manage_training_job` with `status` as its first argument.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
+from trainyard.proof.joining_network import joining_network
 from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
@@ -193,13 +194,13 @@ def prove(
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     if is_of_any_program(run):
         at = replace(at, started_with=("trainyard", "run"))
-    recorded, curves = list(events), Curves()
-    course = course_of(run, recorded)
+    lines, curves = list(events), Curves()
+    course = course_of(run, lines)
     passing = curves.collect(rows)
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
-    curves.start_with(recorded, course.begins_after)
+    curves.start_with(lines, course.begins_after)
     learned = judge_learning(
         run,
         curves,
@@ -213,7 +214,7 @@ def prove(
         (
             _trained_part(run, completion, course, place=at),
             _learned_part(learned, at),
-            _network_part(run, at, requested=setting(config.settings, "compute.network")),
+            _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
             _repeatable_part(run, at, config, again),
         ),
@@ -258,39 +259,19 @@ def _program_length(run: RecordedFacts) -> str:
     return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
 
 
-def _network_part(run: RecordedFacts, place: ProofPlace, *, requested: object) -> Part:
-    history = run.get("history", [])
-    earlier = (
-        [part if isinstance(part, dict) else {} for part in history] if isinstance(history, list) else []
-    )
-    for segment in earlier:
-        if (problem := _joining_network(segment, requested)[1]) is not None:
-            text = f"until step {segment.get('until')}: {problem}"
-            return Part("network", False, text, f"train it in one piece: {place.again}")
+def _network_part(
+    run: RecordedFacts, events: Sequence[RecordedFacts | None], place: ProofPlace, *, requested: object
+) -> Part:
     hardware = section_or_empty(run, "hardware")
-    evidence, problem = _joining_network(hardware, requested)
-    if problem is None and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
+    found = joining_network(run, events, requested)
+    if found.holds and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
         return Part("network", True, "one machine: no network was used")  # its launcher may start processes
-    if problem is None:
-        return Part("network", True, evidence)
-    if integer_or_none(hardware.get("world_size")) in (None, 0):
-        return Part("network", False, problem, f"record it in {place.run_directory}/run.json")
-    step = "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known"
-    return Part("network", False, problem, step)
-
-
-def _joining_network(segment: RecordedFacts, requested: object) -> tuple[str, str | None]:
-    """The network that joined the processes of a part of the run, and why it is not proven, if it is not."""
-    size = integer_or_none(segment.get("world_size"))
-    if size is None or size < 1:
-        return "", "the world size is not on record"
-    if size == 1:
-        return "one process: no network was used", None
-    if integer_or_none(segment.get("local_world_size")) == size:
-        return f"{size:,} processes on one machine: no network was used", None
-    if requested == "tcp":
-        return f"{size:,} processes on several machines, over TCP as compute.network requests", None
-    return "", f"{size:,} processes, but nothing shows which network joined them"
+    if found.holds:
+        return Part("network", True, found.evidence)
+    if found.fix:
+        return Part("network", False, found.evidence, f"{found.fix}; then train it again: {place.again}")
+    step = f"record it in {place.run_directory}/run.json"
+    return Part("network", False, found.evidence, step)
 
 
 def _stored_part(

@@ -147,6 +147,9 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"checkpoint {name} failed"
     if event == "network_degraded":
         return f"network: {fields['reason']}"
+    if event == "network":
+        shown, world = fields["ranks_seen"], fields["world_size"]
+        return f"network: {fields['verdict']}, channels of {shown} of {world} ranks"
     return None
 
 
