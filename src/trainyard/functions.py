@@ -61,7 +61,8 @@ def build_docker_image(
 
     `image` of the answer is the name to deploy; in AWS it has the digest. `image_tag`, or `tag`, is a version
     such as v1.0.0: every other tag is made from content or commit. `auto_fix` first corrects the lines of the
-    Dockerfile that have only one correct value. CodeBuild is tried up to three times after faults of its own.
+    Dockerfile that have only one correct value. Another base image is named in the Dockerfile, or by the
+    build argument that its FROM takes: `build_arg=["BASE=…"]`.
     """
     if auto_fix:
         _call("lint_image", dockerfile=dockerfile, fix=True, dry_run=bool(options.get("dry_run")))
@@ -100,7 +101,8 @@ def deploy_training_job(
     """Send a training job, and with `monitor=True` follow it to its end; `state` of the answer is then how.
 
     `image_uri`, `num_nodes`, `gpu_per_node`, `instance_type` and every other option of the command are
-    keywords. `auto_retry=True` sends the job again up to three times. Raises ConfigError for `hf_token`.
+    keywords; model, tokenizer and steps are keys of `config`: `set=["training.max_steps=100"]`.
+    `auto_retry=True` sends the job again up to three times. Raises ConfigError for `hf_token`.
     """
     if hf_token:
         raise ConfigError(

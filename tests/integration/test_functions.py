@@ -118,12 +118,13 @@ def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path
         ecr.put_image(repositoryName=project.name, imageManifest=manifest, imageTag=plan["tag"])
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
-    built = build_docker_image(image_tag="v1.0.0", source_bucket=project.name, poll=0.02)
+    built = build_docker_image(image_tag="v1.0.0", max_attempts=3, source_bucket=project.name, poll=0.02)
     assert built["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{project.name}@{digest}"
     assert aws.builds[0].variables["VERSION"] == "v1.0.0"
-    aws.scripts = [Script(status="FAILED", fails_in="BUILD")]
-    with pytest.raises(TrainyardError, match="BUILD"):
-        build_docker_image(source_bucket=project.name, poll=0.02, rebuild=True)
+    aws.scripts = [Script(status="FAULT", fails_in="PROVISIONING"), Script(exported={})]
+    with pytest.raises(TrainyardError, match="PROVISIONING"):
+        build_docker_image(max_attempts=1, source_bucket=project.name, poll=0.02, rebuild=True)
+    assert len(aws.builds) == 2
 
 
 def test_a_local_image_is_pushed_and_read_back(aws: ScriptedAws, project: Path) -> None:
@@ -194,9 +195,9 @@ def test_a_job_is_sent_and_a_cluster_that_is_not_ready_is_refused(eks: tuple[Rec
     job: Options = {"config": CONFIG, "image_uri": IMAGE, "set": ["compute.strategy=ddp"]}
     job |= {"kubeconfig": kubeconfig, "instance_type": "p5.48xlarge", "volume": "checkpoints"}
     with pytest.raises(CheckFailedError, match="exit code 1"):
-        deploy_training_job(job_name="llama", num_nodes=1000, accept=["network"], **job)
+        deploy_training_job(job_name="llama", num_nodes=1000, **job)
     assert recorded.created == []
-    sent = deploy_training_job(job_name="llama", accept=["network"], **job)
+    sent = deploy_training_job(job_name="llama", **job)
     assert (sent["job"], sent["kind"], sent["exit_code"]) == ("llama", "pytorchjob", 0)
     assert {body["kind"] for body in recorded.created} == {"ConfigMap", "PyTorchJob"}
 

@@ -16,7 +16,10 @@ import pytest
 import yaml
 
 from trainyard import functions
+from trainyard.cluster.checks import CHECKS
 from trainyard.commands import COMMANDS
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.network_verdict import Network
 
 ROOT = Path(__file__).resolve().parents[2]
 SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
@@ -131,6 +134,24 @@ def test_every_call_from_python_fits_its_function(path: Path) -> None:
             ):
                 arguments = {keyword.arg: None for keyword in node.keywords if keyword.arg}
                 inspect.signature(getattr(functions, node.func.id)).bind(*node.args, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("skill", "heading", "known"),
+    [
+        ("pytorchjob-manager", "class", {str(each) for each in FailureClass}),
+        ("training-monitor", "verdict", {str(each) for each in Network}),
+        ("k8s-cluster-manager", "check", {check.name for check in CHECKS}),
+    ],
+)
+def test_every_class_verdict_and_check_that_a_table_explains_exists(
+    skill: str, heading: str, known: set[str]
+) -> None:
+    text = (ROOT / "skills" / skill / "SKILL.md").read_text(encoding="utf-8")
+    (table,) = re.findall(rf"^\| {heading} \|.*\n((?:\|.*\n)+)", text, re.M)
+    names = {name for row in table.splitlines() for name in SPAN.findall(row.split("|")[1])}
+    assert len(names) > 5
+    assert names - known == set()
 
 
 def test_an_installed_package_has_them_all() -> None:

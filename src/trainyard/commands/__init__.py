@@ -35,6 +35,7 @@ COMMANDS = {
     "step continue": "continue_lineage",
     "step wait": "wait_for_runner",
     "explain": "explain_failure",
+    "debug-dump": "debug_dump",
     "network": "judge_network",
     "config show": "show_config",
     "config check": "check_configs",

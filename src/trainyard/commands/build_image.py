@@ -77,6 +77,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
+    attempts = "starts of a build in AWS, after faults of CodeBuild itself; default: 3"
+    where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
     where.add_argument(
         "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
     )
@@ -189,6 +191,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
             time.sleep,
             seconds=args.time_limit,
             poll_seconds=args.poll,
+            most_attempts=args.max_attempts,
         ),
         tool_files,
         write_archive,
