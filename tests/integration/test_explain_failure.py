@@ -4,10 +4,13 @@ import json
 import os
 import signal
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from tests import warm_start
+
+from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "explain_failure.py"
@@ -65,6 +68,38 @@ FAILING = {
         "fill += \"open('\" + 'step-500' + \"', 'wb').write(bytes(1 << 20))\" + '\"'\n"
         "raise SystemExit(subprocess.run(['unshare', '-rm', 'sh', '-c', fill]).returncode)",
     ),
+    "meets a refused port": (
+        "network",
+        "import socket; a = socket.socket(); a.bind(('127.0.0.1', 0)); place = a.getsockname(); a.close()\n"
+        "socket.create_connection(place)",
+    ),
+    "installs a package with another hash": (
+        "installer",
+        "import pathlib, subprocess, zipfile\n"
+        "meta = {'METADATA': 'Metadata-Version: 2.1\\nName: a\\nVersion: 1\\n', 'RECORD': '',\n"
+        "        'WHEEL': 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n"
+        "with zipfile.ZipFile('a-1-py3-none-any.whl', 'w') as wheel:\n"
+        "    for name, text in meta.items(): wheel.writestr('a-1.dist-info/' + name, text)\n"
+        "pathlib.Path('r.txt').write_text('a==1 --hash=sha256:' + '0' * 64)\n"
+        "line = 'uv pip install --offline --no-index --find-links . --require-hashes --target t -r r.txt'\n"
+        "raise SystemExit(subprocess.run(line.split()).returncode)",
+    ),
+    "has a token that is expired": (
+        "auth",
+        "import boto3, http.server, threading\n"
+        "class Sts(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_POST(self):\n"
+        "        self.rfile.read(int(self.headers['Content-Length']))\n"
+        "        text = b'<ErrorResponse><Error><Type>Sender</Type><Code>ExpiredToken</Code>'\n"
+        "        text += b'<Message>The security token is expired</Message></Error></ErrorResponse>'\n"
+        "        self.send_response(403); self.send_header('Content-Length', str(len(text)))\n"
+        "        self.end_headers(); self.wfile.write(text)\n"
+        "    def log_message(self, *words): pass\n"
+        "server = http.server.HTTPServer(('127.0.0.1', 0), Sts)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "boto3.client('sts', 'us-east-1', endpoint_url=f'http://127.0.0.1:{server.server_port}',\n"
+        "             aws_access_key_id='a', aws_secret_access_key='b').get_caller_identity()",
+    ),
     "prints a failure that it survives": (
         "unknown",
         "print('OSError: [Errno 28] No space left on device')\n"
@@ -100,6 +135,11 @@ OF_TORCH = {
         "list(DataLoader(Data(), num_workers=1))",
     ),
     "shapes that do not fit": ("user-code", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
+    "no compiler": (
+        "image",
+        "import os; os.environ['CXX'] = 'no-such-compiler'; import torch\n"
+        "torch.compile(lambda x: x.sin() + 1)(torch.ones(4))",
+    ),
     "a tensor that no memory holds": ("oom-host", "import torch; torch.empty(10 ** 15)"),
 }
 
@@ -125,6 +165,31 @@ def assert_explained(klass: str, command: list[str], folder: Path) -> None:
     assert set(found) == {"class", "cause", "who", "fix", "retryable", "evidence"}
     assert found["class"] == klass, (found, log.read_text())
     assert found["evidence"] and isinstance(found["retryable"], bool)
+    assert_never_another_class(klass, log.read_text(), ended.returncode)
+
+
+def assert_never_another_class(klass: str, text: str, code: int) -> None:
+    """The class, or no class: behind prefixes, in colour, mixed with another rank's lines, and cut."""
+    lines = text.splitlines()
+    steps = [f"[rank1]: step {n}/600 loss 2.5" for n in range(5)]
+    mixed = [
+        line for pair in zip_longest((f"[rank0]: {line}" for line in lines), steps) for line in pair if line
+    ]
+    for prefix in (
+        "[pod/llama-worker-0/pytorch] ",
+        "2026-11-20T12:00:00.1234567Z ",
+        "trainer-1  | ",
+        "[rank0]: ",
+    ):
+        assert explained([prefix + line for line in lines], code) == klass, prefix
+    assert explained([f"\x1b[31m{line}\x1b[0m" for line in lines], code) == klass
+    assert explained(mixed, code) == klass
+    for cut in (lines[len(lines) // 2 :], lines[: len(lines) // 2], lines[-1:]):
+        assert explained(cut, code) in (klass, "unknown"), cut
+
+
+def explained(lines: list[str], code: int) -> str:
+    return str(explain_logs([log_of("log", "\n".join(lines))], code).klass)
 
 
 PARALLEL = """
@@ -152,7 +217,7 @@ def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: 
     program = tmp_path / "train.py"
     program.write_text(PARALLEL)
     log = tmp_path / "both.log"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     with (
         log.open("w") as file,
         warm_start.Popen([*launch, str(program), mode], stdout=file, stderr=file) as ended,

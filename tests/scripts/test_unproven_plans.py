@@ -24,8 +24,8 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
+from trainyard.proof import PARTS
 from trainyard.proof.proof import Proof
-from trainyard.proof.reachable_parts import PARTS
 from trainyard.watch.network_record import EVENT, network_event
 from trainyard.watch.network_verdict import Expectation
 
@@ -89,7 +89,8 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run(
         expected = [part.name for part in best_proof(settings, plan, recipe).failing]
         parts = deploy.unproven_parts(settings, plan)
         assert [part.name for part in parts] == expected, (nodes, network, instance, store)
-        deciding = {"command": (), **dict.fromkeys(GIVEN, ("trained", "stored"))}.get(recipe, PARTS)
+        of_programs = dict.fromkeys(GIVEN, ("trained", "learned", "stored"))
+        deciding = {"command": (), **of_programs}.get(recipe, PARTS)
         red = [name for name in expected if store and name in deciding]
         given = argparse.Namespace(accept=[])
         caplog.clear()

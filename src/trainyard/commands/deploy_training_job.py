@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
     from trainyard.cluster.verdict import require_checks
-    from trainyard.proof.reachable_parts import PARTS
+    from trainyard.proof import PARTS
 
     require_checks(accepted_checks(args), others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
@@ -208,7 +208,7 @@ def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", 
 
 def accepted_checks(args: argparse.Namespace) -> list[str]:
     """Return the checks of the cluster among the values of --accept; the others name parts of the proof."""
-    from trainyard.proof.reachable_parts import PARTS
+    from trainyard.proof import PARTS
 
     return [name for name in args.accept if name not in PARTS]
 

@@ -24,6 +24,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
+    from trainyard.jobs.job_reader import JobReader
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, LogText
 
 MOST_BYTES = 256 << 20
@@ -180,18 +181,12 @@ def failed_run(path: Path) -> FailedThing:
 
 def failed_job(args: argparse.Namespace) -> FailedThing:
     """Return the state and the logs of a job on a cluster."""
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.follow import pod_logs
-    from trainyard.jobs.job_reader import JobReader
     from trainyard.jobs.state.pod_failures import NO_ANSWER
     from trainyard.jobs.state.state_machine import judge_job
-    from trainyard.run.untrusted_files import read_yaml
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, log_of
 
-    access = requested_access(vars(args), read=read_yaml)
-    reader = JobReader(Api(access, call_seconds=args.call_seconds))
-    namespace = args.namespace or access.namespace or "default"
+    reader, namespace = job_reader(args)
     job = reader.find_job(namespace, args.job)
     state = judge_job(reader.observe(job))
     logs = []
@@ -214,6 +209,19 @@ def failed_job(args: argparse.Namespace) -> FailedThing:
         failure.who, failure.fix,
     )  # fmt: skip
     return FailedThing(logs, failure.exit_code, recorded)
+
+
+def job_reader(args: argparse.Namespace) -> tuple["JobReader", str]:
+    """Return the reader of the jobs of the cluster that the options name, and the namespace."""
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
+    from trainyard.jobs.job_reader import JobReader
+    from trainyard.run.untrusted_files import read_yaml
+
+    access = requested_access(vars(args), read=read_yaml)
+    return JobReader(
+        Api(access, call_seconds=args.call_seconds)
+    ), args.namespace or access.namespace or "default"
 
 
 def github_logs(run: str) -> Iterator["LogText"]:

@@ -56,6 +56,7 @@ ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
 NETWORK_SECONDS = 5.0
 """Seconds between two looks at the logs of NCCL while the program runs."""
+MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
@@ -317,6 +318,8 @@ class ProgramRun:
             self.keep(metrics.close(), rows)
             rows.close()
         self.check_network(network, rows.newest, is_over=True)
+        if network is not None and ended.exit_code and ended.stopped_by is None:
+            self.show_nccl_warnings()
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first and self._fallback is not None:
             return ExitCode.NOT_PROVEN
@@ -375,9 +378,9 @@ class ProgramRun:
         return f"nccl-node-{node}-{end}"
 
     def network_follower(self) -> "NetworkFollower | None":
-        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones, None for one node.
+        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
 
-        The first node reads the logs of all nodes, because they share the run directory.
+        The first node reads the logs of all nodes, because they share the run directory. None for one node.
         """
         from trainyard.gateways.local_machine import network_devices
         from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
@@ -398,6 +401,13 @@ class ProgramRun:
         )
         pattern = "nccl-node-*.log" if self.is_first else self._network_logs("*.log")
         return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
+
+    def show_nccl_warnings(self) -> None:
+        """Show the last warnings of NCCL on this node, which are in its own log, after the program failed."""
+        from trainyard.watch.network_record import nccl_warnings
+
+        for line in nccl_warnings(self.directory.logs.glob(self._network_logs("*.log")))[-MOST_WARNINGS:]:
+            LOG.error("%s", line)
 
     def check_network(
         self, network: "NetworkFollower | None", step: int, *, is_over: bool = False

@@ -19,7 +19,6 @@ from trainyard.watch.network_verdict import Communicator, Expectation, NetworkFa
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
 
-PARTS = ("trained", "network", "stored", "repeatable")
 _RUN_ID, _SHA256, _COMMIT, _STEPS = "planned", "0" * 64, "0" * 40, 1
 _ROW = {"step": _STEPS, "loss": 1.0}
 _OVER_TCP = "compute.network=tcp trains over TCP, which is slower and can be proven"

@@ -115,6 +115,17 @@ def expectation_here(
     )
 
 
+def nccl_warnings(logs: Iterable[Path]) -> list[str]:
+    """Return the warnings of NCCL in logs, each once by its words, in order."""
+    found: dict[str, str] = {}
+    for path in logs:
+        with suppress(OSError, DamagedFileError), open_regular(path) as file:
+            for line in lines_of_network(file):
+                if " NCCL WARN " in line:
+                    found.setdefault(line.partition(" NCCL WARN ")[2].strip(), line.strip())
+    return list(found.values())
+
+
 def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[str, Any]:
     """Return the fields of the event `network` for the facts of all processes of a job."""
     facts = merge_facts(parts)

@@ -141,6 +141,7 @@ BESIDE = {
     "build_release": ("root",),
     "continue_lineage": ("plan", "end"),
     "draw_pictures": ("to", "runs"),
+    "evaluate": ("run_dir",),
     "manage_cluster": ("kubeconfig",),
     "deploy_training_job": ("kubeconfig",),
     "manage_training_job": ("kubeconfig", "job"),

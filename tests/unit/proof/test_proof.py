@@ -127,6 +127,7 @@ def test_a_whole_run_is_proven_with_its_evidence() -> None:
     assert proof.proven
     assert [(p.name, p.evidence, p.next_step) for p in proof.parts] == [
         ("trained", "600 of 600 steps, every loss finite, no retries", None),
+        ("learned", "too short to say: 6 rows with a loss, 10 are needed", None),
         ("network", "one process: no network was used", None),
         ("stored", "6 of 6 objects: SHA-256 equal on disk, in the store and in the manifest", None),
         ("repeatable", "commit 3f2c1ab (clean), lock 91be…, config 77d0…, data e01c…, seed 42", None),
@@ -746,6 +747,7 @@ def test_the_proof_is_saved_with_each_part() -> None:
     assert saved["proven"] is False
     assert [(p["name"], p["holds"]) for p in saved["parts"]] == [
         ("trained", True),
+        ("learned", True),
         ("network", True),
         ("stored", False),
         ("repeatable", True),

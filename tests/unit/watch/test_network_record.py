@@ -7,7 +7,13 @@ import pytest
 from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 
 from trainyard.gateways.local_machine import network_devices
-from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here, read_facts
+from trainyard.watch.network_record import (
+    NetworkFollower,
+    NetworkWatch,
+    expectation_here,
+    nccl_warnings,
+    read_facts,
+)
 from trainyard.watch.network_verdict import NetworkFacts
 
 IB = "infiniband/mlx5_0"
@@ -44,6 +50,18 @@ def test_only_a_network_that_the_machine_certainly_has_is_expected(
     found = expectation_here("auto", network_devices(tmp_path), environment, processes=4)
     assert (found.efa, found.rdma, found.instance_type, found.infiniband) == expected
     assert (found.requested, found.processes) == ("auto", 4)
+
+
+def test_warnings_are_shown_once_each(tmp_path: Path) -> None:
+    head = "\nhost:7:9 [0] nccl_net_ofi.c:{line} NCCL WARN "
+    for name in ("0.log", "1.log"):
+        text = head.format(line=name) + "NET/OFI RC: -12, Error: Cannot allocate memory"
+        (tmp_path / name).write_text(f"host:7:9 [0] NCCL INFO Bootstrap{text}{head}another\n")
+    found = nccl_warnings([tmp_path / "none.log", tmp_path / "0.log", tmp_path / "1.log"])
+    assert [line.rpartition("NCCL WARN ")[2] for line in found] == [
+        "NET/OFI RC: -12, Error: Cannot allocate memory",
+        "another",
+    ]
 
 
 def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:

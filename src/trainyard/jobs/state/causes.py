@@ -20,12 +20,12 @@ _OPEN = frozenset(
 )
 """Classes that an exit code suggests and that the log may correct."""
 _FIXES = {
-    FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; its owner must replace "
-    "the node",
+    FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
+    "node must replace it",
     FailureClass.RENDEZVOUS_TIMEOUT: "read the log of the first pod: it ended or started late; or a port is "
     "closed between the nodes (security group, NetworkPolicy)",
-    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; all in Triton's "
-    "compilation: set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
+    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; all in "
+    "Triton's compilation: set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
     FailureClass.NOT_PROVEN: "read report/index.html in the run directory, and `not proven` of that part in "
     "docs/runbooks/recovery.md; training again would end in the same way",
 }

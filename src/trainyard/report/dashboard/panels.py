@@ -104,7 +104,7 @@ def draw_panels(runs: Sequence[RunFacts], labels: Sequence[str]) -> list[DrawnPa
                 line
                 for place, run in enumerate(runs)
                 for figure in range(len(panel.figures))
-                for line in _lines(panel, figure, run, place, labels, buckets)
+                for line in _lines(panel, figure, run, place=place, labels=labels, buckets=buckets)
             ),
         )
         for panel in PANELS
@@ -133,7 +133,7 @@ def script_data(runs: Sequence[RunFacts], panels: Sequence[DrawnPanel]) -> dict[
 
 
 def _lines(
-    panel: Panel, figure: int, run: RunFacts, place: int, labels: Sequence[str], buckets: int
+    panel: Panel, figure: int, run: RunFacts, *, place: int, labels: Sequence[str], buckets: int
 ) -> list[Series]:
     name, label = panel.figures[figure]
     curve, style = run.curve(name), f"c{figure}"

@@ -131,6 +131,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     if event == "started":
         where = f"at step {fields['step']}" if fields["step"] else "from the start"
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"
+    if event == "validated":
+        return f"the given weights have a validation loss of {fields['val_loss']:.3f}"
     if event == "finished_before":
         return f"all {fields['step']} steps were done before; nothing was trained"
     name = f"step-{fields.get('step', 0):08d}"

@@ -54,6 +54,8 @@ class StepLoop:
         Raises StoppedError after an early stop with a good checkpoint.
         """
         self._validate = validate
+        if validate and self._state.step == 0 and self._context.config.model.path:
+            self._validate_weights(validate)
         if self._state.pending_row is not None:
             self._finish_row(self._state.pending_row)
         while self._state.step < self._context.length.steps:
@@ -64,6 +66,17 @@ class StepLoop:
             self._finish(row, time.perf_counter() - start)
         if self._slowest_step:  # some processes open further channels later, as for a validation
             record_network(self._context, self._network)
+
+    def _validate_weights(self, validate: Validate) -> None:
+        """Record the validation loss of the given weights, which the run must not end above."""
+        with (
+            self._context.show_current_work("validating the given weights"),
+            self._context.watchdog.slow_work(),
+        ):
+            result = validate(self._stop_reason)
+        if result is not None and math.isfinite(result.loss):
+            figures = {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
+            self._context.record_event("validated", step=0, **figures)
 
     def _finish(self, row: Row, seconds: float) -> None:
         """Record the step that has just ended, `state.step`, and save if it is due.

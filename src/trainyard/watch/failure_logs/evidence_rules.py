@@ -210,7 +210,7 @@ ALARM = re.compile(
     r"|pickl|exhaust|alloc|ephemeral|full|edquot|enospc|folder|rc: |a process|running|bad queue|event"
     r"|pipe|op\.|prior iter|nothing|addrinuse|envoy|finite|mode|traffic|path|inplace|einsum|sequence"
     r"|underflow|config|option|versions|resolution|symbol|built|cudnn|exec|pending|broker|vcpu|maximum"
-    r"|queue|implem|misbehav|dial|discon|dubious|eacces|by user|fault"
+    r"|queue|implem|misbehav|dial|discon|dubious|eacces|by user|return|fault"
 )
 """Each message of the table has one of these parts; a line without one is not compared with the rules."""
 

@@ -34,6 +34,20 @@ _ENDED = re.compile(r"(?:KeyboardInterrupt|SystemExit|GeneratorExit)\b")
 _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _INDENT = re.compile(r"[ >]+(?=Traceback)")
+_MISTAKES = frozenset(
+    [
+        "TypeError",
+        "AttributeError",
+        "IndexError",
+        "NameError",
+        "UnboundLocalError",
+        "ZeroDivisionError",
+        "RecursionError",
+    ]
+)
+"""Exceptions that show a mistake of the program, even where a library that it called raised them."""
+_TENSORS = re.compile(r"-packages/torch/(?:nn/(?:functional|modules/\w+)|_tensor|functional|_refs/.*)\.py$")
+"""Files of torch that check the tensors that a program gave them."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|<frozen ")
 _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
@@ -78,6 +92,8 @@ class _Reading:
     newest: Raised | None = None
     frame: str = ""
     """The file of the innermost frame."""
+    has_own_frame: bool = False
+    """Whether any frame is in a file of the program's own."""
     indent: str = ""
     """What stands before each line of it: spaces, or the mark of a quotation."""
 
@@ -149,11 +165,12 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
     now.chained = now.chained or now.caused or _CHAINED in line
     line = line.removeprefix(now.indent)
     if _TRACEBACK in line:
-        now.inside, now.frame = True, ""
+        now.inside, now.frame, now.has_own_frame = True, "", False
         found_indent = _INDENT.match(line)
         now.indent += found_indent[0] if found_indent else ""
     elif (frame := _FRAME.match(line)) is not None:
         now.inside, now.frame = True, frame[1]
+        now.has_own_frame = now.has_own_frame or not _LIBRARY.search(frame[1])
     elif now.inside and _SOURCE.match(line):
         found.no_evidence.add(number)
     elif now.inside and (match := EXCEPTION.match(line)) is not None:
@@ -161,7 +178,10 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
             found.no_evidence.add(number)
         else:
             earlier = now.newest if now.chained else None
-            now.newest = _raised(match, number, earlier, now.caused, now.frame)
+            now.newest = _raised(match, number, earlier, caused=now.caused, frame=now.frame)
+            is_mistake = now.newest.name in _MISTAKES or _TENSORS.search(now.frame)
+            if now.has_own_frame and is_mistake:
+                now.newest = replace(now.newest, in_library=False)
             found.raised[number] = now.newest
         now.end()
     elif now.inside and _ENDED.match(line):
@@ -169,7 +189,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
 
 
 def _raised(
-    match: re.Match[str], number: int, earlier: Raised | None, caused: bool, frame: str = ""
+    match: re.Match[str], number: int, earlier: Raised | None, *, caused: bool, frame: str = ""
 ) -> Raised:
     name, message = match[1].rpartition(".")[2], match[2] or ""
     return Raised(

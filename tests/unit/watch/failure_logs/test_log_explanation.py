@@ -213,7 +213,7 @@ CASES: dict[str, tuple[str, str]] = {
         "unknown",
         "wandb: ERROR api_key not configured (no-tty)\n" + "\n".join(f"{{'loss': 2.1, 'epoch': {n / 10}}}" for n in range(9)),
     ),
-    "a file that is not there": ("unknown", trace("FileNotFoundError: [Errno 2] No such file or directory: 'train.bin'")),
+    "a file that is not there": ("configuration", trace("FileNotFoundError: [Errno 2] No such file or directory: 'train.bin'")),
     "no gpu": ("configuration", trace("RuntimeError: No CUDA GPUs are available")),
     "cudnn": ("unknown", trace("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")),
     "memory that was found after all": ("unknown", f"{OOM}\nretrying with a smaller batch\n{steps(1, 9)}"),
@@ -491,9 +491,17 @@ def test_an_exit_code_alone_says_little(code: int | None, klass: str) -> None:
 
 
 def test_unknown_shows_where_the_log_ends() -> None:
-    found = explained("one\nSegmentation fault (core dumped)\n\n", 139)
+    found = explained("one\nthe end\n\n", 139)
     assert "signal 11" in found.evidence[0]
-    assert found.evidence[1] == "train.log:2: the last line: Segmentation fault (core dumped)"
+    assert found.evidence[1] == "train.log:2: the last line: the end"
+    assert "PYTHONFAULTHANDLER" in found.fix, "what to do next depends on the exit code"
+
+
+def test_a_line_that_many_causes_share_says_where_to_look() -> None:
+    found = explained("step 1\nSegmentation fault (core dumped)\n", 139)
+    assert (found.klass, found.who) == (FailureClass.UNKNOWN, "node") and "dmesg" in found.fix
+    found = explained("##[error]The operation was canceled.", 1)
+    assert (found.klass, found.who) == (FailureClass.UNKNOWN, "github") and "annotations" in found.fix
 
 
 def test_an_exit_code_does_not_hide_the_cause() -> None:
