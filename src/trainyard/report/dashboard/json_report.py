@@ -109,7 +109,11 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
         _drop_unknown({"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step})
         for p in facts.proof.parts
     ]
-    return {"proven": facts.proof.proven, "parts": parts}
+    figures = [
+        _drop_unknown({"name": f.name, "value": f.value, "was": f.was, "needs": f.needs or None})
+        for f in facts.proof.figures
+    ]
+    return {"proven": facts.proof.proven, "parts": parts, "figures": figures}
 
 
 def _drop_unknown(value: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.next_commands import restore_command
-from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.report.facts.quantities import format_count, format_loss, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import degradation
@@ -47,6 +47,7 @@ def markdown_report(facts: RunFacts) -> str:
         " · ".join(brief_figures(facts, markup)),
         _links(facts),
         _proof_table(facts),
+        _figure_table(facts),
         _curve(facts),
         _checkpoints(facts),
         _sample(facts),
@@ -107,11 +108,28 @@ def _proof_table(facts: RunFacts) -> str:
     if facts.proof is None:
         return ""
     rows = [
-        f"| {escape_markdown(part.name)} | {'✅' if part.holds else '❌'} "
-        f"| {escape_markdown(part.evidence)} |"
+        f"| {escape_markdown(part.name)} | {part.symbol} | {escape_markdown(part.evidence)} |"
         for part in facts.proof.parts
     ]
     return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])
+
+
+def _figure_table(facts: RunFacts) -> str:
+    """The figures that people decide by, beside those of the last green run and their thresholds."""
+    proof = facts.proof
+    if proof is None or not (proof.compared_with or any(each.needs for each in proof.figures)):
+        return ""
+    rows = [
+        f"| {escape_markdown(each.name)} | {each.mark} {_figure(each.value)} | {_figure(each.was)} "
+        f"| {escape_markdown(each.needs)} |"
+        for each in proof.figures[:_CHANGES]
+    ]
+    was = escape_markdown(proof.compared_with or "last green run")
+    return "\n".join([f"| figure | this run | {was} | needs |", "|---|---|---|---|", *rows])
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else format_loss(value)
 
 
 def _curve(facts: RunFacts) -> str:
