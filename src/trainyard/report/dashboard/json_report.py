@@ -55,6 +55,7 @@ def dashboard_schema() -> dict[str, Any]:
     number, text, truth = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
     numbers = {"type": "array", "items": number}
     checkpoint = {"step": number, "path": text, "bytes": number, "files": number, "created": text}
+    figure = {"name": text, "value": number, "was": number, "needs": text}
     part = {"name": text, "holds": truth, "evidence": text, "next_step": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
     properties: dict[str, Any] = {
@@ -74,7 +75,12 @@ def dashboard_schema() -> dict[str, Any]:
         "curves": _object(dict.fromkeys(CURVES, curve)),
         "checkpoints": {"type": "array", "items": _object(checkpoint, list(checkpoint))},
         "proof": _object(
-            {"proven": truth, "parts": {"type": "array", "items": _object(part)}}, ["proven", "parts"]
+            {
+                "proven": truth,
+                "parts": {"type": "array", "items": _object(part)},
+                "figures": {"type": "array", "items": _object(figure)},
+            },
+            ["proven", "parts"],
         ),
     }
     return {"title": "Dashboard", **_object(properties, ["schema", "status", "run_id", "run_directory"])}
