@@ -6,11 +6,13 @@ decide what the figures mean.
 
 import math
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.run.records import iterate_rows
+from trainyard.run.records import Row, iterate_rows
+from trainyard.watch.health import Health
 
 CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second", "reward")
 
@@ -57,10 +59,15 @@ class MetricsHistory:
     """The step of each row that has both a step and a time."""
     times: "array[float]" = field(default_factory=lambda: array("d"))
     """The time of the same rows, in Unix seconds."""
+    saves: float = 0.0
+    """Seconds that training waited for checkpoints."""
+    health: Health = field(default_factory=Health)
 
     def add(self, row: dict[str, Any]) -> None:
         known = {key: figure for key, value in row.items() if (figure := finite_or_none(value)) is not None}
         self.last.update(known)
+        self.health.add_row(row)
+        self.saves += known.get("checkpoint_seconds", 0.0)
         step = known.get("step")
         if step is None:
             return
@@ -87,9 +94,18 @@ class MetricsHistory:
         return paces[len(paces) // 2] if paces else self.last.get("step_seconds")
 
 
-def read_history(path: Path) -> MetricsHistory:
-    """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
-    history = MetricsHistory()
+def read_history(path: Path, events: Iterable[Row] = ()) -> MetricsHistory:
+    """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line.
+
+    `events` are those of the run. Its health is judged from them and the rows in the order of their times.
+    """
+    history, waiting = MetricsHistory(), list(reversed(list(events)))
     for row in iterate_rows(path):
+        while waiting and (finite_or_none(waiting[-1].get("time")) or 0.0) <= (
+            finite_or_none(row.get("time")) or 0.0
+        ):
+            history.health.add_event(waiting.pop())
         history.add(row)
+    while waiting:
+        history.health.add_event(waiting.pop())
     return history

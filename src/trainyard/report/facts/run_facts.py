@@ -7,7 +7,6 @@ A run may still be running, be cut off mid-line, be empty, or lack any of these.
 
 import math
 import os
-import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -21,11 +20,13 @@ from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.report.facts.history import MetricsHistory, finite_or_none, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
 from trainyard.report.facts.resolved_config import read_config_text
-from trainyard.report.facts.status import RunState, state_of
+from trainyard.report.facts.status import RunState, Status, state_of
 from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.watch.goodput import Goodput, Price, goodput_of, price_of
+from trainyard.watch.health import Alert
 
 NOISE_BITS_PER_BYTE = 3.3
 """The entropy of English in bits per character, given only the character before: above it, text is noise.
@@ -63,8 +64,8 @@ class RunFacts:
     state: RunState
     timestamp: float | None
     """Time of the newest record, in Unix seconds."""
-    price_per_hour: str = ""
-    """US dollars per hour of the machines, as TRAINYARD_USD_PER_HOUR has it; empty when unknown."""
+    stated_price: str = ""
+    """US dollars per hour of all machines, as TRAINYARD_USD_PER_HOUR has it."""
     proof_is_outdated: bool = False
     """There is a proof, but the run has changed since, so the proof does not count."""
 
@@ -178,11 +179,45 @@ class RunFacts:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the training time at TRAINYARD_USD_PER_HOUR; None where that is not set."""
-        price, seconds = self.price_per_hour, self.training_seconds
-        if seconds is None or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII):
-            return None
-        return seconds / 3600 * float(price)
+        """The cost of the training time; None where no price is known."""
+        price, seconds = self.price, self.training_seconds
+        return None if seconds is None or price is None else seconds / 3600 * price.usd_per_hour
+
+    @property
+    def usd_expected(self) -> float | None:
+        """The cost of the training up to its last step, at its present pace."""
+        price, seconds = self.price, self.estimated_total_seconds
+        return None if seconds is None or price is None else seconds / 3600 * price.usd_per_hour
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines; 1 where it is not on record."""
+        hardware = self.section("hardware")
+        size, here = (finite_or_none(hardware.get(f"{name}world_size")) for name in ("", "local_"))
+        return max(1, math.ceil(size / here)) if size and here else 1
+
+    @property
+    def price(self) -> Price | None:
+        """The price of all machines of the run."""
+        return price_of(self.stated_price, str(self.run.get("instance_type") or ""), self.nodes)
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """Every fault that the run has had, oldest first; those of a run that has ended are over."""
+        return self.history.health.alerts
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """The time of the run by what it was spent on."""
+        history = self.history
+        return goodput_of(
+            history.steps,
+            history.times,
+            self.events,
+            saves=history.saves,
+            created=finite_or_none(self.run.get("created")),
+            end=self.timestamp,
+        )
 
     @property
     def mfu(self) -> float | None:
@@ -246,10 +281,14 @@ def read_facts(
     directory, metrics_file = _locate(source)
     layout = RunDirectory(directory)
     run = read_record(layout.run_file)
-    history, events = read_history(metrics_file), read_rows(layout.events_file)
+    events = read_rows(layout.events_file)
+    history = read_history(metrics_file, events)
     newest = _newest(run, history, events)
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
+    state = state_of(run, history, newest, now=clock() if now is None else now)
+    if newest is not None and state.status in (Status.SUCCEEDED, Status.STOPPED, Status.FAILED):
+        history.health.end_all(newest)
     return RunFacts(
         directory=directory,
         run=run,
@@ -259,9 +298,9 @@ def read_facts(
         proof=None if outdated or metrics_file != layout.metrics_file else proof,
         proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
-        state=state_of(run, history, newest, now=clock() if now is None else now),
+        state=state,
         timestamp=newest,
-        price_per_hour=environment.get("TRAINYARD_USD_PER_HOUR", ""),
+        stated_price=environment.get("TRAINYARD_USD_PER_HOUR", ""),
     )
 
 
