@@ -22,6 +22,7 @@ COMMANDS = {
     "pod": "run_pod",
     "prove": "prove_run",
     "report": "training_dashboard",
+    "watch": "monitor_training",
     "tell": "notify_slack",
     "export": "export_model",
     "plan": "plan_training",

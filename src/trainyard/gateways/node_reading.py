@@ -28,7 +28,7 @@ echo @end
 """Also for busybox, which has no `dmesg -T`."""
 _LOST = ("GPU is lost", "ERR!", "Unknown Error")
 _COUNTER = re.compile(r"([^/]+)/ports/[^/]+/\w+/(\w+) (\d+)")
-_XID = re.compile(r"\[\s*(\d+\.\d+)\].*NVRM: Xid \(([^)]*)\): (\d+), *(.*)")
+_XID = re.compile(r"\[\s*(\d+\.\d+)\].*?(NVRM: Xid \([^)]*\): (\d+)\b.*)")
 _INFINIBAND_WORD = 4
 """`port_xmit_data` and `port_rcv_data` of InfiniBand count words of this many bytes."""
 
@@ -185,8 +185,7 @@ def _xids_in(lines: list[str]) -> Iterator[XidReading]:
     uptime = float(lines[0].split()[0]) if re.match(r"\d+\.\d+ ", lines[0]) else 0.0
     for line in lines[1:]:
         if found := _XID.search(line):
-            text = f"Xid {found[3]} ({found[2]}): {found[4]}".strip(": ")
-            yield XidReading(int(found[3]), max(0.0, uptime - float(found[1])), text)
+            yield XidReading(int(found[3]), max(0.0, uptime - float(found[1])), found[2])
 
 
 def _counters_in(lines: list[str]) -> dict[str, dict[str, int]]:

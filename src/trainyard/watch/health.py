@@ -14,6 +14,9 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
+
 if TYPE_CHECKING:
     from trainyard.gateways.node_reading import GpuReading
 
@@ -188,6 +191,19 @@ class Health:
             self._judge(
                 HealthRule.STRAGGLER, f"rank {rank}", now, holds=holds, text=text, lasting=_LASTING_SECONDS
             )
+
+    def add_xids(self, lines: Iterable[str], now: float, *, node: str = "") -> None:
+        """Take lines of the kernel about faults of GPUs; those that a program causes are left to its log."""
+        for line in lines:
+            if explain_logs([log_of("kernel", line)]).klass is FailureClass.HARDWARE:
+                text = line.removeprefix("NVRM: ") + (f" on {node}" if node else "")
+                self._start(HealthRule.GPU_FAULT, text, now, text)
+
+    def add_silent_pods(self, silent: Iterable[str], asked: Iterable[str], now: float) -> None:
+        """Take the pods that were asked, and those of them that gave no answer in time."""
+        silent = set(silent)
+        for pod in asked:
+            self._judge(HealthRule.HUNG, pod, now, f"{pod} does not answer", holds=pod in silent)
 
     def add_node_notices(self, notices: Mapping[str, str], now: float) -> None:
         """Take the nodes that are about to be replaced, each with the reason."""

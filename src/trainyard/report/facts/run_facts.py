@@ -66,6 +66,8 @@ class RunFacts:
     """Time of the newest record, in Unix seconds."""
     stated_price: str = ""
     """US dollars per hour of all machines, as TRAINYARD_USD_PER_HOUR has it."""
+    read_at: float | None = None
+    """Unix seconds."""
     proof_is_outdated: bool = False
     """There is a proof, but the run has changed since, so the proof does not count."""
 
@@ -216,7 +218,7 @@ class RunFacts:
             self.events,
             saves=history.saves,
             created=finite_or_none(self.run.get("created")),
-            end=self.timestamp,
+            end=self.read_at if self.state.going else self.timestamp,
         )
 
     @property
@@ -286,7 +288,8 @@ def read_facts(
     newest = _newest(run, history, events)
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
-    state = state_of(run, history, newest, now=clock() if now is None else now)
+    now = clock() if now is None else now
+    state = state_of(run, history, newest, now=now)
     if newest is not None and state.status in (Status.SUCCEEDED, Status.STOPPED, Status.FAILED):
         history.health.end_all(newest)
     return RunFacts(
@@ -296,6 +299,7 @@ def read_facts(
         events=events,
         checkpoints=_checkpoints(layout),
         proof=None if outdated or metrics_file != layout.metrics_file else proof,
+        read_at=now,
         proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
         state=state,
