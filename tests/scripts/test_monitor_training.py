@@ -161,7 +161,7 @@ def test_the_cost_is_the_price_on_record_or_the_stated_one(
     run = make_run(tmp_path / "run", instance_type="p5.48xlarge")
     _, text = watch(run.path, "--once", "--json")
     look = json.loads(text)
-    assert look["usd"] == pytest.approx(look["seconds"] / 3600 * 55.04)
+    assert look["usd"] == pytest.approx(look["goodput"]["total"] / 3600 * 55.04, rel=0.01)
     assert look["usd_expected"] > 5 * look["usd"]
     assert look["price_source"] == "1 × p5.48xlarge on demand, prices of 2026-07-20"
     monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "10")
@@ -174,9 +174,7 @@ def test_in_a_log_each_alert_is_one_line_and_its_end_another(
 ) -> None:
     run = make_run(tmp_path / "run")
     said: list[str] = []
-    monkeypatch.setattr(
-        output, "announce", lambda phase, text, *_: said.append(f"{phase}: {text}")
-    )
+    monkeypatch.setattr(output, "announce", lambda phase, text, *_: said.append(f"{phase}: {text}"))
 
     def pause(_seconds: float) -> None:
         looks = sum(line.startswith("watch") for line in said)

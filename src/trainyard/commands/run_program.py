@@ -92,6 +92,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     """Run the program of the arguments, and return the exit code of this node."""
     from trainyard.command.time_limits import job_seconds
     from trainyard.config.load import load_config
+    from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
@@ -118,6 +119,10 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
     )
+    if not args.dry_run and not node.rank:
+        supervised.paid_seconds = seconds_to_cost_limit(
+            config.limits.cost_usd, directory.path, nodes=nodes or node.nodes
+        )
     if args.dry_run:
         command = supervised.command(supervised.checkpoint_to_resume())
         output.print_json({"command": command, "environment": dict(program.environment)})
@@ -227,6 +232,8 @@ class ProgramRun:
     resume: str = "auto"
     grace: float = 30.0
     deadline: float | None = None
+    paid_seconds: float | None = None
+    """From the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
     _skipped: tuple[str, ...] = ()
@@ -296,7 +303,7 @@ class ProgramRun:
             without=() if self.node.agent or not self.is_launched else VARIABLES,
             supervision=Supervision(
                 grace=self.grace,
-                deadline=self.deadline,
+                **self.earlier_deadline(),
                 on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
                 poll=poll,
                 poll_seconds=POLL_SECONDS,
@@ -312,6 +319,14 @@ class ProgramRun:
         return self.finish(
             ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
+
+    def earlier_deadline(self) -> dict[str, Any]:
+        """Return when the program is asked to stop, and why: the deadline, or the limit of the cost."""
+        from trainyard.programs.program_records import COST_LIMIT
+
+        if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
+            return {"deadline": self.deadline}
+        return {"deadline": self.paid_seconds, "deadline_name": COST_LIMIT}
 
     @property
     def is_launched(self) -> bool:

@@ -295,6 +295,13 @@ class ArtifactsConfig(Section):
     """Server-side encryption requested from S3; for your own KMS key set a bucket default, and none."""
 
 
+class LimitsConfig(Section):
+    """Limits at which a run stops with a checkpoint, and is not continued by itself."""
+
+    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars for the machines of the run, over all its segments; null sets no limit."""
+
+
 class SlackConfig(Section):
     """Messages to Slack. The webhook or token comes from the environment, never from the configuration."""
 
@@ -365,6 +372,7 @@ class Config(Section):
     program: ProgramConfig = Field(default_factory=ProgramConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.instances import PRICES_AS_OF, find_instance, instance_called
 
@@ -31,6 +32,11 @@ class Goodput:
     """Training waited for a checkpoint."""
     idle: float
     """Between two segments."""
+
+    @property
+    def paid(self) -> float:
+        """The seconds for which the machines were used; between two segments they are not."""
+        return self.total - self.idle
 
     @property
     def share(self) -> float:
@@ -104,6 +110,26 @@ class Price:
     usd_per_hour: float
     source: str
     """Where it comes from: `TRAINYARD_USD_PER_HOUR`, or machines, type and date."""
+
+
+def paid_seconds(limit: float, price: Price | None, spent: Goodput | None) -> float:
+    """Return for how many seconds the machines may still be paid until `limit` (US dollars) is reached.
+
+    Pauses between segments cost nothing. Raises ConfigError if no price is known, or the limit is reached.
+    """
+    if price is None or price.usd_per_hour <= 0:
+        raise ConfigError(
+            f"limits.cost_usd: {limit:g} needs the price of the machines: set TRAINYARD_USD_PER_HOUR to that "
+            "of all of them, or TRAINYARD_INSTANCE_TYPE. Nothing was started."
+        )
+    seconds = limit / price.usd_per_hour * 3600
+    gone = spent.paid if spent is not None else 0.0
+    if gone >= seconds:
+        raise ConfigError(
+            f"limits.cost_usd: this run has cost $ {gone / 3600 * price.usd_per_hour:,.2f} of $ {limit:,.2f} "
+            f"($ {price.usd_per_hour:,.2f} an hour, {price.source}). Raise it to resume. Nothing was started."
+        )
+    return seconds - gone
 
 
 def price_of(stated: str, instance_type: str, nodes: int) -> Price | None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.watch.goodput import Goodput, Price, goodput_of, price_of
+from trainyard.errors import ConfigError
+from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 
 SECOND, STEPS_PER_ROW = 2.0, 10
 """A step takes 2 seconds, and each tenth is logged."""
@@ -106,3 +107,18 @@ def test_the_price_is_the_stated_one_or_that_of_the_catalogue(
     assert (found.usd_per_hour if found else None) == (None if usd is None else pytest.approx(usd))
     if isinstance(found, Price) and not stated:
         assert found.source == "4 × p5.48xlarge on demand, prices of 2026-07-20"
+
+
+@pytest.mark.parametrize(("spent", "left"), [(None, 3600.0), (0.0, 3600.0), (1800.0, 1800.0)])
+def test_a_limit_of_the_cost_is_the_time_that_is_left_to_pay(spent: float | None, left: float) -> None:
+    before = None if spent is None else Goodput(spent + 500, spent, 0, 0, 0, idle=500)
+    assert paid_seconds(110.08, Price(110.08, "2 machines"), before) == left
+
+
+@pytest.mark.parametrize(
+    ("price", "spent", "words"),
+    [(None, 0.0, "needs the price"), (Price(10, "of 2026"), 7200.0, r"\$ 20.00 of \$ 15.00 .*Raise it")],
+)
+def test_without_a_price_or_money_nothing_is_started(price: Price | None, spent: float, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        paid_seconds(15, price, Goodput(spent, spent, 0, 0, 0, 0))

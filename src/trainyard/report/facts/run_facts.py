@@ -23,9 +23,10 @@ from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, Status, state_of
 from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import instance_type
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.watch.goodput import Goodput, Price, goodput_of, price_of
+from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 from trainyard.watch.health import Alert
 
 NOISE_BITS_PER_BYTE = 3.3
@@ -181,15 +182,20 @@ class RunFacts:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the training time; None where no price is known."""
-        price, seconds = self.price, self.training_seconds
-        return None if seconds is None or price is None else seconds / 3600 * price.usd_per_hour
+        """The cost of the machines so far, without pauses between segments; None where no price is known."""
+        price = self.price
+        if price is None:
+            return None
+        seconds = self.training_seconds if self.goodput is None else self.goodput.paid
+        return None if seconds is None else seconds / 3600 * price.usd_per_hour
 
     @property
     def usd_expected(self) -> float | None:
         """The cost of the training up to its last step, at its present pace."""
-        price, seconds = self.price, self.estimated_total_seconds
-        return None if seconds is None or price is None else seconds / 3600 * price.usd_per_hour
+        price, usd, left = self.price, self.usd, self.seconds_remaining
+        return (
+            None if price is None or usd is None or left is None else usd + left / 3600 * price.usd_per_hour
+        )
 
     @property
     def nodes(self) -> int:
@@ -306,6 +312,21 @@ def read_facts(
         timestamp=newest,
         stated_price=environment.get("TRAINYARD_USD_PER_HOUR", ""),
     )
+
+
+def seconds_to_cost_limit(
+    limit: float | None, directory: Path, *, nodes: int, environment: Mapping[str, str] = os.environ
+) -> float | None:
+    """Return for how long a run may go on until its machines have cost `limit` US dollars; None without one.
+
+    What its earlier segments in this directory cost counts. Raises ConfigError if the limit is reached, or no
+    price is known.
+    """
+    if limit is None:
+        return None
+    price = price_of(environment.get("TRAINYARD_USD_PER_HOUR", ""), instance_type(environment) or "", nodes)
+    before = facts_if_any(directory)
+    return paid_seconds(limit, price, before.goodput if before is not None else None)
 
 
 def facts_if_any(source: Path) -> RunFacts | None:
