@@ -18,6 +18,7 @@ from trainyard.command import output
 from trainyard.commands import monitor_training
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.rank_times import write_rank_time
 from trainyard.run.records import RecordWriter, append_event
 
 Json = dict[str, Any]
@@ -193,6 +194,23 @@ def test_in_a_log_each_alert_is_one_line_and_its_end_another(
     ]  # fmt: skip
     assert said[0].startswith("watch: running, step 400/4,000, loss 2.02")
     assert text.startswith("run 20261120-214501-7c1f · succeeded")
+
+
+def test_the_slowest_rank_is_named(tmp_path: Path, watch: Watch) -> None:
+    run = make_run(tmp_path / "run")
+    (run.logs / "rank-00009.json").write_text("cut o")
+    write_rank_time(run.logs, 8, {"step": 300, "data_seconds": 9.0})
+    append_event(run.events_file, "resumed", step=300, time=time.time() - 1)
+    write_rank_time(run.logs, 8, {"step": 400})
+    for rank in range(8):
+        row = {"step": 400, "data_seconds": 0.1, "forward_seconds": 1.2 if rank == 5 else 0.9}
+        write_rank_time(run.logs, rank, row)
+    with trained_here(run):
+        _, text = watch(run.path, "--once")
+        assert "  ranks     slowest rank 5 on " in text and ": 30 % behind" in text
+        write_rank_time(run.logs, 2, {"step": 390, "forward_seconds": 0.1})
+        _, text = watch(run.path, "--once")
+    assert "slowest rank 2 on " in text and ": 10 steps behind" in text
 
 
 class Cluster:

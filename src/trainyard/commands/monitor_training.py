@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.report.facts.look import Look
     from trainyard.report.facts.run_facts import RunFacts
+    from trainyard.run.rank_times import RankTime
 
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
@@ -166,6 +167,17 @@ class MachineWatch:
                 self.rates[name] = (max(0, count[0] - sent) / span, max(0, count[1] - received) / span)
             self._bytes[name] = clock, count
 
+    def add_ranks(self, facts: "RunFacts", now: float) -> "Sequence[RankTime]":
+        """Take what the processes of the newest segment have written about themselves, and return it."""
+        from trainyard.run.directory import RunDirectory
+        from trainyard.run.rank_times import read_rank_times
+
+        starts = (event.get("time") for event in facts.events if event.get("event") in ("started", "resumed"))
+        since = max((start for start in starts if isinstance(start, int | float)), default=0.0)
+        ranks = read_rank_times(RunDirectory(facts.directory).logs, since=since)
+        self.health.add_ranks({each.rank: each.seconds for each in ranks if each.seconds}, now)
+        return ranks
+
 
 class RunWatch:
     """Looks at a run directory, and at this machine while the run trains here."""
@@ -184,7 +196,9 @@ class RunWatch:
         is_silent = facts.state.status is Status.INTERRUPTED and is_here
         if is_silent and facts.timestamp is not None:
             self._machines.health.judge_silence(facts.timestamp, now, facts.history.times)
+        ranks: Sequence[RankTime] = ()
         if facts.state.going or is_silent:
+            ranks = self._machines.add_ranks(facts, now)
             reading, unknown = self._read_machine(facts, is_here=is_here)
             if reading is not None:
                 nodes = {"": reading}
@@ -193,7 +207,7 @@ class RunWatch:
             self._machines.health.end_all(now)
         alerts = [*facts.alerts, *self._machines.health.alerts]
         rates = self._machines.rates
-        return Look(now, facts, alerts, unknown, nodes, rates, is_alive=is_here)
+        return Look(now, facts, alerts, unknown, nodes, rates, ranks, is_alive=is_here)
 
     def _read_machine(self, facts: "RunFacts", *, is_here: bool) -> tuple["NodeReading | None", list[str]]:
         """Return the reading of this machine, without GPUs that nobody uses, and what is not known."""
@@ -265,8 +279,9 @@ class JobWatch:
                 unknown.append(f"the nodes: {error}")
             if facts is None:
                 unknown.append("the steps: no pod has the record of a run")
+        ranks = self._machines.add_ranks(facts, now) if facts else ()
         alerts = [*(facts.alerts if facts else ()), *health.alerts]
-        return Look(now, facts, alerts, unknown, nodes, self._machines.rates, job=state)
+        return Look(now, facts, alerts, unknown, nodes, self._machines.rates, ranks, state)
 
     def _read_pods(
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"

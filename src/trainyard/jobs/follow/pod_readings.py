@@ -5,6 +5,7 @@ exec in the first pod that answers: run.json, events, the end of the metrics ─
 """
 
 import queue
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +22,6 @@ from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.volumes.checkpoint_search import plan_of
 from trainyard.jobs.volumes.helper_pod import Place
-from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 _AT_ONCE = 16
 _METRICS_BYTES = 4_000_000
 """The end of metrics.jsonl that is read: some ten thousand rows."""
+_RECORD_NAME = re.compile(r"run\.json|config\.yaml|(events|metrics)\.jsonl|logs/rank-\d{1,9}\.json")
 _RECORDS = """
 cd "$0" || exit 1
-for f in run.json config.yaml events.jsonl; do
+for f in run.json config.yaml events.jsonl logs/rank-*.json; do
   [ -f "$f" ] && { echo "@file $f"; cat "$f"; echo; }
 done
 [ -f metrics.jsonl ] && { echo "@file metrics.jsonl"; tail -c %d metrics.jsonl; }
@@ -145,8 +146,8 @@ def _write_records(answer: str, folder: Path) -> bool:
             content = files.setdefault(line.removeprefix("@file "), [])
         elif files:
             content.append(line)
-    layout = RunDirectory(folder)
-    for path in (layout.run_file, layout.config_file, layout.events_file, layout.metrics_file):
-        if path.name in files:
-            path.write_text("\n".join(files[path.name]) + "\n", encoding="utf-8")
+    (folder / "logs").mkdir(exist_ok=True)
+    for name, content in files.items():
+        if _RECORD_NAME.fullmatch(name):
+            (folder / name).write_text("\n".join(content) + "\n", encoding="utf-8")
     return bool(files)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
+from trainyard.run.rank_times import RankTime
 from trainyard.watch.health import Alert
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Look:
     """The readings of the machines; the name of this machine is empty."""
     network_rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Machine -> bytes per second sent and received since the last look."""
+    ranks: Sequence[RankTime] = ()
+    """The processes of the run at their last logged step."""
     job: "JobState | None" = None
     is_alive: bool = False
     """Whether a process of the run is known to exist."""
@@ -77,9 +80,21 @@ class Look:
             "unknown": list(self.unknown),
             **(_figures(facts, self.now) if facts else {}),
             "network": network_of(facts) if facts else None,
+            "slowest_rank": self._slowest_rank(),
             "retries_left": max(0, job.auto_retry - job.retries) if job and job.auto_retry else None,
             "nodes": [self._node(name, reading) for name, reading in self.nodes.items()],
         }
+
+    def _slowest_rank(self) -> dict[str, Any] | None:
+        """The rank that is behind in steps, else the one that needs longest for its own part of a step."""
+        if len(self.ranks) < 2:
+            return None
+        last, newest = min(each.step for each in self.ranks), max(each.step for each in self.ranks)
+        slowest = max(self.ranks, key=lambda each: (-each.step, each.seconds or 0.0))
+        others = sorted(each.seconds for each in self.ranks if each is not slowest and each.seconds)
+        usual = others[len(others) // 2] if others else None
+        behind = slowest.seconds / usual - 1 if slowest.seconds and usual else None
+        return {"rank": slowest.rank, "host": slowest.host, "behind": behind, "steps_behind": newest - last}
 
     def _state(self) -> str:
         if self.job is not None:

@@ -107,6 +107,8 @@ def _sections(look: Json) -> Iterator[tuple[str, list[str]]]:
         yield "GPUs", [*_gpu_summary([gpu for _, gpu in gpus])]
         for node, gpu in gpus if len(gpus) <= _MOST_GPUS else ():
             yield "", [_gpu_words(node, gpu)]
+    if rank := look["slowest_rank"]:
+        yield "ranks", [_rank_words(rank)]
     if goodput := look.get("goodput"):
         yield "time", [*_time_words(goodput)]
     if look.get("usd_per_hour") is not None:
@@ -165,6 +167,13 @@ def _gpu_words(node: str | None, gpu: Json) -> str:
     )
     words = [form.format(value) for form, value in values if value is not None]
     return "  ".join([f"{node + ' ' if node else ''}{gpu['index']}", *words])
+
+
+def _rank_words(rank: Json) -> str:
+    place = f"slowest rank {rank['rank']}" + (f" on {rank['host']}" if rank["host"] else "")
+    if rank["steps_behind"]:
+        return f"{place}: {format_count(rank['steps_behind'], 'step')} behind"
+    return place if rank["behind"] is None else f"{place}: {format_percent(max(0.0, rank['behind']))} behind"
 
 
 def _time_words(goodput: Json) -> Iterator[str]:
