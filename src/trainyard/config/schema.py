@@ -106,9 +106,11 @@ class TrainingConfig(Section):
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """The cosine schedule ends at this share of the peak."""
-    lr_scheduler: Literal["cosine", "constant"] = "cosine"
-    """Learning rate schedule after the warm-up."""
+    """Every schedule but constant ends at this share of the peak."""
+    lr_scheduler: Literal["cosine", "linear", "warmup_stable_decay", "constant"] = "cosine"
+    """Learning rate after the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
+    decay_steps: Positive | None = None
+    """Steps of the fall of warmup_stable_decay; null: the last fifth of the run."""
     warmup_steps: NotNegative = 100
     """Steps of linear warm-up to the peak; a shorter run warms up for all of its steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
@@ -185,6 +187,9 @@ class HuggingFaceConfig(Section):
     """Files read in turn; a multiple of the number of processes also divides the reading among them."""
 
 
+Weight = Annotated[float, Field(gt=0, le=MOST)]
+
+
 class DataConfig(Section):
     """The data to train on."""
 
@@ -192,6 +197,8 @@ class DataConfig(Section):
     """A streamed dataset instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null uses Python's standard library."""
+    mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
+    """Paths and weights instead of train_path: of 1,000 sequences each path has its share, exactly."""
     validation_path: Name | None = None
     """A file or folder to validate on; null holds out a part of the training data, see validation_split."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05

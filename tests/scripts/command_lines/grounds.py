@@ -119,6 +119,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "run_number": lambda _: "1",
     "runs": lambda grounds: str(grounds.run),
     "runs_directory": lambda grounds: str(grounds.run.parent),
+    "sign_off": lambda grounds: str(grounds.new()),
     "step": lambda _: "8",
     "store": lambda grounds: grounds.store,
     "stored": lambda _: "true",

@@ -154,6 +154,7 @@ def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
     assert all(isinstance(value, bool | int | float | str) for value in shown.values())
 
 
+@pytest.mark.process
 def test_wandb_keeps_hyperparameters_and_sample_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
     assert str(tmp_path / "tensorboard") in caplog.text
 
 
+@pytest.mark.process
 def test_a_mode_that_wandb_does_not_know_drops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,6 +237,7 @@ print("the run continues")
 """
 
 
+@pytest.mark.process
 def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     # A service that an earlier test left in the environment would be joined instead of one started.
