@@ -7,7 +7,7 @@ which is never healthy.
 
 Reads:      the run directory, nvidia-smi, the kernel's Xid lines, /sys/class/infiniband; with --job the API
             of the cluster and the pods of the job, by exec; TRAINYARD_USD_PER_HOUR (price of the machines)
-Writes:     the view, or with --json one object for each look, on stdout
+Writes:     the view, or with --json one object for each look, on stdout; the file of --prometheus
 Exit codes: 0 healthy; 1 not healthy, or not known, or the run or the job failed; 2 wrong usage, no such run
             or job; 4 the cluster refuses; 5 the run had not ended after --timeout
 Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
@@ -48,6 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job of a cluster instead")
     parser.add_argument("--once", action="store_true", help="look once; the exit code is the health")
     parser.add_argument("--json", action="store_true", help="print each look as one line of JSON")
+    figures = "also write health, cost and machines for Prometheus' node_exporter (*.prom)"
+    parser.add_argument("--prometheus", type=arguments.path, metavar="FILE", help=figures)
     every = "time between two looks; default: 5s on a terminal, else 1m"
     parser.add_argument("--every", type=arguments.duration, metavar="DURATION", help=every)
     limit = "how long to watch a run that does not end; default: 24h"
@@ -83,6 +85,8 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
             started = time.monotonic()
             look = watched.look()
             is_last = args.once or look.is_over
+            if args.prometheus:
+                write_figures(args.prometheus, look)
             if args.json:
                 print_line(look)
             elif is_live:
@@ -103,6 +107,17 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
 def print_line(look: "Look") -> None:
     """Write a look as one line of JSON."""
     output.print_text(json.dumps(look.record()))
+
+
+def write_figures(path: Path, look: "Look") -> None:
+    """Write a look for Prometheus."""
+    from trainyard.report.facts.look_metrics import look_samples
+    from trainyard.run.prometheus_text import write_prometheus_file
+
+    try:
+        write_prometheus_file(path, look_samples(look))
+    except OSError as error:
+        raise ConfigError(f"--prometheus {path}: cannot be written ({error.strerror})") from None
 
 
 class LiveView:

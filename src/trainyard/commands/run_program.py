@@ -245,6 +245,13 @@ class ProgramRun:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
+    def recorded_id(self) -> str:
+        """The id of the run in its record, which a resumed run keeps."""
+        from trainyard.run.identity import read_run
+
+        return str(read_run(self.directory.run_file)["run_id"])
+
+    @property
     def is_first(self) -> bool:
         return not self.node.rank
 
@@ -518,6 +525,7 @@ class ProgramRun:
     ) -> None:
         """Write rows; those that the program reports itself win over those that were read elsewhere."""
         from trainyard.programs.metrics.program_metrics import row_fault
+        from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
@@ -525,6 +533,11 @@ class ProgramRun:
             self._has_rows = True
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
+        if rows and (name := self.config.monitoring.prometheus_file):
+            try:
+                write_prometheus_file(Path(name), row_samples(rows[-1], self.recorded_id))
+            except OSError as error:
+                LOG.warning("%s cannot be written (%s); the program is not affected", name, error.strerror)
 
     def note_announced(self, metrics: "ProgramMetrics") -> None:
         """Record the steps that the program says it trains, once they are known."""

@@ -250,6 +250,8 @@ class MonitoringConfig(Section):
     """Number of steps between two rows of metrics."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
+    prometheus_file: Annotated[Name, StringConstraints(pattern=r"\.prom$")] | None = None
+    """Text file (*.prom) for Prometheus' node_exporter, replaced at each logged row; null writes none."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
     """A step longer than this many times the median is a hang and ends the run; null disables this."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
