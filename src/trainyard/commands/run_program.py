@@ -242,6 +242,8 @@ class ProgramRun:
     _announced: int | None = None
     _reports_rows: bool = False
     _has_rows: bool = False
+    _figures: dict[str, Any] = field(default_factory=dict)
+    """The last value of each figure in the rows."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -533,9 +535,11 @@ class ProgramRun:
             self._has_rows = True
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
+        for row in rows:  # one row may have the loss and the next one the speed
+            self._figures |= row
         if rows and (name := self.config.monitoring.prometheus_file):
             try:
-                write_prometheus_file(Path(name), row_samples(rows[-1], self.recorded_id))
+                write_prometheus_file(Path(name), row_samples(self._figures, self.recorded_id))
             except OSError as error:
                 LOG.warning("%s cannot be written (%s); the program is not affected", name, error.strerror)
 

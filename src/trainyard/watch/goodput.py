@@ -43,6 +43,16 @@ class Goodput:
         """The share of the time that trained, 0 to 1."""
         return self.training / self.total if self.total > 0 else 0.0
 
+    @property
+    def losses(self) -> tuple[tuple[str, float], ...]:
+        """What the lost time was spent on, in words, and its seconds."""
+        return (
+            ("starting", self.start),
+            ("repeated steps", self.recompute),
+            ("saves", self.saves),
+            ("idle", self.idle),
+        )
+
     def record(self) -> dict[str, float]:
         seconds = {name: round(value, 1) for name, value in asdict(self).items()}
         return {**seconds, "share": round(self.share, 4)}

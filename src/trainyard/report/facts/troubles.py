@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.quantities import format_duration
 from trainyard.report.facts.run_facts import RunFacts
 
 _TROUBLES = {
@@ -30,6 +31,15 @@ def degradation(facts: RunFacts | None) -> str:
         if kind in _TROUBLES and kind not in newest:
             newest[kind] = _trouble(kind, event)
     return "; ".join([*newest.values(), *(alert.text for alert in facts.alerts if alert.is_open)])
+
+
+def alert_lines(facts: RunFacts) -> list[str]:
+    """Every alert of the run, oldest first: what it was, and for how long."""
+    lines = []
+    for alert in facts.alerts:
+        span = "" if alert.until is None else f", for {format_duration(alert.until - alert.since)}"
+        lines.append(f"{alert.text}{span}")
+    return lines
 
 
 def _trouble(kind: str, event: Mapping[str, Any]) -> str:
