@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "run",
     "train": "train",
     "pod": "run_pod",
+    "evaluate": "evaluate",
     "prove": "prove_run",
     "report": "training_dashboard",
     "watch": "monitor_training",
@@ -35,6 +36,7 @@ COMMANDS = {
     "step continue": "continue_lineage",
     "step wait": "wait_for_runner",
     "explain": "explain_failure",
+    "debug-dump": "debug_dump",
     "network": "judge_network",
     "config show": "show_config",
     "config check": "check_configs",
@@ -59,6 +61,8 @@ COMMANDS = {
     "init github": "setup_github",
     "init aws": "setup_codebuild",
     "init trust-policy": "write_trust_policy",
+    "skills install": "install_skills",
+    "completion": "print_completion",
 }
 # Words of the command line -> the module, and arguments that come before the given ones. The longest match
 # counts: `job status` is `manage_training_job` with `status` as its first argument.

@@ -210,7 +210,7 @@ class RunWatch:
         is_here, unknown, nodes = trains_here(self._directory), list[str](), dict[str, "NodeReading"]()
         is_silent = facts.state.status is Status.INTERRUPTED and is_here
         if is_silent and facts.timestamp is not None:
-            self._machines.health.judge_silence(facts.timestamp, now, facts.history.times)
+            self._machines.health.judge_silence(facts.timestamp, now, facts.history.times.tolist())
         ranks: Sequence[RankTime] = ()
         if facts.state.going or is_silent:
             ranks = self._machines.add_ranks(facts, now)

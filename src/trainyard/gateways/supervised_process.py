@@ -39,7 +39,7 @@ class ProgramExit:
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT` or the name of the deadline if it was asked to stop; None if it ended by itself."""
+    """`SIGTERM`, `SIGINT`, the name of the deadline or the reason of a poll; None if nothing asked it to."""
     was_killed: bool = False
     """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
@@ -57,8 +57,8 @@ class Supervision:
     deadline_name: str = "the deadline"
     on_stop: Callable[[str], None] | None = None
     """Called with the reason before SIGTERM is sent."""
-    poll: Callable[[], None] | None = None
-    """Called on another thread while it runs."""
+    poll: Callable[[], str | None] | None = None
+    """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
 
 
@@ -97,7 +97,7 @@ def run_supervised(
         reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
         reader.start()
         over = threading.Event()
-        poller = threading.Thread(target=_poll, args=(supervision, over), daemon=True)
+        poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
         code = process.wait()
         stop.end_group()
@@ -130,7 +130,7 @@ class _Stop(SignalHandler):
             self._send(signal.SIGTERM)
             self._after(self._grace, self._kill)
         elif supervision.deadline is not None:
-            self._after(max(0.0, supervision.deadline), lambda: self._ask(supervision.deadline_name))
+            self._after(max(0.0, supervision.deadline), lambda: self.ask(supervision.deadline_name))
 
     def end_group(self) -> None:
         """Wait until no process of the group is left; end those that outlive the program."""
@@ -147,11 +147,12 @@ class _Stop(SignalHandler):
 
     def take(self, number: int, _frame: object) -> None:
         if self.reason is None:
-            self._ask(signal.Signals(number).name)
+            self.ask(signal.Signals(number).name)
         elif number == signal.SIGINT and time.monotonic() - self._asked_at > _SAME_SIGNAL_SECONDS:
             self._kill()
 
-    def _ask(self, reason: str) -> None:
+    def ask(self, reason: str) -> None:
+        """Stop the group for this reason, unless it was asked before."""
         if self.reason is not None:
             return
         self.reason, self._asked_at = reason, time.monotonic()
@@ -226,10 +227,10 @@ def _processes() -> dict[int, tuple[str, int, int]] | None:
     return found
 
 
-def _poll(supervision: Supervision, over: threading.Event) -> None:
+def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
     while not over.wait(supervision.poll_seconds):
-        if supervision.poll is not None:
-            supervision.poll()
+        if supervision.poll is not None and (reason := supervision.poll()) is not None:
+            stop.ask(reason)
 
 
 def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:

@@ -43,6 +43,8 @@ _WAITING_SHARE, _WAITING_SHARE_OVER = 0.3, 0.15
 """Share of a step spent waiting for data at which an alert starts, and at which it ends."""
 _RANK_BEHIND = 1.2
 _CLOCK_BEHIND = 0.85
+_FIGURES = ("step", "step_seconds", "data_seconds", "gpu_utilization_percent")
+_LARGEST = 1e100
 _MEDIAN_ERROR = 1.2533
 """The standard error of a median of n normal values is this, times their deviation, over the root of n."""
 
@@ -132,8 +134,8 @@ class Health:
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Take an event. A new segment may run on other machines, so its speed is learned again."""
-        now, name = event.get("time"), event.get("event")
-        if not isinstance(now, int | float):
+        now, name = _time_of(event), event.get("event")
+        if now is None:
             return
         if name in ("started", "resumed"):
             self.end_all(now)
@@ -145,10 +147,16 @@ class Health:
             self._start(HealthRule.HUNG, "", now, f"nothing moves{at}{because}")
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Take a row of `metrics.jsonl`."""
-        now = row.get("time")
-        if not isinstance(now, int | float):
+        """Take a row of `metrics.jsonl`; numbers that no training has are no numbers."""
+        now, loss = _time_of(row), row.get("loss")
+        if now is None:
             return
+        known = {key: row[key] for key in _FIGURES if _is_number(row.get(key))}
+        row = {
+            **known,
+            **({"loss": loss} if "loss" in row else {}),
+            **({"reward": 0} if "reward" in row else {}),
+        }
         self._end(HealthRule.HUNG, "", now)
         if (pace := self._pace_of(row, now)) is not None:
             self._judge_pace(math.log(pace), now)
@@ -234,7 +242,7 @@ class Health:
         seconds = row.get("step_seconds")
         if seconds is None and before is not None and isinstance(step, int | float) and step > before[0]:
             seconds = (now - before[1]) / (step - before[0])
-        return seconds if isinstance(seconds, int | float) and 0 < seconds < math.inf else None
+        return seconds if isinstance(seconds, int | float) and 1e-100 < seconds < math.inf else None
 
     def _judge_pace(self, pace: float, now: float) -> None:
         usual = self._pace
@@ -255,7 +263,7 @@ class Health:
         if isinstance(loss, str) or (isinstance(loss, float) and not math.isfinite(loss)):
             self._start(HealthRule.LOSS_SPIKE, "", now, f"the loss is {loss}")
             return
-        if not isinstance(loss, int | float) or loss <= 0:
+        if not _is_number(loss) or not isinstance(loss, int | float) or loss <= 0:
             return
         value, usual = math.log(loss), self._loss
         limit = max(_HIGHER, _DEVIATIONS * usual.deviation)
@@ -314,10 +322,32 @@ class Health:
             self._open.pop((rule, subject)).until = now
 
 
+def health_of(rows: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]) -> Health:
+    """Return the health by the rows and the events of a run, in the order of their times."""
+    health, waiting = Health(), [event for event in events if _time_of(event) is not None][::-1]
+    for row in rows:
+        now = _time_of(row)
+        while waiting and now is not None and (_time_of(waiting[-1]) or 0.0) <= now:
+            health.add_event(waiting.pop())
+        health.add_row(row)
+    while waiting:
+        health.add_event(waiting.pop())
+    return health
+
+
+def _time_of(record: Mapping[str, Any]) -> float | None:
+    value = record.get("time")
+    return float(value) if isinstance(value, int | float) and _is_number(value) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
 def silence_limit(times: Sequence[float]) -> float:
     """Return the seconds for which a run with rows at these times may write nothing."""
     intervals = [after - before for before, after in pairwise(times[-20:])]
-    return max(_SILENT_SECONDS, _SILENT_ROWS * _median(intervals) if intervals else 0.0)
+    return max(_SILENT_SECONDS, _SILENT_ROWS * float(_median(intervals)) if intervals else 0.0)
 
 
 def _median(values: Iterable[float]) -> float:

@@ -139,11 +139,14 @@ def _figures(facts: RunFacts, now: float) -> dict[str, Any]:
 
 def _loss_change(facts: RunFacts) -> dict[str, float] | None:
     """The difference of the loss to that of about 100 steps before."""
-    curve = facts.history.curves["loss"]
-    for step, value in zip(reversed(curve.steps), reversed(curve.values), strict=True):
-        if curve.steps[-1] - step >= _LOSS_STEPS:
-            return {"by": curve.values[-1] - value, "steps": curve.steps[-1] - step}
-    return None
+    curve = facts.history.curve("loss")
+    place = int((curve.steps <= curve.steps[-1] - _LOSS_STEPS).sum()) - 1 if len(curve) else -1
+    if place < 0:
+        return None
+    return {
+        "by": float(curve.values[-1] - curve.values[place]),
+        "steps": float(curve.steps[-1] - curve.steps[place]),
+    }
 
 
 def _checkpoint(facts: RunFacts, now: float) -> dict[str, Any] | None:

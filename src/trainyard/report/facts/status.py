@@ -51,7 +51,7 @@ def state_of(
         empty = RunState(Status.EMPTY, "nothing on record yet")
         return _interruption("no time on record") if history.last else empty
     what = "last row" if "time" in history.last else "no row, last sign"
-    if now - newest > silence_limit(history.times):
+    if now - newest > silence_limit(history.times.tolist()):
         return _interruption(f"{what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
 
