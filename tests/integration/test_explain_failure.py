@@ -14,7 +14,9 @@ from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "explain_failure.py"
-BEGIN = "import time\nfor n in range(5): print(f'step {n}/600 loss 2.5', flush=True)\n"
+OWN_UV = ROOT / ".uv" / "bin" / "uv"
+UV = os.environ.get("UV") or (str(OWN_UV) if OWN_UV.is_file() else "uv")
+BEGIN = f"UV = {UV!r}; import time\nfor n in range(5): print('step', f'{{n}}/600 loss 2.5', flush=True)\n"
 FAILING = {
     "raises": ("user-code", "raise KeyError('labels')"),
     "raises in a chain": (
@@ -58,7 +60,7 @@ FAILING = {
     "recurses without end": ("user-code", "def f(n): return f(n + 1)\nf(0)"),
     "aborts": ("unknown", "import os; os.abort()"),
     "waits for a thread that is stuck": (
-        "unknown",
+        "hang",
         "import faulthandler; faulthandler.dump_traceback_later(1, exit=True); time.sleep(30)",
     ),
     "is out of room in a tiny file system": (
@@ -81,7 +83,7 @@ FAILING = {
         "with zipfile.ZipFile('a-1-py3-none-any.whl', 'w') as wheel:\n"
         "    for name, text in meta.items(): wheel.writestr('a-1.dist-info/' + name, text)\n"
         "pathlib.Path('r.txt').write_text('a==1 --hash=sha256:' + '0' * 64)\n"
-        "line = 'uv pip install --offline --no-index --find-links . --require-hashes --target t -r r.txt'\n"
+        "line = UV + ' pip install --offline --no-index --find-links . --require-hashes -t t -r r.txt'\n"
         "raise SystemExit(subprocess.run(line.split()).returncode)",
     ),
     "has a token that is expired": (
@@ -172,15 +174,9 @@ def assert_never_another_class(klass: str, text: str, code: int) -> None:
     """The class, or no class: behind prefixes, in colour, mixed with another rank's lines, and cut."""
     lines = text.splitlines()
     steps = [f"[rank1]: step {n}/600 loss 2.5" for n in range(5)]
-    mixed = [
-        line for pair in zip_longest((f"[rank0]: {line}" for line in lines), steps) for line in pair if line
-    ]
-    for prefix in (
-        "[pod/llama-worker-0/pytorch] ",
-        "2026-11-20T12:00:00.1234567Z ",
-        "trainer-1  | ",
-        "[rank0]: ",
-    ):
+    pairs = zip_longest((f"[rank0]: {line}" for line in lines), steps)
+    mixed = [line for pair in pairs for line in pair if line]
+    for prefix in ("[pod/llama-0/pytorch] ", "2026-11-20T12:00:00.1234567Z ", "trainer-1  | ", "[rank0]: "):
         assert explained([prefix + line for line in lines], code) == klass, prefix
     assert explained([f"\x1b[31m{line}\x1b[0m" for line in lines], code) == klass
     assert explained(mixed, code) == klass

@@ -231,10 +231,10 @@ def test_a_dashboard_reports_on_a_metrics_file(tmp_path: Path, capsys: pytest.Ca
     metrics.write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2.25}\n')
     (tmp_path / "run.json").write_text("{}")
     dashboard = functions.TrainingDashboard(str(metrics))
-    assert "Training Loss: 2.2500" in dashboard.generate_text_report()
+    assert "Training Loss: 2.25" in dashboard.generate_text_report()
     assert "2.25" in json.dumps(dashboard.generate_json_report())
     dashboard.print_report()
-    assert "Training Loss: 2.2500" in capsys.readouterr().out
+    assert "Training Loss: 2.25" in capsys.readouterr().out
     dashboard.save_report(str(tmp_path / "report.json"))
     assert json.loads((tmp_path / "report.json").read_text()) == dashboard.generate_json_report()
 

@@ -97,7 +97,11 @@ def explain_unknown(words: Sequence[str]) -> str:
     """Return the error for words that begin with no command: the nearest ones, and where the list is."""
     group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
     if group:
-        return f"trainyard {visible_line(words[0])} is one of: {', '.join(group)}. See trainyard --help."
+        near = get_close_matches(" ".join(words[:_MOST_WORDS]), group, 1)
+        meant = f" Did you mean trainyard {near[0]}?" if near and len(words) > 1 else ""
+        return (
+            f"trainyard {visible_line(words[0])} is one of: {', '.join(group)}.{meant} See trainyard --help."
+        )
     near = get_close_matches(" ".join(words[:_MOST_WORDS]), COMMANDS, 1) or get_close_matches(
         words[0], COMMANDS, 1
     )

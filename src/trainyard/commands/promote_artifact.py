@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
-from trainyard.run.suggested_commands import script_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.record.checkpoints import Checkpoint
@@ -103,6 +102,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint") -> None:
     from trainyard.proof.learning import Curves
     from trainyard.proof.recorded_events import course_of
     from trainyard.report.facts.resolved_config import settings_of_config
+    from trainyard.run.suggested_commands import script_command
     from trainyard.run.untrusted_files import parse_json_line
 
     _, manifest, _ = newest_manifest(store, checkpoint.run_number)

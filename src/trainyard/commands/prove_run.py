@@ -27,7 +27,6 @@ from trainyard.errors import (
     TrainyardError,
     VerificationError,
 )
-from trainyard.proof import PARTS
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -42,6 +41,8 @@ _NEWEST_RUNS = 20
 
 def part_names(text: str) -> tuple[str, ...]:
     """Return the parts of the proof in `trained,stored`."""
+    from trainyard.proof import PARTS
+
     names = tuple(text.split(","))
     if not set(names) <= set(PARTS):
         raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name parts of {', '.join(PARTS)}")
@@ -49,6 +50,8 @@ def part_names(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from trainyard.proof import PARTS
+
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")

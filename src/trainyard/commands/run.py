@@ -38,7 +38,6 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.proof import PARTS
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -297,6 +296,7 @@ class Pipeline:
     def required_parts(self) -> tuple[str, ...]:
         """The parts of the proof that must hold."""
         from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+        from trainyard.proof import PARTS
 
         return PROVEN_OF_PROGRAMS if self.program else PARTS
 

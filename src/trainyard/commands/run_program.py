@@ -449,11 +449,12 @@ class ProgramRun:
             return None
         if self.is_first:
             append_event(self.directory.events_file, "network", step=step, **event)
-        if (reason := network.watch.fallback(event)) is None:
+        if (reason := network.watch.trouble(event)) is None:
             shown, world = event["ranks_seen"], event["world_size"]
             LOG.info("network: %s, channels of %s of %s ranks", event["verdict"], shown, world)
             return None
-        ends = self.config.compute.on_fallback == "stop"
+        is_fallback = network.watch.fallback(event) is not None
+        ends = is_fallback and self.config.compute.on_fallback == "stop"
         LOG.log(logging.ERROR if ends else logging.WARNING, "%s; fix: %s", reason, event["fix"])
         if self.is_first:
             append_event(self.directory.events_file, "network_degraded", step=step, reason=reason)

@@ -108,7 +108,7 @@ def judge_learning(
     ]
     results = [each for each in found if each is not None]
     red = [each for each in results if each.is_red]
-    figures = _compare_figures(run, curves, settings, evaluations, compared)
+    figures = _compare_figures(run, curves, settings, evaluations=evaluations, compared=compared)
     ordered = (*red, *(each for each in results if not each.is_red))
     return Learned(
         "; ".join(each.evidence for each in ordered),
@@ -123,6 +123,7 @@ def _compare_figures(
     run: RecordedFacts,
     curves: Curves,
     settings: Mapping[str, Any],
+    *,
     evaluations: Sequence[RecordedFacts | None],
     compared: ComparedRun | None,
 ) -> Iterator[ComparedFigure]:

@@ -66,6 +66,12 @@ class NetworkWatch:
         better = "InfiniBand" if self.expected.infiniband and not self.expected.efa else "EFA"
         return f"NCCL opened sockets between machines that have {better}: {event['cause']}"
 
+    def trouble(self, event: Mapping[str, Any]) -> str | None:
+        """Return in words what is slower than the machines allow: a fallback, or EFA without GPUDirect."""
+        if "cause" not in event:
+            return None
+        return self.fallback(event) or f"EFA without GPUDirect, which the machines have: {event['cause']}"
+
 
 class NetworkFollower:
     """Looks from time to time at the logs of a job that another program trains."""

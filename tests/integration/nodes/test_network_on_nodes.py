@@ -6,6 +6,7 @@ The nodes state the devices of a p5.48xlarge. gloo trains; the logs say EFA, or 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.nodes.conftest import Nodes
@@ -15,7 +16,11 @@ from tests.unit.watch.test_network_verdict import cases, process
 pytestmark = pytest.mark.slow
 AMOUNTS = {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "32"}
 ACCEPTED = ("gpu", "device-plugin", "efa", "placement", "node-health", "skew")
-SETTINGS = {"compute__network": "efa", "cluster__pod__restarts": 3, "monitoring__hang_seconds": 60}
+SETTINGS: dict[str, Any] = {
+    "compute__network": "efa",
+    "cluster__pod__restarts": 3,
+    "monitoring__hang_seconds": 60,
+}
 
 
 @pytest.fixture(scope="module")

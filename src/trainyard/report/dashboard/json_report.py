@@ -56,7 +56,8 @@ def dashboard_schema() -> dict[str, Any]:
     number, text, truth = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
     numbers = {"type": "array", "items": number}
     checkpoint = {"step": number, "path": text, "bytes": number, "files": number, "created": text}
-    part = {"name": text, "holds": truth, "evidence": text, "next_step": text}
+    part = {"name": text, "holds": truth, "is_judged": truth, "evidence": text, "next_step": text}
+    figure = {"name": text, "value": number, "was": number, "needs": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
     properties: dict[str, Any] = {
         "schema": {"const": _SCHEMA},
@@ -75,7 +76,13 @@ def dashboard_schema() -> dict[str, Any]:
         "curves": _object(dict.fromkeys(CURVES, curve)),
         "checkpoints": {"type": "array", "items": _object(checkpoint, list(checkpoint))},
         "proof": _object(
-            {"proven": truth, "parts": {"type": "array", "items": _object(part)}}, ["proven", "parts"]
+            {
+                "proven": truth,
+                "parts": {"type": "array", "items": _object(part)},
+                "compared_with": text,
+                "figures": {"type": "array", "items": _object(figure, ["name"])},
+            },
+            ["proven", "parts"],
         ),
     }
     return {"title": "Dashboard", **_object(properties, ["schema", "status", "run_id", "run_directory"])}
@@ -108,13 +115,15 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
         return None
     parts = [
         _drop_unknown({"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step})
+        | ({} if p.is_judged else {"is_judged": False})
         for p in facts.proof.parts
     ]
     figures = [
         _drop_unknown({"name": f.name, "value": f.value, "was": f.was, "needs": f.needs or None})
         for f in facts.proof.figures
     ]
-    return {"proven": facts.proof.proven, "parts": parts, "figures": figures}
+    proof = {"proven": facts.proof.proven, "parts": parts}
+    return proof | ({"compared_with": facts.proof.compared_with, "figures": figures} if figures else {})
 
 
 def _drop_unknown(value: dict[str, Any]) -> dict[str, Any]:

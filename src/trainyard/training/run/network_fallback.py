@@ -58,7 +58,7 @@ def record_network(
     found = segment.network.event(parts)
     if before is None or before["facts"] != found["facts"]:
         segment.record_event("network", step=segment.state.step, **found)
-        if (reason := segment.network.fallback(found)) is not None:
+        if (reason := segment.network.trouble(found)) is not None:
             segment.record_event("network_degraded", step=segment.state.step, reason=reason)
     if segment.network.fallback(found) is not None and segment.config.compute.on_fallback == "stop":
         raise _fallback_error(segment, found)

@@ -34,16 +34,8 @@ _ENDED = re.compile(r"(?:KeyboardInterrupt|SystemExit|GeneratorExit)\b")
 _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _INDENT = re.compile(r"[ >]+(?=Traceback)")
-_MISTAKES = frozenset(
-    [
-        "TypeError",
-        "AttributeError",
-        "IndexError",
-        "NameError",
-        "UnboundLocalError",
-        "ZeroDivisionError",
-        "RecursionError",
-    ]
+_MISTAKES = re.compile(
+    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion)Error",
 )
 """Exceptions that show a mistake of the program, even where a library that it called raised them."""
 _TENSORS = re.compile(r"-packages/torch/(?:nn/(?:functional|modules/\w+)|_tensor|functional|_refs/.*)\.py$")
@@ -179,7 +171,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         else:
             earlier = now.newest if now.chained else None
             now.newest = _raised(match, number, earlier, caused=now.caused, frame=now.frame)
-            is_mistake = now.newest.name in _MISTAKES or _TENSORS.search(now.frame)
+            is_mistake = _MISTAKES.fullmatch(now.newest.name) or _TENSORS.search(now.frame)
             if now.has_own_frame and is_mistake:
                 now.newest = replace(now.newest, in_library=False)
             found.raised[number] = now.newest

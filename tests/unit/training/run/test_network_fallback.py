@@ -81,7 +81,7 @@ def test_the_network_is_on_record_and_a_fallback_ends_the_run(
     verdict = network_verdict_of([event])
     assert verdict is not None
     assert event["verdict"] == verdict.verdict == facts_of(case).judge(P5_TYPE).verdict
-    assert len(events(here, "network_degraded")) == (case == "sockets")
+    assert len(events(here, "network_degraded")) == (case in ("sockets", "not direct"))
 
 
 def test_channels_that_were_opened_later_are_recorded_too(segment: Segment) -> None:
