@@ -196,6 +196,15 @@ def test_in_a_log_each_alert_is_one_line_and_its_end_another(
     assert text.startswith("run 20261120-214501-7c1f · succeeded")
 
 
+def test_the_verdict_on_the_network_is_that_of_the_newest_segment(tmp_path: Path, watch: Watch) -> None:
+    run = make_run(tmp_path / "run")
+    found = {"verdict": "efa-gpudirect", "evidence": ["EFA with GPUDirect on 32 of 32 ranks"]}
+    append_event(run.events_file, "network", step=1, **found)
+    assert "network   EFA with GPUDirect on 32 of 32 ranks" in watch(run.path, "--once")[1]
+    append_event(run.events_file, "network_degraded", step=2, reason="TCP on rank 3")
+    assert "network   TCP on rank 3" in watch(run.path, "--once")[1]
+
+
 def test_the_slowest_rank_is_named(tmp_path: Path, watch: Watch) -> None:
     run = make_run(tmp_path / "run")
     (run.logs / "rank-00009.json").write_text("cut o")

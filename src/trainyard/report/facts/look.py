@@ -180,6 +180,10 @@ def network_of(facts: RunFacts) -> dict[str, Any]:
             break
         if event.get("event") == "network_degraded":
             return {"verdict": "degraded", "evidence": str(event.get("reason") or "")}
+        if event.get("event") == "network" and isinstance(event.get("verdict"), str):
+            shown = event.get("evidence")
+            first = shown[0] if isinstance(shown, list) and shown else shown
+            return {"verdict": event["verdict"], "evidence": str(first or event["verdict"])}
     for part in facts.proof.parts if facts.proof else ():
         if part.name == "network":
             return {"verdict": "proven" if part.holds else "not proven", "evidence": part.evidence}
