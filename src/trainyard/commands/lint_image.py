@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.image.conflict.resolution import ResolverRequest
 
 _logger = logging.getLogger("trainyard.lint_image")
-RESOLVE_SECONDS = 120.0
+RESOLVE_SECONDS = 240.0
 """What is not resolved by then is not checked."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard.gateways.process import Finished, run_program
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _FLAGS = ("--no-build", "--no-annotate", "--no-header", "--no-config", "--no-python-downloads", "--quiet")
 _INDEXES = (
     "UV_EXTRA_INDEX_URL",

@@ -23,7 +23,7 @@ from trainyard.image.conflict.stated_packages import (
 )
 from trainyard.image.conflict.version_facts import version_text
 
-_PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8")
+_PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
 """Tried in this order where no Python is stated; the first that can be resolved counts."""
 _TORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/.*")
 _PYPI = re.compile(r"https?://[^/]*(?:pypi|mirrors?)[^ ]*|https?://[^ ]*/pypi/[^ ]*")
@@ -72,6 +72,8 @@ class _Answer:
     """Why the requirements cannot be installed together."""
     unchecked: str = ""
     """Why there is no answer."""
+    python: str = ""
+    """The Python that it is for."""
 
 
 @dataclass
@@ -87,7 +89,7 @@ class Resolution:
 
 def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: str) -> Resolution:
     """Resolve the installing commands one after the other; `platform` is uv's name of the machine."""
-    found = Resolution()
+    found, python, pythons = Resolution(), "", set[str]()
     last = {stage.number for stage in declared.parsed.ancestors(len(declared.parsed.stages) - 1)}
     for step in declared.steps:
         if step.install.removes:
@@ -101,7 +103,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
         if reason:
             found.unchecked[f"{declared.dockerfile}:{step.line}: {reason}"] = None
             continue
-        answer = _resolve(request, resolver, step.base)
+        answer = _resolve(request, resolver, step.base, python)
+        python = answer.python
+        pythons |= {python}
         if answer.unchecked:
             found.unchecked[f"{declared.dockerfile}:{step.line}: {answer.unchecked}"] = None
         elif answer.conflict:
@@ -115,7 +119,16 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
             for name, text in answer.versions.items():
                 if step.install.with_dependencies or name in {one.name for one, _ in stated}:
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
-    found.findings += _final(declared, found.packages, resolver, platform)
+    if len(pythons) == 1:  # with several, no command says which one the image has
+        flags = (
+            "--python-platform",
+            platform,
+            "--index-strategy",
+            "unsafe-best-match",
+            "--python-version",
+            python,
+        )
+        found.findings += _final(declared, found.packages, resolver, flags)
     return found
 
 
@@ -146,6 +159,8 @@ def _request(
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or _PYPI.fullmatch(url))]
     if unknown:
         return ResolverRequest(()), f"the packages of {unknown[0]} are not known here"
+    if any("$" in word for word in step.install.words):
+        return ResolverRequest(()), "a variable without a value may name packages or an index"
     dropped = set[str]()
     requirements = [_without_build(one.written) for one in stated]
     if any(map(_TORCH_INDEX.fullmatch, indexes)) or requirements != [one.written for one in stated]:
@@ -182,12 +197,18 @@ def _without_build(written: str) -> str:
     return re.sub(r"\+[\w.]+", "", written) if name in _OF_TORCH else ""
 
 
-def _resolve(request: ResolverRequest, resolver: Resolver, base: BaseImage) -> _Answer:
-    """Resolve with the Python of the base; without one, with the first that can be resolved."""
+def _resolve(request: ResolverRequest, resolver: Resolver, base: BaseImage, before: str = "") -> _Answer:
+    """Resolve with the Python of the base; without one, with the first that can be resolved.
+
+    `before` is the Python that the command before was resolved for, which is tried first.
+    """
     answers = list[_Answer]()
-    for python in [version_text(base.python)] if base.python else _PYTHONS:
-        flags = (*request.flags, "--python-version", python)
-        answers.append(_ask(replace(request, flags=flags), resolver))
+    pythons = (
+        [version_text(base.python)] if base.python else dict.fromkeys([before or _PYTHONS[0], *_PYTHONS])
+    )
+    for python in pythons:
+        flags = (*request.flags, "--python-version", f"{python}.20")  # Requires-Python may name a patch
+        answers.append(replace(_ask(replace(request, flags=flags), resolver), python=python))
         if not answers[-1].conflict:
             return answers[-1]
     return answers[0]
@@ -294,7 +315,7 @@ def _replacements(
 
 
 def _final(
-    declared: DeclaredVersions, packages: Mapping[str, Package], resolver: Resolver, platform: str
+    declared: DeclaredVersions, packages: Mapping[str, Package], resolver: Resolver, flags: tuple[str, ...]
 ) -> Iterator[ImageFinding]:
     """Yield a finding if what is installed in the end does not fit together, which pip permits."""
     lines = {package.line for package in packages.values()}
@@ -308,9 +329,9 @@ def _final(
     request = ResolverRequest(
         tuple(pin for pin in pins if pin.partition("==")[0] not in dropped),
         dropped=frozenset(dropped),
-        flags=("--python-platform", platform, "--index-strategy", "unsafe-best-match"),
+        flags=flags,
     )
-    answer = _resolve(request, resolver, declared.base)
+    answer = _ask(request, resolver)
     if not answer.conflict:
         return
     named = [one for one in packages.values() if f"{one.name}==" in answer.conflict]
