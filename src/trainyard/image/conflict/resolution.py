@@ -117,7 +117,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                 declared, step, stated, versions=answer.versions, before=found.packages
             )
             for name, text in answer.versions.items():
-                if step.install.with_dependencies or name in {one.name for one, _ in stated}:
+                # The index has PyPI's build of torch, whose CUDA libraries may not be those of the image's.
+                is_stated = name in {one.name for one, _ in stated}
+                if is_stated or (step.install.with_dependencies and name not in _BUILD_PARTS):
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
     if len(pythons) == 1:  # with several, no command says which one the image has
         flags = (
@@ -336,7 +338,7 @@ def _final(
         return
     named = [one for one in packages.values() if f"{one.name}==" in answer.conflict]
     line = max((one.line for one in named), default=max(lines))
-    breaks = bool(re.search(r"(?<![\w-])torch[=<>]", answer.conflict))
+    breaks = bool(re.search(r"depends? on torch[=<>]", answer.conflict))
     yield ImageFinding(
         "resolution",
         ERROR if breaks else WARNING,
