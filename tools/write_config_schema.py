@@ -44,6 +44,7 @@ def record_schemas() -> dict[str, dict[str, Any]]:
     from trainyard.artifacts.promotion import Promotion
     from trainyard.artifacts.record.manifest import RunManifest
     from trainyard.jobs.job_plan import JobPlan
+    from trainyard.report.dashboard.json_report import dashboard_schema
     from trainyard.report.facts.proof_record import ProofRecord
     from trainyard.run.checkpoint_manifest import CheckpointManifest
     from trainyard.run.node_folder import NodeFolder
@@ -61,7 +62,8 @@ def record_schemas() -> dict[str, dict[str, Any]]:
         "run_manifest": RunManifest,
     }
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {name: dialect | TypeAdapter(kind).json_schema() for name, kind in kinds.items()}
+    schemas = {name: TypeAdapter(kind).json_schema() for name, kind in kinds.items()}
+    return {name: dialect | schema for name, schema in (schemas | {"dashboard": dashboard_schema()}).items()}
 
 
 def _json(value: dict[str, Any]) -> str:

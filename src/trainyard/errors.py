@@ -23,7 +23,8 @@ class ExitCode(IntEnum):
     """An outside service refused after bounded retries."""
     TIMED_OUT = 5
     NOT_PROVEN = 6
-    """Only of a pod: it trained and stored, and a part of the proof does not hold. It is not restarted."""
+    """A pod trained and stored, and a part of the proof does not hold; or a run ended because it could not be
+    proven, as over TCP where EFA is. It is not restarted."""
     STOPPED = 75
     """Stopped early with a good checkpoint; the same command continues the run (EX_TEMPFAIL)."""
     INTERRUPTED = 130
@@ -61,6 +62,12 @@ class CheckFailedError(TrainyardError):
 
 class TrainingFailedError(TrainyardError):
     """Training cannot continue, for example because the loss is not finite."""
+
+
+class NetworkFallbackError(TrainingFailedError):
+    """The machines of a run are joined by TCP where a faster network was expected: it could not be proven."""
+
+    exit_code = ExitCode.NOT_PROVEN
 
 
 class RecordError(TrainyardError):

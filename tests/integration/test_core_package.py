@@ -27,6 +27,8 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    for name in ("skills", "configs/programs"):
+        shutil.copytree(ROOT / name, source / name)
     environment = folder / "environment"
     venv.create(environment, symlinks=True)
     (packages,) = environment.glob("lib/python3*/site-packages")
@@ -46,6 +48,8 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     wheel = folder / done.stdout.strip().splitlines()[-1]
     shutil.unpack_archive(wheel, packages, "zip")
+    (data,) = packages.glob("trainyard-*.data/data")  # an installer puts it into the environment
+    shutil.copytree(data, environment, dirs_exist_ok=True)
     entry = environment / "bin" / "trainyard"
     (declared,) = packages.glob("trainyard-*.dist-info/entry_points.txt")
     assert "trainyard = trainyard.commands:main" in declared.read_text()
@@ -72,6 +76,13 @@ def test_the_core_has_no_torch(trainyard: Path) -> None:
     ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240)
     assert done.stderr.strip().endswith("No module named 'torch'")
+
+
+def test_its_skills_are_installed_without_a_checkout(trainyard: Path, tmp_path: Path) -> None:
+    done = call(trainyard, "skills", "install", "--to", tmp_path)
+    assert done.returncode == 0, done.stderr
+    installed = {path.relative_to(tmp_path) for path in tmp_path.glob("*/SKILL.md")}
+    assert installed == {path.relative_to(ROOT / "skills") for path in (ROOT / "skills").glob("*/SKILL.md")}
 
 
 def test_help_lists_the_commands(trainyard: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.integration.control_plane import operator, started
 from tests.unit.cluster.generated import node
 
@@ -150,6 +151,9 @@ def test_the_pods_of_each_kind_are_as_planned(kind: str, sent: dict[str, list[di
         assert container["resources"]["requests"] == limits
         assert pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "trainyard"
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert "fsGroup" not in pod["spec"]["securityContext"], "others write to the claim too"
+        assert pod["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
+        assert pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
     assert len({pod["spec"]["nodeName"] for pod in sent[kind]}) == 2
 
 
@@ -188,6 +192,28 @@ def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
     assert third.returncode == 2
     assert "RayCluster shared is there already, with another specification" in third.stderr
     for path in (f"{JOBS['rayjob']}/first", f"{JOBS['rayjob']}/second", f"{JOBS['raycluster']}/shared"):
+        plane.request("DELETE", path, {"propagationPolicy": "Background"})
+
+
+def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Deploy) -> None:
+    given = ("--kind", "raycluster", "--ray-cluster", "mine", "--job-name", "on-mine", "--num-nodes", "2")
+    shown = deploy(*given, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    cluster = next(body for body in yaml.safe_load_all(shown.stdout) if body["kind"] == "RayCluster")
+    own = {**cluster, "metadata": {"name": "mine", "namespace": "team"}}
+    uid = plane.request("POST", JOBS["raycluster"], own)["metadata"]["uid"]
+    again = deploy(*given, "--dry-run")
+    assert [body["kind"] for body in yaml.safe_load_all(again.stdout)] == ["RayJob"], again.stderr
+    done = deploy(*given)
+    assert done.returncode == 0, done.stderr
+    found = plane.request("GET", f"{JOBS['raycluster']}/mine")["metadata"]
+    assert (found["uid"], "labels" in found, "ownerReferences" in found) == (uid, False, False)
+    job = f"{JOBS['rayjob']}/on-mine"
+    until(lambda: plane.request("GET", job).get("status", {}).get("rayClusterName") == "mine", "KubeRay")
+    other = deploy(*given[:-3], "on-mine-2", "--num-nodes", "3")
+    assert other.returncode == 2
+    assert "it has 2 pods with 8 GPUs, and --num-nodes is 3" in " ".join(other.stderr.split())
+    for path in (job, f"{JOBS['raycluster']}/mine"):
         plane.request("DELETE", path, {"propagationPolicy": "Background"})
 
 

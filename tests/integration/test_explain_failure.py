@@ -4,14 +4,19 @@ import json
 import os
 import signal
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from tests import warm_start
 
+from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "explain_failure.py"
-BEGIN = "import time\nfor n in range(5): print(f'step {n}/600 loss 2.5', flush=True)\n"
+OWN_UV = ROOT / ".uv" / "bin" / "uv"
+UV = os.environ.get("UV") or (str(OWN_UV) if OWN_UV.is_file() else "uv")
+BEGIN = f"UV = {UV!r}; import time\nfor n in range(5): print('step', f'{{n}}/600 loss 2.5', flush=True)\n"
 FAILING = {
     "raises": ("user-code", "raise KeyError('labels')"),
     "raises in a chain": (
@@ -42,20 +47,20 @@ FAILING = {
     "is terminated": ("unknown", "import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"),
     "crashes": ("unknown", "import ctypes; ctypes.string_at(0)"),
     "ends with a code": ("unknown", "raise SystemExit(3)"),
-    "writes a file beyond its limit": (  # a limit of the user's, and no full disk
-        "unknown",
+    "writes a file beyond its limit": (
+        "disk-full",
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "f = open('big', 'w'); f.write('x' * 100000); f.flush()",
     ),
     "opens too many files": (
-        "unknown",
+        "configuration",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "kept = [open('/dev/null') for _ in range(50)]",
     ),
     "recurses without end": ("user-code", "def f(n): return f(n + 1)\nf(0)"),
     "aborts": ("unknown", "import os; os.abort()"),
     "waits for a thread that is stuck": (
-        "unknown",
+        "hang",
         "import faulthandler; faulthandler.dump_traceback_later(1, exit=True); time.sleep(30)",
     ),
     "is out of room in a tiny file system": (
@@ -64,6 +69,38 @@ FAILING = {
         "fill = 'mount -t tmpfs -o size=64k none . && cd . && exec python3 -c \"'\n"
         "fill += \"open('\" + 'step-500' + \"', 'wb').write(bytes(1 << 20))\" + '\"'\n"
         "raise SystemExit(subprocess.run(['unshare', '-rm', 'sh', '-c', fill]).returncode)",
+    ),
+    "meets a refused port": (
+        "network",
+        "import socket; a = socket.socket(); a.bind(('127.0.0.1', 0)); place = a.getsockname(); a.close()\n"
+        "socket.create_connection(place)",
+    ),
+    "installs a package with another hash": (
+        "installer",
+        "import pathlib, subprocess, zipfile\n"
+        "meta = {'METADATA': 'Metadata-Version: 2.1\\nName: a\\nVersion: 1\\n', 'RECORD': '',\n"
+        "        'WHEEL': 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n"
+        "with zipfile.ZipFile('a-1-py3-none-any.whl', 'w') as wheel:\n"
+        "    for name, text in meta.items(): wheel.writestr('a-1.dist-info/' + name, text)\n"
+        "pathlib.Path('r.txt').write_text('a==1 --hash=sha256:' + '0' * 64)\n"
+        "line = UV + ' pip install --offline --no-index --find-links . --require-hashes -t t -r r.txt'\n"
+        "raise SystemExit(subprocess.run(line.split()).returncode)",
+    ),
+    "has a token that is expired": (
+        "auth",
+        "import boto3, http.server, threading\n"
+        "class Sts(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_POST(self):\n"
+        "        self.rfile.read(int(self.headers['Content-Length']))\n"
+        "        text = b'<ErrorResponse><Error><Type>Sender</Type><Code>ExpiredToken</Code>'\n"
+        "        text += b'<Message>The security token is expired</Message></Error></ErrorResponse>'\n"
+        "        self.send_response(403); self.send_header('Content-Length', str(len(text)))\n"
+        "        self.end_headers(); self.wfile.write(text)\n"
+        "    def log_message(self, *words): pass\n"
+        "server = http.server.HTTPServer(('127.0.0.1', 0), Sts)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "boto3.client('sts', 'us-east-1', endpoint_url=f'http://127.0.0.1:{server.server_port}',\n"
+        "             aws_access_key_id='a', aws_secret_access_key='b').get_caller_identity()",
     ),
     "prints a failure that it survives": (
         "unknown",
@@ -100,6 +137,11 @@ OF_TORCH = {
         "list(DataLoader(Data(), num_workers=1))",
     ),
     "shapes that do not fit": ("user-code", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
+    "no compiler": (
+        "image",
+        "import os; os.environ['CXX'] = 'no-such-compiler'; import torch\n"
+        "torch.compile(lambda x: x.sin() + 1)(torch.ones(4))",
+    ),
     "a tensor that no memory holds": ("oom-host", "import torch; torch.empty(10 ** 15)"),
 }
 
@@ -122,9 +164,28 @@ def assert_explained(klass: str, command: list[str], folder: Path) -> None:
         pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
-    assert set(found) == {"class", "evidence", "retryable"}
+    assert set(found) == {"class", "cause", "who", "fix", "retryable", "evidence"}
     assert found["class"] == klass, (found, log.read_text())
     assert found["evidence"] and isinstance(found["retryable"], bool)
+    assert_never_another_class(klass, log.read_text(), ended.returncode)
+
+
+def assert_never_another_class(klass: str, text: str, code: int) -> None:
+    """The class, or no class: behind prefixes, in colour, mixed with another rank's lines, and cut."""
+    lines = text.splitlines()
+    steps = [f"[rank1]: step {n}/600 loss 2.5" for n in range(5)]
+    pairs = zip_longest((f"[rank0]: {line}" for line in lines), steps)
+    mixed = [line for pair in pairs for line in pair if line]
+    for prefix in ("[pod/llama-0/pytorch] ", "2026-11-20T12:00:00.1234567Z ", "trainer-1  | ", "[rank0]: "):
+        assert explained([prefix + line for line in lines], code) == klass, prefix
+    assert explained([f"\x1b[31m{line}\x1b[0m" for line in lines], code) == klass
+    assert explained(mixed, code) == klass
+    for cut in (lines[len(lines) // 2 :], lines[: len(lines) // 2], lines[-1:]):
+        assert explained(cut, code) in (klass, "unknown"), cut
+
+
+def explained(lines: list[str], code: int) -> str:
+    return str(explain_logs([log_of("log", "\n".join(lines))], code).klass)
 
 
 PARALLEL = """
@@ -152,7 +213,7 @@ def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: 
     program = tmp_path / "train.py"
     program.write_text(PARALLEL)
     log = tmp_path / "both.log"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     with (
         log.open("w") as file,
         warm_start.Popen([*launch, str(program), mode], stdout=file, stderr=file) as ended,
@@ -168,15 +229,17 @@ def test_our_own_configuration_error_is_one(tmp_path: Path) -> None:
     config.write_text("training: {max_step: 3}\n")
     done = warm_start.run([sys.executable, ROOT / "scripts" / "train.py", "--config", config], timeout=120)
     assert done.returncode == 2
-    assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: no retry")
+    assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: ")
 
 
 def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Path) -> None:
     log = tmp_path / "rank 1.log"
     log.write_text("step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
-    first, second = explain("--log", log).splitlines()
-    assert first == "oom-gpu: no retry recovers from it"
-    assert second == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    first, *others = explain("--log", log).splitlines()
+    assert first == "oom-gpu: the model and its batch need more memory than the GPU has"
+    assert others[0].startswith("  fix (configuration): train fewer sequences per pass")
+    assert others[1] == "  retry: no; it would fail again in the same way"
+    assert others[2] == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 
 def test_events_decide_where_the_log_ends_in_the_middle(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ def test_a_finished_run_is_never_trained_again(
                 shown = 128 + 64 + code if launcher == "by operator" and code in (1, 4) else code
                 assert pod.start() == shown, failure
             assert pod.ran.count(trains) == int(first), failure
+            is_reported = answer is not None or place == "training_dashboard"
+            assert (pod.ran[-1] == "training_dashboard") is is_reported, failure
             first = False
             (pod.run_dir.parent / ".job.pod.starts.json").unlink(missing_ok=True)  # a job of its own
     pod.answers = {}

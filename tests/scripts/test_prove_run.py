@@ -1,4 +1,4 @@
-"""scripts/prove_run.py against a store in a folder: green only when all four parts hold."""
+"""scripts/prove_run.py against a store in a folder: green only when all five parts hold."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.run.directory import RunDirectory
 
 Program = Callable[..., Any]
-NAMES = ["trained", "network", "stored", "repeatable"]
+NAMES = ["trained", "learned", "network", "stored", "repeatable"]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store
     lines = [line.split("INFO  ")[1] for line in done.stderr.splitlines()]
     assert lines[0] == "sample: def f(x):⏎return x"
     assert lines[1] == "proven trained: 20 of 20 steps, every loss finite, no retries [ok]"
-    assert "objects: SHA-256 equal on disk, in the store and in the manifest [ok]" in lines[3]
+    assert "objects: SHA-256 equal on disk, in the store and in the manifest [ok]" in lines[4]
 
 
 @pytest.mark.parametrize("depth", ["listing", "sample"])
@@ -56,7 +56,7 @@ def test_a_lesser_depth_says_what_it_compared(
 ) -> None:
     done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
     assert done.returncode == 0, done.stderr
-    assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][2]["evidence"]
+    assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][3]["evidence"]
 
 
 def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDirectory, store: str) -> None:
@@ -67,7 +67,7 @@ def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDir
 def test_the_exit_code_may_speak_of_some_parts(
     program: Program, stored_run: RunDirectory, store: str
 ) -> None:
-    """As for other programs, of which not all four can hold; the verdict itself stays that of all four."""
+    """As for other programs, of which not all five can hold; the verdict itself stays that of all five."""
     run = json.loads(stored_run.run_file.read_bytes())
     del run["seed"]
     stored_run.run_file.write_text(json.dumps(run))

@@ -16,6 +16,7 @@ import pytest
 from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import save_seconds
+from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 
@@ -164,11 +165,11 @@ def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
     assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
 
 
-def test_of_another_program_two_parts_must_hold(program: Program, tmp_path: Path) -> None:
+def test_of_another_program_three_parts_must_hold(program: Program, tmp_path: Path) -> None:
     given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
     done = program("run_pod.py", *given, "--program", tmp_path / "program.json", "--dry-run")
     proving = next(line for line in json.loads(done.stdout)["commands"] if "prove_run.py" in line[1])
-    assert proving[-2:] == ["--only", "trained,stored"]
+    assert proving[-2:] == ["--only", "trained,learned,stored"]
 
 
 @pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])
@@ -190,7 +191,7 @@ def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     """A proof that cannot be made says no, whatever lies in the folder of reports."""
     monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
     (tmp_path / "report").mkdir()
-    parts = [{"name": name, "holds": True} for name in ("trained", "network", "stored", "repeatable")]
+    parts = [{"name": name, "holds": True} for name in PARTS]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
     pod = script.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri())

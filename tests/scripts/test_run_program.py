@@ -134,7 +134,7 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     proven = program("prove_run.py", *store, "--json")
     assert proven.returncode == 1, proven.stderr
     parts = {part["name"]: part for part in json.loads(proven.stdout)["parts"]}
-    assert [name for name in parts if parts[name]["holds"]] == ["trained", "network", "stored"]
+    assert [name for name in parts if parts[name]["holds"]] == ["trained", "learned", "network", "stored"]
     assert "by what verl printed; nothing else of its training was examined" in parts["trained"]["evidence"]
     assert "digests of the final state" in parts["repeatable"]["evidence"]
 

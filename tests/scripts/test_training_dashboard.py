@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.commands import training_dashboard
 from trainyard.run.directory import RunDirectory
 
 Program = Callable[..., Any]
@@ -141,12 +145,64 @@ def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirec
 
 
 @pytest.mark.parametrize(
-    "given", [["one"], ["one", "two", "three"], ["one", "two", "--write"], ["one", "two", "--json"]]
+    ("given", "message"),
+    [
+        (["one", "--compare"], "--compare takes two run directories or more"),
+        (["one", "two", "--compare", "--write"], "--compare takes two run directories or more"),
+        (["one", "two", "--compare", "--json"], "--compare takes two run directories or more"),
+        ([], "name run directories, or a --store"),
+        (["one", "--store", "file:///s"], "name run directories, or a --store"),
+        (["--store", "file:///s", "--watch"], "--store takes --format and --output only"),
+        (["one", "--watch", "--github-summary"], "--watch excludes --github-summary"),
+    ],
 )
-def test_a_comparison_needs_two_runs_and_markdown(
-    program: Program, finished_run: RunDirectory, given: list[str]
+def test_arguments_that_do_not_go_together_are_refused(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [str(finished_run.path) if not word.startswith("-") else word for word in given]
-    done = program("training_dashboard.py", *words, "--compare")
-    assert done.returncode == 2
-    assert "--compare takes two run directories" in done.stderr
+    with pytest.raises(SystemExit) as refused:
+        training_dashboard.parse_args(given)
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_is_watched_until_it_is_over(
+    finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page loads itself anew while the run is going; the outcome is written while the report waits."""
+    record = json.loads(finished_run.run_file.read_text())
+    outcome = record.pop("outcome")
+    finished_run.run_file.write_text(json.dumps(record))
+    rows = [json.loads(line) for line in finished_run.metrics_file.read_text().splitlines()]
+    now = time.time()
+    finished_run.metrics_file.write_text("".join(json.dumps(row | {"time": now}) + "\n" for row in rows))
+    page, seen = tmp_path / "page.html", []
+
+    def wait(seconds: float) -> None:
+        seen.append((seconds, page.read_text()))
+        finished_run.run_file.write_text(json.dumps(record | {"outcome": outcome}))
+
+    monkeypatch.setattr(time, "sleep", wait)
+    words = [str(finished_run.path), "--watch", "--interval", "3s", "--output", str(page)]
+    assert training_dashboard.main(words) == 0
+    ((seconds, before),) = seen
+    assert seconds == 3
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in before
+    assert '"refresh":3.0' in before
+    assert "refresh" not in page.read_text().split("<style>")[0]
+
+
+@pytest.mark.parametrize("form", ["html", "json", "text"])
+def test_a_store_has_an_index_of_all_its_runs(finished_run: RunDirectory, tmp_path: Path, form: str) -> None:
+    store = f"file://{tmp_path}/my store"
+    sync_run(open_store(store), finished_run, 7)
+    target = tmp_path / f"index.{form}"
+    assert training_dashboard.main(["--store", store, "--output", str(target), "--format", form]) == 0
+    text = target.read_text()
+    if form == "json":
+        (run,) = json.loads(text)["runs"]
+        assert (run["run_number"], run["steps"], run["final_loss"]) == (7, 20, 0.25)
+    else:
+        assert "succeeded" in text
+    if form == "html":
+        assert ">7</th>" in text
+        assert 'data-label="loss">0.25</td>' in text

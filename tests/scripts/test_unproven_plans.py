@@ -15,7 +15,8 @@ import pytest
 import yaml
 from tests.unit.jobs.plans import IMAGE, config, instance_for, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
-from tests.unit.proof.test_proof import SETTINGS, Found, judge, proven_run
+from tests.unit.proof.test_joining_network import facts_of
+from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, Found, judge, proven_run
 
 from trainyard.cluster.checks import CHECKS
 from trainyard.config.schema import Config
@@ -23,8 +24,10 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
+from trainyard.proof import PARTS
 from trainyard.proof.proof import Proof
-from trainyard.proof.reachable_parts import PARTS
+from trainyard.watch.network_record import EVENT, network_event
+from trainyard.watch.network_verdict import Expectation
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
@@ -58,7 +61,10 @@ def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
         del run["data"], run["outcome"]["state_sha256"]
     in_pods = yaml.safe_load(plan.program.files["config.yaml"])
     found = Found() if settings.artifacts.store else Found(None, checkpoints={})
-    return judge(run, found=found, settings={**SETTINGS, "compute": in_pods["compute"]})
+    facts = [] if plan.program.once else [facts_of("direct", nodes=plan.nodes, processes=size)]
+    network = {"event": EVENT, **network_event(facts, Expectation())}
+    events: list[dict[str, Any] | None] = [STARTED, network, SAVED, FINISHED]
+    return judge(run, events=events, found=found, settings={**SETTINGS, "compute": in_pods["compute"]})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,7 +89,8 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run(
         expected = [part.name for part in best_proof(settings, plan, recipe).failing]
         parts = deploy.unproven_parts(settings, plan)
         assert [part.name for part in parts] == expected, (nodes, network, instance, store)
-        deciding = {"command": (), **dict.fromkeys(GIVEN, ("trained", "stored"))}.get(recipe, PARTS)
+        of_programs = dict.fromkeys(GIVEN, ("trained", "learned", "stored"))
+        deciding = {"command": (), **of_programs}.get(recipe, PARTS)
         red = [name for name in expected if store and name in deciding]
         given = argparse.Namespace(accept=[])
         caplog.clear()
@@ -105,17 +112,17 @@ def refused_pairs() -> set[tuple[str, str]]:
     return {(kind, "verl") for kind in KINDS if kind not in ("rayjob", "raycluster")}
 
 
-@pytest.mark.parametrize("recipe", ["pretrain"])
-def test_the_remedy_that_a_plan_names_makes_it_provable(
-    recipe: str, load_script: Callable[[str], Any]
-) -> None:
+def test_the_remedy_that_a_plan_names_makes_it_provable(load_script: Callable[[str], Any]) -> None:
+    """A program that starts its own processes through Ray keeps no log of NCCL."""
     deploy = load_script("deploy_training_job")
-    asked = request(nodes=2)
-    (part,) = deploy.unproven_parts(settings := settings_of(recipe, "auto", STORE), plan_job(settings, asked))
-    change = part.remedy.split()[0]
-    assert change == "compute.network=tcp"
-    changed = settings_of(recipe, change.partition("=")[2], STORE)
-    assert deploy.unproven_parts(changed, plan_job(changed, asked)) == ()
+    asked = request(kind="rayjob", nodes=2)
+    (part, _) = deploy.unproven_parts(
+        settings := settings_of("verl", "efa", STORE), plan_job(settings, asked)
+    )
+    assert (part.name, part.remedy.split()[0]) == ("network", "compute.network=tcp")
+    changed = settings_of("verl", "tcp", STORE)
+    (left,) = deploy.unproven_parts(changed, plan_job(changed, asked))
+    assert left.name == "repeatable"
 
 
 def test_parts_of_the_proof_and_checks_of_a_cluster_have_different_names() -> None:
@@ -123,24 +130,15 @@ def test_parts_of_the_proof_and_checks_of_a_cluster_have_different_names() -> No
     assert not {check.name for check in CHECKS} & set(PARTS)
 
 
-@pytest.mark.parametrize("accepted", [(), ("network",), ("stored",), ("network", "gpu")])
-def test_a_job_that_would_end_red_is_sent_only_where_that_is_accepted(
-    accepted: tuple[str, ...], program: Program
-) -> None:
+@pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
+def test_a_job_on_several_machines_can_be_proven_whatever_its_network(network: str, program: Program) -> None:
     place = ("--num-nodes", "2", "--instance-type", "p5.48xlarge", "--volume", "fsx", "--image-uri", IMAGE)
     settings = ("--set", "compute.strategy=ddp", "--set", f"artifacts.store={STORE}")
-    flags = [word for name in accepted for word in ("--accept", name)]
-    done = program("deploy_training_job.py", "--config", SMOKE, *settings, *place, *flags, "--dry-run")
-    first = done.stderr.splitlines()[0]
-    assert "cannot be proven: network: 16 processes" in first
-    assert "compute.network=tcp" in first
-    if "network" in accepted:
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("apiVersion: ")
-    else:
-        assert done.returncode == 2
-        assert done.stdout == ""
-        assert "add --accept network. Nothing was sent." in done.stderr
+    asked = ("--set", f"compute.network={network}")
+    done = program("deploy_training_job.py", "--config", SMOKE, *settings, *asked, *place, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "cannot be proven" not in done.stderr
+    assert done.stdout.startswith("apiVersion: ")
 
 
 @pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
@@ -159,8 +157,7 @@ def test_plan_training_states_it_below_the_result(
     main = load_script("plan_training").main
     main(words)
     second = capsys.readouterr().out.splitlines()[1]
-    # By hand, without a job that settles it, `auto` stays `auto`, and nothing shows what NCCL took.
-    red = nodes == 2 and network != "tcp" and (network == "efa" or instance != "g6.xlarge")
+    red = nodes == 2 and network != "tcp" and not instance  # a CPU, whose processes have no log of NCCL
     assert second.startswith("cannot be proven: network: ") if red else second == ""
     main([*words, "--json"])
     unproven = json.loads(capsys.readouterr().out)["unproven"]
@@ -169,10 +166,12 @@ def test_plan_training_states_it_below_the_result(
 
 @pytest.mark.parametrize("nodes", ["", "1", "2"])
 @pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
-@pytest.mark.parametrize("instance", ["", *TYPES])
+@pytest.mark.parametrize("instance", ["", *TYPES[::2]])
+@pytest.mark.parametrize("device", ["auto", "cpu"])
 @pytest.mark.parametrize("target", ["eks", "gpu-runner", "here"])
 def test_plan_run_states_it_in_the_first_lines(
     target: str,
+    device: str,
     instance: str,
     network: str,
     nodes: str,
@@ -190,12 +189,11 @@ def test_plan_run_states_it_in_the_first_lines(
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    changes = f"compute.strategy=ddp compute.network={network}"
+    changes = f"compute.strategy=ddp compute.network={network} model.device={device}"
     words = ["--config", str(SMOKE), "--overrides", changes, "--target", target]
     assert load_script("plan_run").main(words) == 0
     head = capsys.readouterr().out.splitlines()[:4]
-    has_efa = instance not in ("", "g6.xlarge")
-    red = target == "eks" and nodes == "2" and (network == "efa" or (network == "auto" and has_efa))
+    red = target == "eks" and nodes == "2" and network == "efa" and device == "cpu"
     assert any("This run cannot be proven: network: " in line for line in head) == red
 
 
@@ -221,7 +219,7 @@ def test_a_plan_warns_only_of_what_trains(
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    changes = "compute.strategy=ddp compute.network=efa"
+    changes = "compute.strategy=ddp compute.network=efa model.device=cpu"
     words = ["--config", str(SMOKE), "--overrides", changes, "--target", "eks"]
     if not is_set_up and event == "workflow_dispatch":
         words += ["--only-plan", "true"]

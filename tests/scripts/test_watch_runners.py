@@ -43,7 +43,7 @@ class Repository:
         yield from {"/issues": self.issues, "/actions/runners": self.runners}.get(path, [])
 
     def get(self, path: str, **query: Any) -> Any:
-        return {"id": 1, "workflow_runs": []}
+        return {"id": 1, "sha": "same", "workflow_runs": []}
 
     def runner_releases(self) -> list[dict[str, Any]]:
         if self.releases is None:
@@ -51,7 +51,8 @@ class Repository:
         return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
-        self.issues.append({"number": 1, "user": {"login": "github-actions[bot]"}, **body})
+        if path != "/git/refs":
+            self.issues.append({"number": 1, "user": {"login": "github-actions[bot]"}, **body})
 
     def patch(self, path: str, body: Any) -> Any:
         self.issues.clear()

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "": set(),
     "errors": set(),
     "__main__": {"commands"},
+    "functions": {"commands", "errors", "report"},
     "command": {"config", "errors"},
     "config": {"errors"},
     "run": {"errors"},

@@ -44,6 +44,10 @@ NOTES = {
         "The job was not acquired by Runner of type hosted even after multiple attempts",
         "GitHub found no runner for the job {title}",
     ),
+    "environment": (
+        'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
+        'the environment of the job {title} does not allow Branch "fix/a"',
+    ),
     "shutdown": (
         "The runner has received a shutdown signal. This can happen when the runner service is stopped.",
         "the runner of the job {title} was shut down",
@@ -252,7 +256,7 @@ def test_a_cancellation_is_reported_by_its_cause(name: str, cause: str) -> None:
         assert end.next_step == f"gh run rerun {RUN}"  # GitHub refuses --failed where no job failed
 
 
-@pytest.mark.parametrize("cause", ["no runner", "queue", "hosted"])
+@pytest.mark.parametrize("cause", ["no runner", "queue", "hosted", "environment"])
 def test_a_training_that_never_started_leaves_no_checkpoint(cause: str) -> None:
     needs = {"plan": job("success", plan='{"jobs": {"train": true}}'), "train": job("cancelled")}
     end = end_of(needs, cause)
@@ -269,6 +273,9 @@ def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> Non
     assert end is not None
     assert end.reason == "the runner of the job Train and prove was shut down"
     assert end.next_step.startswith(f"gh run view {RUN} --log-failed, then gh run rerun {RUN} --failed")
+    end = end_of(lost, "environment")  # red at once, as `failure`
+    assert end is not None
+    assert end.reason == 'the environment of the job Train and prove does not allow Branch "fix/a"'
     refused = {"plan": job("failure")}
     assert end_of(refused) == JobEnd(
         "the plan was refused, and nothing was started", f"gh run view {RUN} --log-failed", by_person=False

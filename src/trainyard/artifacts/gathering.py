@@ -65,7 +65,7 @@ def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
     gathered = RecordCopy(directory.path, target)
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
         gathered.put(path, _full_content(path))
-    for path in _files(directory.path, "metrics.jsonl", "events.jsonl"):
+    for path in _files(directory.path, "metrics.jsonl", "events.jsonl", "evaluations.jsonl"):
         gathered.put(path, _last_rows(path))
     end = gathered.size + LARGEST_LOGS
     for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):

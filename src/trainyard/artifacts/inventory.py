@@ -48,6 +48,14 @@ class ListedRun:
     """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
     age_seconds: float | None
     """Seconds since its newest manifest was put."""
+    created: float | None
+    """Unix seconds, of the start of the run."""
+    commit: str
+    steps: float | None
+    final_loss: float | None
+    validation_loss: float | None
+    seconds: float | None
+    """The time that it trained."""
     checkpoints: tuple[ListedCheckpoint, ...]
     pruned: int
     """Number of checkpoints that retention removed."""
@@ -104,6 +112,7 @@ def _list_run(
         run_id=manifest.run_id if manifest else "",
         status=_status(manifest),
         age_seconds=round(time.time() - put, 1) if put else None,
+        **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
         checkpoints=_checkpoints(manifest, listed, names),
         pruned=len(manifest.pruned) if manifest else 0,
         objects=len(listed) + len(manifests),
@@ -112,6 +121,17 @@ def _list_run(
         depth=str(depth) if depth else "names and sizes",
         problems=tuple(problems),
     )
+
+
+def _figures(provenance: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """What the records of the run say of it; None where they do not."""
+    numbers = {name: outcome.get(name) for name in ("steps", "final_loss", "validation_loss", "seconds")}
+    numbers["created"] = provenance.get("created")
+    git = provenance.get("git")
+    return {
+        name: value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for name, value in numbers.items()
+    } | {"commit": str(git.get("commit") or "") if isinstance(git, Mapping) else ""}
 
 
 def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:

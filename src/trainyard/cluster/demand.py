@@ -5,7 +5,7 @@ without `gpus_per_node` a whole node.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.cluster import ClusterConfig
@@ -55,6 +55,8 @@ class Demand:
     """The ServiceAccount of the pods; empty for the namespace's default."""
     tolerations: tuple[str, ...] = ()
     """Keys of further taints that the job tolerates."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the nodes must have."""
     target: ClusterTarget = DEFAULT_CLUSTER
     """The options that named the cluster, for the commands in remedies."""
 
@@ -103,6 +105,7 @@ def demand_of(
         token_secret=given.get("hf_token_secret", "").partition(":")[0],
         service_account=settings.pod.service_account or "",
         tolerations=tuple(given["tolerate"]),
+        node_selector=settings.pod.node_selector,
         target=cluster_target(given),
     )
 

@@ -150,6 +150,8 @@ def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]])
     wanted, found = plain_type(demand.instance_type).casefold(), node.instance_type.casefold()
     if wanted and found and found != wanted:
         return False
+    if any(node.labels.get(name) != value for name, value in demand.node_selector.items()):
+        return False
     if demand.gpus_per_node == 0:
         return True
     if GPU in node.capacity or GPU in node.allocatable or node.name in slices or _mig(node):

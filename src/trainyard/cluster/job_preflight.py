@@ -12,7 +12,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
 from trainyard.cluster.image_digest import pin_digest
-from trainyard.cluster.snapshot import MissingData, Pod, Snapshot
+from trainyard.cluster.snapshot import MissingData, Pod, Snapshot, Volume
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
@@ -42,6 +42,12 @@ class Preflight:
     def room(self) -> NodeRoom | None:
         """The resources that a pod can have on every node; None if no node is fit."""
         return room_for(self.verdict.facts.snapshot, self.query.demand)
+
+    @property
+    def shared_claim(self) -> bool:
+        """Whether several nodes may write to the claim."""
+        volume = self.verdict.facts.snapshot.volume
+        return isinstance(volume, Volume) and "ReadWriteMany" in volume.access_modes
 
     @property
     def image(self) -> str:

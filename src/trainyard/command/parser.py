@@ -5,8 +5,11 @@ The types of options are those of `command.arguments`.
 
 import argparse
 import contextlib
+import re
+import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from trainyard.command import arguments
 from trainyard.errors import ExitCode
@@ -17,12 +20,67 @@ _MOST_REPEATED = 120
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shortens the values that argparse repeats, and keeps exit code 2 when nobody reads stderr."""
+    """Prints the error first, with the nearest name, and a short usage last."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        with contextlib.suppress(OSError):  # before Python 3.11.3 argparse passed it on
-            super().error(arguments.with_short_words(message, most=_MOST_REPEATED))
+        message = self._with_nearest_name(message)
+        with contextlib.suppress(OSError):  # nobody reads stderr
+            short = arguments.with_short_words(message, most=_MOST_REPEATED)
+            sys.stderr.write(f"{self.prog}: error: {short}\n{self._short_usage()}\n")
+            sys.stderr.flush()
         raise SystemExit(ExitCode.USAGE)
+
+    def _with_nearest_name(self, message: str) -> str:
+        """Return the message; of an unknown word it says which one was meant."""
+        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            near = get_close_matches(choice[1], re.findall(r"[\w.-]+", choice[2]), 1)
+            return message + (f"; did you mean {near[0]!r}?" if near else "")
+        if not message.startswith(("the following", "one of the arguments", "unrecognized arguments")):
+            return message
+        words = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        names = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        positionals = [action for action in self._actions if not action.option_strings]
+        for word in words:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and not any(name.startswith(flag) for name in names):
+                return f"unexpected argument {flag!r}" + _meant(flag, names, positionals)
+        required = [action for action in self._actions if action.required and action.option_strings]
+        if words and not words[0].startswith("-") and not positionals and required:
+            meant = f"{required[0].option_strings[-1]} {words[0]}"
+            return f"unexpected argument {words[0]!r}; did you mean '{meant}'?"
+        return message
+
+    def _short_usage(self) -> str:
+        """One line: the command, what it needs, and where the rest is."""
+        words = [self.prog]
+        for action in self._actions:
+            if action.required and action.option_strings:
+                words.append(f"{action.option_strings[-1]} {action.metavar or action.dest.upper()}")
+            elif not action.option_strings and action.nargs != "...":
+                name = str(action.metavar or action.dest.upper())
+                words.append(f"[{name}]" if action.nargs in ("*", "?") else name)
+        for group in self._mutually_exclusive_groups:
+            if group.required:
+                flags = (
+                    action.option_strings[-1] for action in group._group_actions if action.option_strings
+                )
+                words.append(f"({' | '.join(flags)})")
+        return f"usage: {' '.join(words)} … (--help lists all)"
+
+
+def _meant(flag: str, names: Sequence[str], positionals: Sequence[argparse.Action]) -> str:
+    ending = [name for name in names if name.endswith(f"-{flag.removeprefix('--')}")]
+    if near := get_close_matches(flag, names, 1) or ending:
+        return f"; did you mean {near[0]!r}?"
+    if positionals and positionals[0].required:
+        return f"; {positionals[0].metavar or positionals[0].dest.upper()} stands without a flag"
+    return ""
 
 
 def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "run",
     "train": "train",
     "pod": "run_pod",
+    "evaluate": "evaluate",
     "prove": "prove_run",
     "report": "training_dashboard",
     "tell": "notify_slack",
@@ -34,6 +35,7 @@ COMMANDS = {
     "step continue": "continue_lineage",
     "step wait": "wait_for_runner",
     "explain": "explain_failure",
+    "debug-dump": "debug_dump",
     "network": "judge_network",
     "config show": "show_config",
     "config check": "check_configs",
@@ -58,6 +60,8 @@ COMMANDS = {
     "init github": "setup_github",
     "init aws": "setup_codebuild",
     "init trust-policy": "write_trust_policy",
+    "skills install": "install_skills",
+    "completion": "print_completion",
 }
 # Words of the command line -> the module, and arguments that come before the given ones. The longest match
 # counts: `job status` is `manage_training_job` with `status` as its first argument.
@@ -92,7 +96,11 @@ def explain_unknown(words: Sequence[str]) -> str:
     """Return the error for words that begin with no command: the nearest ones, and where the list is."""
     group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
     if group:
-        return f"trainyard {visible_line(words[0])} is one of: {', '.join(group)}. See trainyard --help."
+        near = get_close_matches(" ".join(words[:_MOST_WORDS]), group, 1)
+        meant = f" Did you mean trainyard {near[0]}?" if near and len(words) > 1 else ""
+        return (
+            f"trainyard {visible_line(words[0])} is one of: {', '.join(group)}.{meant} See trainyard --help."
+        )
     near = get_close_matches(" ".join(words[:_MOST_WORDS]), COMMANDS, 1) or get_close_matches(
         words[0], COMMANDS, 1
     )

@@ -71,10 +71,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     tags = ("auto", "semantic", "git-sha", "latest")
     where.add_argument("--tags", choices=tags, default="auto", help="tags of the pushed image; default: auto")
+    version = "the version that the image gets as a tag; default: a tag of git on the commit"
+    where.add_argument("--version", default="", metavar="X.Y.Z", help=version)
     where.add_argument("--rebuild", action="store_true", help="build even if this content is in the registry")
     where.add_argument(
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
+    attempts = "starts of a build in AWS, after faults of CodeBuild itself; default: 3"
+    where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
     where.add_argument(
         "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
     )
@@ -110,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     require_different_names([request.image for request in requests])
     require_content(requests, args.expect_content)
+    for request in requests if args.version else ():
+        version_tags(args.version, request)
     if args.dry_run:
         plan = [request.record() for request in requests]
         output.print_json({"builds": plan}) if args.json else print("\n".join(plan_lines(plan)))
@@ -144,6 +150,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                 )
         else:
             builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
+        for tag in version_tags(args.version, request) if args.version else ():
+            builder.tag(name, f"{request.image}:{tag}")
         facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - started, 1)}
         results.append(request.record() | facts)
     return results
@@ -161,7 +169,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
 
     # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
-    version = next(iter(tags_at_head(args.context)), "") if is_head else ""
+    version = args.version or (next(iter(tags_at_head(args.context)), "") if is_head else "")
     options = AwsOptions(
         args.project,
         args.source_bucket,
@@ -183,6 +191,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
             time.sleep,
             seconds=args.time_limit,
             poll_seconds=args.poll,
+            most_attempts=args.max_attempts,
         ),
         tool_files,
         write_archive,
@@ -201,6 +210,21 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     if failed:
         raise failed[0]
     return [result for result in results if isinstance(result, dict)]
+
+
+def version_tags(version: str, request: "BuildRequest") -> list[str]:
+    """Return the tags of a version. Raises ConfigError if it is none, or the tree has changes."""
+    from trainyard.image.release.tag_strategy import is_version, tags_for
+
+    if not is_version(version):
+        raise ConfigError(
+            f"--version {version[:60]}: this is no version such as 1.2.3. Every other tag is made from the "
+            "content or the commit: see --tags."
+        )
+    if request.dirty:
+        raise ConfigError(f"--version {version}: {request.context} has changes that are not committed.")
+    tags = tags_for("semantic", commit="", dirty=False, versions=[version], content="")
+    return [tag.name for tag in tags]
 
 
 def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[str]:

@@ -8,37 +8,66 @@ first. All failed checks are reported at once, each with its fix. What was writt
 Ctrl-C. If the role may not delete, three objects remain: their names start with trainyard-readiness, and
 the next check replaces them. Nothing else is changed.
 
+With --all, or without --store and --config, it also looks at everything else that a deployment needs: the
+machine, the configuration, the code, the workflows, the settings and runners of the repository, the cluster,
+the repository of images, W&B and Slack. What it cannot look at is listed as such; each command that looks
+runs in a process of its own with a time limit.
+
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*;
-            TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough)
+            TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough). --all: trainyard.yaml, or
+            configs/training_configuration.yaml, if no --config is given; gh, actionlint; SLACK_*, WANDB_*,
+            TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY
 Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
-            Actions, if a check failed, an annotation, the job summary, and the step output `reason`
+            Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
+            with --all the checklist on stdout, and --sign-off's file
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
 Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
+            trainyard doctor --sign-off READY.md
 """
 
 import argparse
 import contextlib
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, time_limits
+from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
+from trainyard.errors import (
+    CheckFailedError,
+    ConfigError,
+    ExitCode,
+    ServiceError,
+    ServiceTroubleError,
+    WaitTimeoutError,
+)
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.store_probe import StoreAnswer
+    from trainyard.machine.checklist import CheckItem
     from trainyard.machine.readiness import Answers
 
 # 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small
 # calls have; a call that sends a file has as long as in a sync.
 SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
+
+COMMAND_SECONDS = 180.0
+"""A command may import torch on a busy machine; its own requests have shorter limits."""
+SERVICE_SECONDS = 10.0
+CODE = Path(__file__).resolve().parents[2]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,7 +89,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    everything = parser.add_argument_group("the checklist")
+    everything.add_argument("--all", action="store_true", help="look at all that a deployment needs")
+    page = "write the checklist as a page to sign"
+    everything.add_argument("--sign-off", type=arguments.path, metavar="FILE", help=page)
     args = parser.parse_args(argv)
+    args.all = args.all or not (args.store or args.config)
+    if args.sign_off and not args.all:
+        parser.error("--sign-off is for the checklist: add --all")
     if args.set and args.config is None:
         parser.error("--set changes a value of a configuration: give --config, too")
     return args
@@ -69,6 +105,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    if args.all:
+        return check_all(args)
     from trainyard.machine.preflight import PreflightVerdict, worst_verdict
     from trainyard.machine.readiness import judge_readiness, store_line
 
@@ -88,6 +126,38 @@ def main(argv: Sequence[str] | None = None) -> int:
             text = "; ".join(part for part in (finding.found, finding.fix) if part)
             output.announce(finding.check, text, finding.verdict)
     return 0
+
+
+def check_all(args: argparse.Namespace) -> int:
+    """Print the checklist, and write the page to sign; return 1 if an item failed."""
+    from trainyard.gateways.github import append_summary
+    from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    config = args.config or default_config()
+    wanted = Checklist(config, args.set, args.store or "", args.run_dir, dry_run=args.dry_run)
+    items = collect_items(wanted)
+    data = {"ready": is_ready(items), "items": [asdict(item) for item in items]}
+    output.print_result(
+        data,
+        lambda _, width: [*checklist_rows(items, width=width), "", conclusion(items)],
+        as_json=args.json,
+    )
+    page = sign_off_page(items, facts_to_sign(config))
+    append_summary(page)
+    if args.sign_off and not args.dry_run:
+        write_bytes_atomically(args.sign_off, page.encode())
+        output.announce("sign-off", str(args.sign_off))
+    return ExitCode.DONE if is_ready(items) else ExitCode.NO
+
+
+def default_config() -> Path:
+    """Return the configuration of the folder, or of this repository. Raises ConfigError without one."""
+    files = (Path("trainyard.yaml"), REPOSITORY_ROOT / "configs" / "training_configuration.yaml")
+    for file in files:
+        if file.is_file():
+            return file
+    raise ConfigError("No configuration: give --config, or run this where trainyard.yaml is.")
 
 
 def refuse(findings: Any) -> None:
@@ -219,3 +289,237 @@ def query_signer(seconds: float) -> dict[str, Any]:
     except (ServiceError, WaitTimeoutError) as error:
         return {"signing_problem": f"Sigstore: {error}", "signing_is_away": True}
     return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """What is to be checked."""
+
+    config: Path
+    overrides: Sequence[str] = ()
+    store: str = ""
+    run_dir: Path | None = None
+    dry_run: bool = False
+
+
+def collect_items(wanted: Checklist) -> "list[CheckItem]":
+    """Return the items of all areas, in the order in which a person would repair them."""
+    from trainyard.machine.checklist import items_of_findings, items_of_setup
+
+    given = [f"--set={change}" for change in wanted.overrides]
+    config = ["--config", str(wanted.config), *given]
+    store = ["--store", wanted.store] if wanted.store else []
+    run_dir = ["--run-dir", str(wanted.run_dir)] if wanted.run_dir else []
+    dry = ["--dry-run"] if wanted.dry_run else []
+    looks: list[Callable[[], Sequence[CheckItem]]] = [
+        lambda: ask("machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings),
+        lambda: ask("store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings),
+        lambda: [*configuration_items(wanted), *code_items(Path.cwd()), *workflow_items(Path.cwd())],
+        lambda: ask("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
+        lambda: cluster_items(config, os.environ),
+        lambda: [*image_items(os.environ), *tracker_items(wanted), slack_item(os.environ)],
+    ]
+    with ThreadPoolExecutor(len(looks)) as pool:
+        return [item for found in pool.map(lambda look: look(), looks) for item in found]
+
+
+def ask(
+    area: str, words: Sequence[str], read: "Callable[[str, Mapping[str, Any]], list[CheckItem]]"
+) -> "list[CheckItem]":
+    """Return the items that a command's JSON holds, or one that says why it gave none."""
+    from trainyard.gateways.process import run_program
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    # As little of a job as possible: only the checklist writes summaries and outputs.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_STEP_")}
+    kept = {name: value for name, value in kept.items() if name not in ("GITHUB_OUTPUT", "GITHUB_ACTIONS")}
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CODE), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "trainyard", *words]
+    done = run_program(command, seconds=COMMAND_SECONDS, environment=kept)
+    try:
+        return read(area, json.loads(done.stdout))
+    except (ValueError, KeyError, TypeError):
+        pass
+    said = " ".join(done.stderr.split())[-400:]
+    if done.exit_code is None:
+        return [
+            CheckItem(area, area, CheckState.UNKNOWN, said or f"no answer within {COMMAND_SECONDS:.0f} s")
+        ]
+    is_away = done.exit_code in (4, 5) or area == "github"
+    state = CheckState.UNKNOWN if is_away else CheckState.FAILED
+    return [CheckItem(area, area, state, said)]
+
+
+def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":
+    from trainyard.config.load import load_config
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    area, place = "configuration", os.path.relpath(wanted.config)
+    try:
+        load_config(wanted.config, wanted.overrides)
+    except ConfigError as error:
+        yield CheckItem(area, place, CheckState.FAILED, str(error))
+    else:
+        yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
+
+
+def code_items(folder: Path) -> "Iterator[CheckItem]":
+    """Yield whether the commit is on record, the tree clean, and the commit pushed."""
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.process import run_git
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    facts = git_facts(folder)
+    if not facts:
+        yield CheckItem("code", "commit", CheckState.FAILED, f"git knows no commit of {folder}", "git commit")
+        return
+    commit = str(facts["commit"])[:12]
+    if "dirty" not in facts:
+        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git cannot say whether it is clean")
+    elif facts["dirty"]:
+        text = f"changed since {commit}: a run is not repeatable"
+        yield CheckItem("code", "tree", CheckState.FAILED, text, "git commit, or git stash")
+    else:
+        yield CheckItem("code", "tree", CheckState.OK, "clean")
+    ahead = run_git(folder, "rev-list", "--count", "@{upstream}..HEAD", seconds=10)
+    if ahead.exit_code != 0:
+        yield CheckItem("code", "commit", CheckState.UNKNOWN, f"{commit}; the branch has no upstream")
+    elif ahead.stdout.strip() == "0":
+        yield CheckItem("code", "commit", CheckState.OK, f"{commit}, pushed")
+    else:
+        text = f"{commit} is not pushed: GitHub trains an older one"
+        yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
+
+
+def workflow_items(folder: Path) -> "Iterator[CheckItem]":
+    """Yield whether GitHub can read the workflows: by actionlint where it is installed, else as YAML."""
+    import yaml
+
+    from trainyard.gateways.process import run_program
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
+    if not files:
+        yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
+        return
+    problems = []
+    for file in files:
+        try:
+            yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            problems.append(f"{file.name}: {' '.join(str(error).split())}")
+    if problems:
+        yield CheckItem("workflows", "syntax", CheckState.FAILED, "; ".join(problems))
+        return
+    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
+    count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
+    if not program:
+        text = f"{count}: YAML; actionlint, which would check more, is not installed"
+        yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
+        return
+    done = run_program([program, "-oneline", *map(str, files)], seconds=60)
+    if done.exit_code == 0:
+        yield CheckItem("workflows", "syntax", CheckState.OK, f"{count}, checked by actionlint")
+    elif done.exit_code == 1:
+        yield CheckItem("workflows", "syntax", CheckState.FAILED, done.stdout.strip())
+    else:
+        yield CheckItem(
+            "workflows", "syntax", CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
+        )
+
+
+def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Sequence[CheckItem]":
+    """Return whether the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, is ready."""
+    from trainyard.machine.checklist import CheckItem, CheckState, items_of_cluster
+
+    name = environment.get("TRAINYARD_EKS_CLUSTER")
+    if not name and not environment.get("KUBECONFIG"):
+        text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
+        return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
+    options = ["--cluster", name] if name else []
+    return ask("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
+
+
+def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
+    """Yield whether the repository of ECR exists and gives a login."""
+    from trainyard.gateways.images.ecr import EcrRepository
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
+    if not name:
+        yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
+        return
+
+    def look() -> str:
+        repository = EcrRepository(name, "")
+        repository.fixed_tags()
+        return f"{repository.login().host}/{name} exists, and a login is given"
+
+    yield within_limit("image", "ecr", look, fix=f"aws ecr create-repository --repository-name {name}")
+
+
+def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
+    """Yield whether W&B knows the API key, if the configuration asks for W&B."""
+    from trainyard.config.load import load_config
+    from trainyard.gateways.wandb_account import api_key, owner_of
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    try:
+        is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
+    except ConfigError:
+        return  # it is reported where the configuration is
+    key = api_key(os.environ)
+    if not is_wanted:
+        yield CheckItem("w&b", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
+    elif os.environ.get("WANDB_MODE", "online") != "online":
+        yield CheckItem("w&b", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
+    elif not key:
+        text = "no key: it logs offline, into the run directory"
+        yield CheckItem("w&b", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
+    else:
+        yield within_limit("w&b", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
+
+
+def slack_item(environment: Mapping[str, str]) -> "CheckItem":
+    """Return whether Slack knows the bot token; a webhook can be checked by a message only."""
+    from trainyard.gateways.slack import owner_of_token
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    if token := environment.get("SLACK_BOT_TOKEN"):
+        return within_limit(
+            "slack",
+            "token",
+            lambda: owner_of_token(token, environment),
+            fix="a new token: the app's page in Slack, OAuth & Permissions, Bot User OAuth Token",
+        )
+    if environment.get("SLACK_WEBHOOK_URL"):
+        text = "a webhook shows only by a message whether it works"
+        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, "trainyard tell started")
+    text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
+    return CheckItem("slack", "token", CheckState.UNUSED, text)
+
+
+def within_limit(area: str, name: str, look: Callable[[], str], *, fix: str) -> "CheckItem":
+    """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
+    from trainyard.machine.checklist import CheckItem, CheckState
+
+    try:
+        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, look))
+    except (ServiceTroubleError, WaitTimeoutError) as error:
+        return CheckItem(area, name, CheckState.UNKNOWN, str(error))
+    except (ServiceError, ConfigError) as error:
+        return CheckItem(area, name, CheckState.FAILED, str(error), fix)
+
+
+def facts_to_sign(config: Path) -> dict[str, str]:
+    """Return what a signature refers to: the commit, the configuration, the machine and the time."""
+    from trainyard.gateways.git import git_facts
+
+    facts = git_facts(Path.cwd())
+    changed = ", with changes" if facts.get("dirty") else ""
+    return {
+        "commit": f"{facts['commit']}{changed}" if facts else "unknown",
+        "configuration": str(config),
+        "machine": platform.node(),
+        "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }

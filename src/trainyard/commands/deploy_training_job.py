@@ -24,6 +24,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access
+    from trainyard.jobs.job_kind import Manifests
     from trainyard.jobs.job_plan import JobPlan
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
@@ -60,7 +62,7 @@ TEXTS = (
     ("--checkpoint-path", "PATH", "where it is mounted in a pod; default: /checkpoints"),
     ("--secret", "NAME", "a Secret whose keys become environment variables"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
-    ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
+    ("--ray-cluster", "NAME", "with raycluster: a cluster that several jobs share, or your own"),
 )
 NUMBERS = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
@@ -120,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
     from trainyard.cluster.verdict import require_checks
-    from trainyard.proof.reachable_parts import PARTS
+    from trainyard.proof import PARTS
 
     require_checks(accepted_checks(args), others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
@@ -139,7 +141,11 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
     seen = job_request(args, config).with_cluster_facts(
-        kind=found.kind, namespace=place, image=found.image, room=found.room
+        kind=found.kind,
+        namespace=place,
+        image=found.image,
+        room=found.room,
+        shared_claim=found.shared_claim,
     )
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
@@ -202,7 +208,7 @@ def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", 
 
 def accepted_checks(args: argparse.Namespace) -> list[str]:
     """Return the checks of the cluster among the values of --accept; the others name parts of the proof."""
-    from trainyard.proof.reachable_parts import PARTS
+    from trainyard.proof import PARTS
 
     return [name for name in args.accept if name not in PARTS]
 
@@ -260,6 +266,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=name != own_command.NAME,
+            keeps_network_log=plan.resources.gpus > 0 and not plan.program.once,
         )
     )
 
@@ -270,7 +277,7 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     from trainyard.jobs.kinds import KINDS
 
     kind = KINDS[plan.kind]
-    manifests = kind.render(plan)
+    manifests = rendered(plan, api)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
@@ -284,6 +291,17 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
+def rendered(plan: "JobPlan", api: "Api | None") -> "Manifests":
+    """Return the objects of the job without a RayCluster that somebody else made, which is used as it is."""
+    from trainyard.jobs.existing_job import is_of_others
+    from trainyard.jobs.job_submission import find
+    from trainyard.jobs.kinds import KINDS
+
+    manifests = KINDS[plan.kind].render(plan)
+    shared = tuple(body for body in manifests.shared if api is None or not is_of_others(find(api, body)))
+    return replace(manifests, shared=shared)
+
+
 def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     """Send the job unless it exists already, and wait for its end if requested."""
     from trainyard.jobs.existing_job import is_deployed
@@ -293,7 +311,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
-    manifests, kind = KINDS[plan.kind].render(plan), KINDS[plan.kind].followed
+    manifests, kind = rendered(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
@@ -307,6 +325,8 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
         state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
+        if state.failure is not None and state.failure.fix:
+            output.announce("fix", state.failure.fix, copied=True)
     else:
         what = "retry" if args.auto_retry else "status"
         words = ("manage_training_job.py", what, plan.name)

@@ -1,31 +1,71 @@
-"""Find the cause of a failed training in its logs, or report that it is unknown.
+"""Find the cause of a failed training, who must act, and the fix; or report that it is unknown.
 
-Reads:      the logs of one run or job, of any trainer; with --events the events of Kubernetes or of a run, as
-            JSON or as text; - is stdin
-Writes:     the class, the lines that show it, and whether a retry can succeed, on stdout; --json prints
-            {"class", "evidence", "retryable"}
-Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or a log that cannot be read
+Reads:      --log: logs of any trainer, with --events the events of Kubernetes or of a run, as JSON or text;
+            --run-dir: the records and logs of a run; --job: the state, pods and logs of a job on a cluster;
+            --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
+            GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
+Writes:     the class, the cause, who must act, the fix, whether a retry recovers from it, and the lines that
+            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "evidence"}
+Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
+            cluster, GitHub or AWS refused or could not be reached
 Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_reader import JobReader
+    from trainyard.watch.failure_logs.log_explanation import LogExplanation, LogText
 
 MOST_BYTES = 256 << 20
 """Maximum number of bytes that are read from the end of a log."""
+LAST_LINES = 2000
+"""Number of lines that are read from the end of a log of a pod."""
+
+
+@dataclass(frozen=True)
+class FailedThing:
+    """The logs of something that failed, and what its records say."""
+
+    logs: list["LogText"]
+    exit_code: int | None = None
+    recorded: "LogExplanation | None" = None
+    """The cause on record, where it is certain."""
+    command: str = ""
+    """The command that continues, once the cause is fixed."""
+
+    def explain(self) -> "LogExplanation":
+        """Return the cause on record, or else the cause that the logs show."""
+        from trainyard.watch.failure_logs.log_explanation import explain_logs
+
+        found = explain_logs(self.logs, self.exit_code)
+        if self.recorded is None:
+            is_over = not self.command or found.klass == "finished"
+            return found if is_over else replace(found, fix=f"{found.fix}; then: {self.command}")
+        fits = found.klass == self.recorded.klass
+        return replace(
+            self.recorded,
+            who=self.recorded.who or (found.who if fits else ""),
+            fix=self.recorded.fix or found.fix,
+            evidence=(*self.recorded.evidence, *(found.evidence if fits else ())),
+        )
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs"
-    )
+    places = parser.add_mutually_exclusive_group(required=True)
+    places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="the logs")
+    add_places(places)
     parser.add_argument(
         "--exit-code", type=exit_code, metavar="N", help="exit code of the process, -9 or 137 for a signal"
     )
@@ -33,7 +73,28 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--events", type=arguments.path, metavar="FILE", help="events of Kubernetes, or events.jsonl"
     )
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
-    return parser.parse_args(argv)
+    add_job_options(parser)
+    args = parser.parse_args(argv)
+    check_cluster_options(parser, args)
+    return args
+
+
+def add_places(group: Any) -> None:
+    """Add the options that name something that failed."""
+    group.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="a run")
+    group.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job on the cluster")
+    group.add_argument("--github-run", metavar="ID", help="a workflow run of GITHUB_REPOSITORY")
+    group.add_argument("--build", metavar="ID", help="a build in CodeBuild")
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where a job or a build is."""
+    namespace = arguments.object_name_if_given
+    parser.add_argument(
+        "--namespace", type=namespace, metavar="NAME", help="of the job; default: the context's"
+    )
+    parser.set_defaults(kind=None)
+    add_cluster_options(parser)
 
 
 def exit_code(value: str) -> int:
@@ -46,35 +107,176 @@ def exit_code(value: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.watch.failure_logs.log_explanation import events_of, explain_logs, log_of
-
-    logs = [log_of(str(path), text_of(path)) for path in args.log]
-    if args.events is not None:
-        logs.append(events_of(str(args.events), text_of(args.events)))
-    found = explain_logs(logs, args.exit_code)
+    found = failed_thing(args).explain()
     if args.json:
         output.print_json(found.record())
     else:
-        verdict = (
-            "a retry from the newest good checkpoint can recover from it"
-            if found.retryable
-            else "no retry recovers from it"
-        )
-        print(f"{found.klass}: {verdict}")
-        print("\n".join(f"  {line}" for line in found.evidence))
+        print("\n".join(explanation_lines(found)))
     return ExitCode.DONE
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a log; invalid bytes are replaced. Raises ConfigError if it cannot be read."""
+def explanation_lines(found: "LogExplanation") -> list[str]:
+    """Return the explanation as text: the class and cause first, then what to do, then the evidence."""
+    retry = (
+        "from the newest good checkpoint" if found.retryable else "no; it would fail again in the same way"
+    )
+    who = f" ({found.who})" if found.who else ""
+    lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.fix}", f"  retry: {retry}"]
+    return [*lines, *(f"  {line}" for line in found.evidence if line != found.cause)]
+
+
+def failed_thing(args: argparse.Namespace) -> FailedThing:
+    """Return the logs and records that the options name. Raises ConfigError if there is nothing."""
+    from trainyard.watch.failure_logs.log_explanation import events_of
+
+    if args.run_dir is not None:
+        return failed_run(args.run_dir)
+    if args.job is not None:
+        return failed_job(args)
+    if args.github_run is not None:
+        return FailedThing(list(github_logs(args.github_run)))
+    if args.build is not None:
+        return FailedThing(list(build_logs(args.build, args.region)))
+    logs = [read_log(path) for path in args.log]
+    if args.events is not None:
+        logs.append(events_of(str(args.events), text_of(args.events)[0]))
+    return FailedThing(logs, args.exit_code)
+
+
+def failed_run(path: Path) -> FailedThing:
+    """Return the records and logs of a run. What our trainer recorded about its failure is certain."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.failure import next_command, read_failure, short_reason
+    from trainyard.run.identity import read_run
+    from trainyard.watch.failure_classes import FailureClass
+    from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, log_of
+
+    directory = RunDirectory(path)
+    if not directory.run_file.is_file():
+        raise ConfigError(
+            f"{path} is not a run: it has no run.json. Name the directory of a run, such as runs/ID"
+        )
+    run = read_run(directory.run_file)
+    outcome = run.get("outcome")
+    outcome = outcome if isinstance(outcome, Mapping) else {}
+    logs = [read_log(file) for file in sorted(directory.logs.glob("*.log"))]
+    if directory.events_file.is_file():
+        logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
+    reason, command = short_reason(outcome), next_command(run, path)
+    if reason and run.get("recipe") != "command":
+        logs.append(log_of(f"{directory.run_file}: outcome", str(outcome["reason"])))
+    failure, code = read_failure(outcome), outcome.get("exit_code")
+    code = code if isinstance(code, int) else None
+    classes = {"storage": "disk-full", "interrupted": "cancelled"}
+    name = classes.get(failure.kind, failure.kind) if failure is not None else ""
+    is_certain = run.get("recipe") != "command" and name in set(FailureClass) - {"unknown", "user-code"}
+    if failure is None or not is_certain:
+        return FailedThing(logs, code, command=command)
+    fix = f"{failure.mend}: {command}" if failure.mend else command
+    who = "configuration" if failure.changes else ""
+    evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
+    recorded = LogExplanation(FailureClass(name), evidence, False, reason, who, fix)
+    return FailedThing(logs, code, recorded)
+
+
+def failed_job(args: argparse.Namespace) -> FailedThing:
+    """Return the state and the logs of a job on a cluster."""
+    from trainyard.jobs.follow import pod_logs
+    from trainyard.jobs.state.pod_failures import NO_ANSWER
+    from trainyard.jobs.state.state_machine import judge_job
+    from trainyard.watch.failure_logs.log_explanation import LogExplanation, log_of
+
+    reader, namespace = job_reader(args)
+    job = reader.find_job(namespace, args.job)
+    state = judge_job(reader.observe(job))
+    logs = []
+    for log in pod_logs.container_logs(reader.raw_pods(job)):
+        try:
+            lines = pod_logs.read_log(reader.api, namespace, log, tail=LAST_LINES)
+        except ServiceError as error:
+            lines = [f"this log could not be read: {error}"]
+        logs.append(replace(log_of(log.title, "\n".join(lines)), is_cut=len(lines) == LAST_LINES))
+    if state.failure is None:
+        if state.waiting is not None:
+            logs.append(log_of(f"status of {job.name}", state.waiting.evidence))
+        return FailedThing(logs)
+    failure = state.failure
+    logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
+    if failure.failure_class in NO_ANSWER:
+        return FailedThing(logs, failure.exit_code)
+    recorded = LogExplanation(
+        failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
+        failure.who, failure.fix,
+    )  # fmt: skip
+    return FailedThing(logs, failure.exit_code, recorded)
+
+
+def job_reader(args: argparse.Namespace) -> tuple["JobReader", str]:
+    """Return the reader of the jobs of the cluster that the options name, and the namespace."""
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
+    from trainyard.jobs.job_reader import JobReader
+    from trainyard.run.untrusted_files import read_yaml
+
+    access = requested_access(vars(args), read=read_yaml)
+    return JobReader(
+        Api(access, call_seconds=args.call_seconds)
+    ), args.namespace or access.namespace or "default"
+
+
+def github_logs(run: str) -> Iterator["LogText"]:
+    """Return the annotations and the log of each job of a workflow run that did not succeed."""
+    from trainyard.gateways.github_api import github_from
+    from trainyard.watch.failure_logs.log_explanation import log_of
+
+    number = run.rstrip("/").partition("/actions/runs/")[2].partition("/")[0] or run
+    if not number.isdigit():
+        raise ConfigError(f"--github-run: {run!r} is not the number or the address of a workflow run")
+    api = github_from()
+    for job in api.pages(f"/actions/runs/{number}/jobs", "jobs", filter="latest"):
+        if job.get("conclusion") in ("success", "skipped"):
+            continue
+        name = str(job.get("name"))
+        texts = [str(each.get("message")) for each in api.pages(f"/check-runs/{job['id']}/annotations")]
+        yield log_of(f"annotations of {name}", "\n".join(texts))
+        try:
+            text = api.text(f"/actions/jobs/{job['id']}/logs")
+        except ServiceError as error:
+            text = f"this log is not there: {error}"
+        yield log_of(f"log of {name}", text)
+
+
+def build_logs(build: str, region: str) -> Iterator["LogText"]:
+    """Return the messages of the phases and the end of the log of a CodeBuild build."""
+    from trainyard.gateways.aws_refusals import AwsAccount
+    from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.watch.failure_logs.log_explanation import log_of
+
+    aws = CodeBuild(AwsAccount(region))
+    state = aws.states([build])[build]
+    phases = [f"{phase.name} {phase.status}: {phase.message}" for phase in state.phases if phase.message]
+    yield log_of(f"phases of {build}", "\n".join([*phases, state.status]))
+    yield replace(log_of(f"log of {build}", "\n".join(aws.log_tail(state, lines=LAST_LINES))), is_cut=True)
+
+
+def read_log(path: Path) -> "LogText":
+    """Return the log in a file. Raises ConfigError if it cannot be read."""
+    from trainyard.watch.failure_logs.log_explanation import log_of
+
+    text, is_cut = text_of(path)
+    return replace(log_of(str(path), text), is_cut=is_cut)
+
+
+def text_of(path: Path) -> tuple[str, bool]:
+    """Return the text of a log, invalid bytes replaced, and whether its beginning was left out."""
     from trainyard.run.untrusted_files import open_regular
 
     if str(path) == "-":
-        return sys.stdin.buffer.read().decode(errors="replace")
+        return sys.stdin.buffer.read().decode(errors="replace"), False
     try:
         with open_regular(path) as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MOST_BYTES))
-            return file.read().decode(errors="replace")
+            start = max(0, file.seek(0, 2) - MOST_BYTES)
+            file.seek(start)
+            return file.read().decode(errors="replace"), start > 0
     except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(f"{error}; name the log of a run") from None

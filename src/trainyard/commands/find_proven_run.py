@@ -126,19 +126,14 @@ def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
 
 def judge(directory: "RunDirectory", store: "Store", number: int, config: "Config") -> tuple[str, ...]:
     """Return the evidence of the proof of the run whose records are in `directory`; nothing without one."""
-    from trainyard.artifacts.verify.inspection import inspect_run
-    from trainyard.artifacts.verify.verify import Depth
-    from trainyard.commands.prove_run import data_of_program
+    from trainyard.commands.prove_run import data_of_program, prove_stored
     from trainyard.config.load import config_sha256
     from trainyard.config.registries import COMMAND
-    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
-    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
-    from trainyard.run.judged_records import JudgedRecords
+    from trainyard.run.identity import read_run
     from trainyard.training.data.config_of_run import with_values_of_run
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
-    records = JudgedRecords(directory)
-    run = records.run
+    run = read_run(directory.run_file)
     if config.recipe == COMMAND:
         fingerprint, problem = data_of_program(run.get("program", {})), None
     else:
@@ -155,20 +150,7 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
     )
     if not is_same:
         return ()
-    found = inspect_run(
-        store, str(run["run_id"]), directory=directory, run_number=number, depth=Depth.LISTING
-    )
-    proof = prove(
-        run,
-        records.rows(),
-        list(records.events()),
-        found,
-        place=ProofPlace(str(directory.path), store.url, number),
-        configuration=Configuration(
-            config_digests(directory.config_file), settings_of_config(records.config)
-        ),
-        recomputed=Recomputed(records.digests, data=fingerprint),
-    )
+    proof = prove_stored(directory, store, number, fingerprint)
     if not proof.proven:
         output.print_remarks([f"Run {number} is not proven: {each.evidence}" for each in proof.failing])
         return ()

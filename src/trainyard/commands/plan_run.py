@@ -242,5 +242,12 @@ def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     network = recorded_network(config, room, nodes=nodes, gpus=gpus)
     # Outside a job, and in one without a plan of its steps, a preset is recorded as any program is.
     recipe = COMMAND if config.recipe not in RECIPES and not decides_steps else config.recipe
-    run = PlannedRun(recipe, nodes, max(1, gpus), network, plan.store or "file:///store")
+    run = PlannedRun(
+        recipe,
+        nodes,
+        max(1, gpus),
+        network,
+        plan.store or "file:///store",
+        keeps_network_log=config.model.device != "cpu",
+    )
     return [part.to_json() for part in unreachable_parts(run)]

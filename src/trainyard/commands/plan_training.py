@@ -74,7 +74,14 @@ def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
-    run = PlannedRun(config.recipe, nodes, rented.devices, network, config.artifacts.store or "file:///store")
+    run = PlannedRun(
+        config.recipe,
+        nodes,
+        rented.devices,
+        network,
+        config.artifacts.store or "file:///store",
+        keeps_network_log=config.model.device != "cpu",
+    )
     return [part.to_json() for part in unreachable_parts(run)]
 
 

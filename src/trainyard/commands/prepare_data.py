@@ -3,8 +3,9 @@
 Tokens that an earlier run prepared from the same files are reused. A stream (data.hugging_face) is only
 opened, and its first texts are read.
 
-Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
-        Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
+Reads:  the configuration, --set, the files of data.train_path or data.mixture, and data.validation_path, or
+        the source of Python's standard library, the dataset of data.hugging_face, the tokenizer of
+        model.tokenizer.
 Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
         with --json a summary on stdout; in GitHub Actions a failure in the job summary, as an annotation,
         and its first line as the step output `reason`.
@@ -23,6 +24,7 @@ from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
+    from trainyard.config.schema import Config
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.training.data.preparation import Preparation
     from trainyard.training.data.token_dataset import PreparedData
@@ -75,6 +77,8 @@ def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)
         return DataSummary(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
+    if config.data.mixture:
+        return prepare_parts(config, args, display)
     if args.dry_run:
         from trainyard.training.data.preparation import plan_preparation
 
@@ -84,6 +88,23 @@ def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
 
     data = prepare_data(config.data, config.model, display)
     return DataSummary(data_text(data), data_facts(data))
+
+
+def prepare_parts(config: "Config", args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
+    """Prepare each part of data.mixture, or only plan it."""
+    from trainyard.training.data.mixture import parts_of, prepare_mixture
+    from trainyard.training.data.preparation import plan_preparation
+
+    if args.dry_run:
+        plans = [plan_preparation(each, config.model) for each in parts_of(config.data).values()]
+        facts = {"parts": [plan.to_json() for plan in plans]}
+        return DataSummary("; ".join(map(plan_text, plans)), facts, is_plan=True)
+    mixed = prepare_mixture(config.data, config.model, display)
+    facts = mixed.to_json()
+    pairs = zip(facts["parts"], mixed.parts, strict=True)
+    parts = [{**described, **data_facts(part)} for described, part in pairs]
+    text = f"{mixed.name}: {'; '.join(map(data_text, mixed.parts))}"
+    return DataSummary(text, {**facts, "parts": parts})
 
 
 def data_text(data: "PreparedData") -> str:

@@ -7,8 +7,9 @@ After --withdraw no checkpoint has the name; to give it to the previous checkpoi
 Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
         GITHUB_ACTOR, else the user's name, unless --by is given
 Writes: promoted/NAME.json in the store; with --json the pointer on stdout
-Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, or somebody else moved the name;
-        2 wrong usage; 4 the store cannot be reached or refuses
+Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, its run did not learn, its evaluation
+        misses a threshold or is missing, or somebody else moved the name; 2 wrong usage; 4 the store cannot
+        be reached or refuses
 
 Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 4500 --name production
 """
@@ -16,11 +17,17 @@ Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 45
 import argparse
 import getpass
 import os
+import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, VerificationError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.record.checkpoints import Checkpoint
+    from trainyard.artifacts.store.object_store import Store
 
 DEPTHS = ("listing", "sample", "full")
 
@@ -70,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_name(args.name)
     store, depth = open_store(args.store, call_seconds=args.call_seconds), Depth(args.depth)
     run_id, checkpoint = find_promotable(store, number, step, depth=depth)
+    require_learned(store, checkpoint)
     what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
     if args.dry_run:
         output.announce("promoted", f"{what}; nothing was changed", "ok")
@@ -81,6 +89,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         output.print_json(pointer.to_json())
     return ExitCode.DONE
+
+
+def require_learned(store: "Store", checkpoint: "Checkpoint") -> None:
+    """Raise VerificationError if the run did not learn or the checkpoint misses a threshold of its run.
+
+    A checkpoint that was stored without the records of a run has nothing to judge.
+    """
+    from trainyard.artifacts.record.chain import newest_manifest
+    from trainyard.artifacts.record.evaluations import read_evaluations
+    from trainyard.proof.gates import judge_learning
+    from trainyard.proof.learning import Curves
+    from trainyard.proof.recorded_events import course_of
+    from trainyard.report.facts.resolved_config import settings_of_config
+    from trainyard.run.suggested_commands import script_command
+    from trainyard.run.untrusted_files import parse_json_line
+
+    _, manifest, _ = newest_manifest(store, checkpoint.run_number)
+    config = None if manifest is None else store.read_object(f"{manifest.records_prefix}config.yaml")
+    if manifest is None or config is None:
+        return
+    rows, events = (
+        [
+            parse_json_line(line)
+            for line in (store.read_object(manifest.records_prefix + name) or b"").splitlines()
+        ]
+        for name in ("metrics.jsonl", "events.jsonl")
+    )
+    saved = {"step": checkpoint.step, "manifest_sha256": checkpoint.digest}
+    run = {**manifest.provenance, "outcome": {**manifest.outcome, "checkpoint": saved}}
+    begins_after, curves = course_of(run, events).begins_after, Curves()
+    sum(1 for _ in curves.collect(rows))
+    curves.start_with(events, begins_after)
+    learned = judge_learning(
+        run,
+        curves,
+        begins_after=begins_after,
+        settings=settings_of_config(config),
+        evaluations=read_evaluations(store, manifest),
+    )
+    if learned.is_red:
+        where = f"--store {shlex.quote(store.url)} --run-number {checkpoint.run_number}"
+        evaluate = f"{script_command('evaluate.py')} {where} --step {checkpoint.step}"
+        step = learned.next_step.format(again="train again", evaluate=evaluate)
+        raise VerificationError(
+            f"{checkpoint.prefix} was not promoted: {learned.evidence}. Next: {step}, or promote another one."
+        )
 
 
 def _withdraw(args: argparse.Namespace) -> int:

@@ -1,16 +1,17 @@
-"""Prove a run: it trained, its network is known, the store holds all of it, and it can be repeated.
+"""Prove a run: it trained and learned, its network is known, it is stored, and it can be repeated.
 
 Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*; the
          registry of the image that the run was trained in.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
-Exit codes: 0 all four parts hold (with --only: those that it names); 1 one does not, named with the next
+Exit codes: 0 all five parts hold (with --only: those that it names); 1 one does not, named with the next
          step; 2 no such run directory, or no such kind of store; 4 the store could not be read, and all
          else holds.
 Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
 """
 
 import argparse
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,19 +19,30 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
+from trainyard.errors import (
+    CheckpointError,
+    ConfigError,
+    ExitCode,
+    ServiceError,
+    TrainyardError,
+    VerificationError,
+)
 
 if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.verify.inspection import Inspection
+    from trainyard.proof.gates import ComparedRun
     from trainyard.proof.proof import Proof
     from trainyard.run.directory import RunDirectory
 
-
-PARTS = ("trained", "network", "stored", "repeatable")
+# The last green run is searched among so many of the newest runs of the store.
+_NEWEST_RUNS = 20
 
 
 def part_names(text: str) -> tuple[str, ...]:
     """Return the parts of the proof in `trained,stored`."""
+    from trainyard.proof import PARTS
+
     names = tuple(text.split(","))
     if not set(names) <= set(PARTS):
         raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name parts of {', '.join(PARTS)}")
@@ -38,13 +50,15 @@ def part_names(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from trainyard.proof import PARTS
+
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
-    only = "the exit code covers only these parts, such as trained,stored; default: all four"
+    only = "the exit code covers only these parts, such as trained,stored; default: all five"
     parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
     parser.add_argument("--dry-run", action="store_true", help="report the verdict, write nothing")
     parser.add_argument("--json", action="store_true", help="print the proof as JSON")
@@ -59,25 +73,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.directory import RunDirectory
     from trainyard.run.judged_records import JudgedRecords
+    from trainyard.run.run_settings import setting
 
     directory = RunDirectory(args.run_dir)
     records, store = JudgedRecords(directory), store_of(args)
     run, rows, events = records.run, records.rows(), list(records.events())
     found = inspect_store(store, str(run["run_id"]), directory=directory, args=args)
+    settings = settings_of_config(records.config)
     proof = prove(
         run,
         rows,
         events,
         found,
         place=ProofPlace(str(args.run_dir), store, found.run_number),
-        configuration=Configuration(
-            config_digests(directory.config_file), settings_of_config(records.config)
-        ),
+        configuration=Configuration(config_digests(directory.config_file), settings),
         recomputed=Recomputed(
             records.digests, *final_state(run, directory, found, store), *data(run, directory), *image(run)
         ),
+        evaluations=list(records.evaluations()),
+        compared=compared_run(run, store, setting(settings, "proof.learned.compare_with")),
     )
-    sum(1 for _ in rows)  # read to the end, so that the digest covers the complete file
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
     record = proof.to_json(now=time.time()) | {
         key: value for key, value in where.items() if value is not None
@@ -120,6 +135,100 @@ def inspect_store(
         return inspect_run(
             open_store(url), run_id, directory=directory, run_number=number, depth=depth, progress=display
         )
+
+
+def compared_run(run: Mapping[str, Any], url: str | None, wanted: str | None) -> "ComparedRun | None":
+    """Return the run of the store with whose figures this one's are compared; None where there is none.
+
+    `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are shown.
+    """
+    from trainyard.artifacts.promotion import read_promotion
+    from trainyard.artifacts.store.store_address import open_store
+    from trainyard.proof.gates import ComparedRun
+
+    if url is None:
+        return None
+    kind, _, name = (wanted or "last-green").partition(":")
+    try:
+        store = open_store(url)
+        if kind == "run":
+            return stored_run(store, int(name), f"run {name}")
+        if kind == "last-green":
+            return last_green_run(store, run)
+        if (promotion := read_promotion(store, name)) is None:
+            return None
+        found = stored_run(store, promotion.run_number, f"{name} (run {promotion.run_number})")
+        if not found.problem and promotion.step != found.facts["outcome"].get("steps"):
+            return ComparedRun(found.name, problem=f"{name} is its step {promotion.step}, not its last")
+        return found
+    except (TrainyardError, OSError) as error:
+        output.print_remarks([f"No run is compared: {error}"])
+        return ComparedRun(wanted, problem=str(error)) if wanted else None
+
+
+def stored_run(store: "Store", number: int, name: str) -> "ComparedRun":
+    """Return the figures of a stored run, which are in its manifest and in its evaluations."""
+    from trainyard.artifacts.record.chain import newest_manifest
+    from trainyard.artifacts.record.evaluations import read_evaluations
+    from trainyard.proof.gates import ComparedRun, evaluated_figures
+
+    _, manifest, problems = newest_manifest(store, number)
+    if manifest is None or problems:
+        return ComparedRun(name, problem="; ".join(problems))
+    facts = {**manifest.provenance, "outcome": manifest.outcome}
+    return ComparedRun(name, facts, evaluated_figures(facts, read_evaluations(store, manifest)) or {})
+
+
+def last_green_run(store: "Store", run: Mapping[str, Any]) -> "ComparedRun | None":
+    """Return the newest other run of the same data that is proven; None if none of the newest is."""
+    from trainyard.artifacts.record.run_numbers import used_numbers
+
+    fingerprint = run.get("data", {}).get("fingerprint")
+    for number in sorted(used_numbers(store), reverse=True)[:_NEWEST_RUNS]:
+        found = stored_run(store, number, f"last green run {number}")
+        is_other = found.facts.get("run_id") != run["run_id"] and fingerprint is not None
+        is_same = is_other and found.facts.get("data", {}).get("fingerprint") == fingerprint
+        if is_same and found.facts["outcome"].get("status") == "succeeded" and is_proven(store, number):
+            return found
+    return None
+
+
+def is_proven(store: "Store", number: int) -> bool:
+    """Return whether the stored records and objects of a run prove it, to the depth of a listing."""
+    from trainyard.artifacts.restore.restore import restore
+    from trainyard.artifacts.restore.selection import parse_selection
+    from trainyard.run.directory import RunDirectory
+
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory(Path(folder) / "records")
+        restore(store, parse_selection(store, number, "none"), directory.path)
+        return prove_stored(directory, store, number).proven
+
+
+def prove_stored(
+    directory: "RunDirectory", store: "Store", number: int, fingerprint: str | None = None
+) -> "Proof":
+    """Judge a stored run whose records are in `directory`; `fingerprint` is that of the data here."""
+    from trainyard.artifacts.verify.inspection import inspect_run
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
+    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
+    from trainyard.run.judged_records import JudgedRecords
+
+    records = JudgedRecords(directory)
+    run_id = str(records.run["run_id"])
+    found = inspect_run(store, run_id, directory=directory, run_number=number, depth=Depth.LISTING)
+    settings = settings_of_config(records.config)
+    return prove(
+        records.run,
+        records.rows(),
+        list(records.events()),
+        found,
+        place=ProofPlace(str(directory.path), store.url, number),
+        configuration=Configuration(config_digests(directory.config_file), settings),
+        recomputed=Recomputed(records.digests, data=fingerprint),
+        evaluations=list(records.evaluations()),
+    )
 
 
 def image(run: Mapping[str, Any]) -> tuple[str | None, str]:

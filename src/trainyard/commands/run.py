@@ -1,6 +1,6 @@
 """Train, store and prove a model: the pipeline, which is written once, here.
 
-    check ─> prepare ─> fetch ─> train ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 `make train` and buildspec.yml call this command; pods (run_pod.py) take the same steps. Each step is a
 process of its own. A step that fails ends the pipeline; a run that exists is then still reported on, and one
@@ -281,6 +281,14 @@ class Pipeline:
         words += [] if self.deadline is None else ["--deadline", f"{self.deadline:.3f}s"]
         return step("train", *words, "--resume", self.resume)
 
+    def evaluate(self) -> list[list[str]]:
+        """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
+        from trainyard.config.load import load_config
+
+        if not self.config.is_file() or not load_config(self.config, self.changes).config.evaluation.command:
+            return []
+        return [step("evaluate", "--run-dir", str(self.run_dir))]
+
     def store_run(self) -> list[str]:
         return step("training_artifact_sync", *self.store_options, "--once")
 
@@ -288,8 +296,9 @@ class Pipeline:
     def required_parts(self) -> tuple[str, ...]:
         """The parts of the proof that must hold."""
         from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+        from trainyard.proof import PARTS
 
-        return PROVEN_OF_PROGRAMS if self.program else ("trained", "network", "stored", "repeatable")
+        return PROVEN_OF_PROGRAMS if self.program else PARTS
 
     def prove(self) -> list[str]:
         only = ["--only", ",".join(self.required_parts)] if self.program else []
@@ -300,8 +309,8 @@ class Pipeline:
         return step("training_dashboard", str(self.run_dir), "--write", *summary)
 
     def after(self) -> list[list[str]]:
-        """Return the steps after a training that is done: store, prove, report."""
-        return [self.store_run(), self.prove(), self.report()]
+        """Return the steps after a training that is done: evaluate, store, prove, report."""
+        return [*self.evaluate(), self.store_run(), self.prove(), self.report()]
 
     def notify(self, event: str, *words: str) -> list[list[str]]:
         """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
@@ -342,9 +351,11 @@ def run_pipeline(pipeline: Pipeline) -> int:
         code = pipeline.run([replace(pipeline, resume=resume).train()])
         if code not in (ExitCode.DONE, ExitCode.STOPPED):
             return finish(pipeline, code, prove=True)
+        # What is not good enough is stored all the same; the proof shows it.
+        evaluated = pipeline.run(pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
         if failure := pipeline.run([pipeline.store_run()]):
             return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
-        return finish(pipeline, code or pipeline.run([pipeline.prove()]))
+        return finish(pipeline, code or pipeline.run([pipeline.prove()]) or evaluated)
 
 
 def fetch_checkpoint(pipeline: Pipeline) -> tuple[int, str]:

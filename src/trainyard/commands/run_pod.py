@@ -3,10 +3,11 @@
     every node     train.py, or run_program.py with --program
     the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
 
-A job that succeeds is therefore proven; without a store it is only trained. For another program (--program)
-only the parts `trained` and `stored` of the proof must hold. A pod that starts again after the training was
-done does not train, because its peers have ended and it would wait for them. If the operator does not number
-the nodes, the pod whose name ends in -0 is the first one.
+A job that succeeds is therefore proven; without a store it is only trained. A run that is not stored or not
+proven is reported on too. For another program (--program) only the parts `trained` and `stored` of the proof
+must hold. A pod that starts again after the training was done does not train, because its peers have ended
+and it would wait for them. If the operator does not number the nodes, the pod whose name ends in -0 is the
+first one.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
 trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
@@ -14,7 +15,8 @@ trains, and stores its own part of each checkpoint while it trains (docs/multi_n
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
-            4 the store refused; 6 trained and stored, but not proven: an end, which operators do not restart;
+            4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
+            that have EFA: an end, which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
@@ -148,17 +150,26 @@ def run(pod: Pod, *, apart: bool) -> int:
 
 
 def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
-    """Store, prove and report; a run that is stored and not proven has an exit code of its own."""
+    """Store, prove and report; a run that is stored and not proven has an exit code of its own.
+
+    A run whose storing or proof failed is reported on too, and the parts that do not hold are printed last:
+    Kubernetes keeps the last lines.
+    """
     from trainyard.jobs.pod_exit_codes import describe_not_proven
 
+    code, is_unproven, evaluated = int(ExitCode.DONE), False, int(ExitCode.DONE)
+    evaluation = pod.evaluate()
     for command in commands:
-        code = run_steps([command])
-        if code == ExitCode.NO and command == pod.prove():
-            output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
-            return ExitCode.NOT_PROVEN
-        if code != ExitCode.DONE:
-            return code
-    return ExitCode.DONE
+        if [command] == evaluation:  # what is not good enough is stored all the same, and the proof shows it
+            evaluated = run_steps([command])
+        elif code == ExitCode.DONE or command == pod.report():
+            end = run_steps([command])
+            is_unproven = is_unproven or (end == ExitCode.NO and command == pod.prove())
+            code = code or end
+    if is_unproven:
+        output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
+        return ExitCode.NOT_PROVEN
+    return code or evaluated
 
 
 def failing_parts(pod: Pod) -> list[tuple[str, str]]:
@@ -280,9 +291,7 @@ def train(pod: Pod, *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
-    code = run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
-    # Only this script knows what is not proven; a program may use the code for something else.
-    return ExitCode.NO if code == ExitCode.NOT_PROVEN else code
+    return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
 
 
 def after(pod: Pod, *, apart: bool) -> list[list[str]]:

@@ -11,10 +11,10 @@ docs/bring_your_own.md explains what is proven.
 
 Reads:      --config; --program (JSON); what the program writes; an operator's variables;
             TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in scripts/train.py
-Writes:     the run directory; logs/node-N.log
+Writes:     the run directory; logs/node-N.log, and over several machines NCCL's log in logs/nccl-node-N-*.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
-            configuration; 75 stopped with a new checkpoint, run it again to resume; 130 interrupted; 128 + N
-            when signal N ended it
+            configuration; 6 ended because TCP joins machines that have EFA (compute.on_fallback); 75 stopped
+            with a new checkpoint, run it again to resume; 130 interrupted; 128 + N when signal N ended it
 Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
 """
 
@@ -22,19 +22,21 @@ import argparse
 import logging
 import os
 import shutil
+import socket
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -47,10 +49,14 @@ if TYPE_CHECKING:
     from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
+    from trainyard.watch.network_record import NetworkFollower
 
 LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
+NETWORK_SECONDS = 5.0
+"""Seconds between two looks at the logs of NCCL while the program runs."""
+MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
@@ -231,10 +237,12 @@ class ProgramRun:
     _taken_state: str = ""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
+    _last_look: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
     _has_rows: bool = False
+    _fallback: tuple[str, str] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -277,7 +285,9 @@ class ProgramRun:
             with self._lock:
                 self.keep(metrics.take(text), rows)
 
-        def poll() -> None:
+        network = self.network_follower()
+
+        def poll() -> str | None:
             with self._lock:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
@@ -285,6 +295,7 @@ class ProgramRun:
             if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
                 self.take_newest(rows.newest)
                 self._last_search = time.monotonic()
+            return self.check_network(network, rows.newest)
 
         began = time.monotonic()
         ended = run_supervised(
@@ -306,9 +317,14 @@ class ProgramRun:
             self.read_events(events, rows)
             self.keep(metrics.close(), rows)
             rows.close()
+        self.check_network(network, rows.newest, is_over=True)
+        if network is not None and ended.exit_code and ended.stopped_by is None:
+            self.show_nccl_warnings()
         write_end(self.directory, number, ended.exit_code)
-        if not self.is_first:
-            return ended.exit_code
+        if not self.is_first and self._fallback is not None:
+            return ExitCode.NOT_PROVEN
+        if not self.is_first:  # a program may use that code for something else
+            return ExitCode.NO if ended.exit_code == ExitCode.NOT_PROVEN else ended.exit_code
         return self.finish(
             ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
@@ -341,6 +357,8 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
+        from trainyard.run.launch_environment import nccl_log_variables
+
         ours = {
             "PYTHONUNBUFFERED": "1",
             "TRAINYARD_RUN_DIR": str(self.directory.path),
@@ -349,7 +367,77 @@ class ProgramRun:
             "TRAINYARD_CHECKPOINT": str(found.path) if found else "",
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
         }
+        if self.node.nodes > 1:
+            log = f"{self.directory.logs}/{self._network_logs('')}".replace("%", "%%") + "%h-%p.log"
+            ours |= nccl_log_variables(log, os.environ)
         return {**ours, **self.program.environment}
+
+    def _network_logs(self, end: str) -> str:
+        """Return the name of the logs of NCCL that this node's processes write."""
+        node = socket.gethostname() if self.node.rank is None else self.node.rank
+        return f"nccl-node-{node}-{end}"
+
+    def network_follower(self) -> "NetworkFollower | None":
+        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
+
+        The first node reads the logs of all nodes, because they share the run directory. None for one node.
+        """
+        from trainyard.gateways.local_machine import network_devices
+        from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
+
+        if self.node.nodes == 1:
+            return None
+        for log in self.directory.logs.glob("nccl-node-*.log"):
+            number = log.name.split("-")[2]
+            is_of_no_node = number.isdecimal() and int(number) >= self.node.nodes
+            if fnmatch(log.name, self._network_logs("*.log")) or (is_of_no_node and self.is_first):
+                log.unlink(missing_ok=True)
+        expected = expectation_here(
+            self.config.compute.network,
+            network_devices(),
+            os.environ,
+            nodes=self.node.nodes,
+            processes=self.node.nodes * self.processes,
+        )
+        pattern = "nccl-node-*.log" if self.is_first else self._network_logs("*.log")
+        return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
+
+    def show_nccl_warnings(self) -> None:
+        """Show the last warnings of NCCL on this node, which are in its own log, after the program failed."""
+        from trainyard.watch.network_record import nccl_warnings
+
+        for line in nccl_warnings(self.directory.logs.glob(self._network_logs("*.log")))[-MOST_WARNINGS:]:
+            LOG.error("%s", line)
+
+    def check_network(
+        self, network: "NetworkFollower | None", step: int, *, is_over: bool = False
+    ) -> str | None:
+        """Record which network joins the machines; return a reason to stop the program, if there is one."""
+        from trainyard.run.records import append_event
+
+        if network is None or self._fallback is not None:
+            return None
+        is_due = is_over or time.monotonic() - self._last_look >= NETWORK_SECONDS
+        if not is_due:
+            return None
+        self._last_look = time.monotonic()
+        if (event := network.look(is_over=is_over)) is None:
+            return None
+        if self.is_first:
+            append_event(self.directory.events_file, "network", step=step, **event)
+        if (reason := network.watch.trouble(event)) is None:
+            shown, world = event["ranks_seen"], event["world_size"]
+            LOG.info("network: %s, channels of %s of %s ranks", event["verdict"], shown, world)
+            return None
+        is_fallback = network.watch.fallback(event) is not None
+        ends = is_fallback and self.config.compute.on_fallback == "stop"
+        LOG.log(logging.ERROR if ends else logging.WARNING, "%s; fix: %s", reason, event["fix"])
+        if self.is_first:
+            append_event(self.directory.events_file, "network_degraded", step=step, reason=reason)
+        if not ends:
+            return None
+        self._fallback = (reason, event["fix"])
+        return "tcp-fallback"
 
     def begin(self, found: "ResumePoint | None", run_id: str) -> None:
         """Write the records of the start."""
@@ -669,6 +757,22 @@ class ProgramRun:
             fault=self._fault or self.fault_without_step(metrics),
             unread=NO_METRICS,
             problem=ended.problem,
+            fallback=self._fallback,
             changed=() if self.is_exact else self.changed_inputs(),
+            failure=self.explain_failure(ended),
         )
         return finish(self.directory, end, seconds=seconds)
+
+    def explain_failure(self, ended: "ProgramExit") -> dict[str, str]:
+        """Return the cause that the program's output shows; empty if it ended in order or shows none."""
+        from trainyard.commands.explain_failure import read_log
+        from trainyard.watch.failure_logs.log_explanation import explain_logs
+
+        logs = sorted(self.directory.logs.glob("node-*.log"))
+        if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
+            return {}
+        found = explain_logs([replace(read_log(path), name=path.name) for path in logs], ended.exit_code)
+        if not found.who:
+            return {}
+        advice = f"{found.cause}. Fix ({found.who}): {found.fix}"
+        return {"class": str(found.klass), "cause": advice, "line": found.evidence[0]}

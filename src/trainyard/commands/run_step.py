@@ -1,6 +1,6 @@
 """Run one step of the pipeline in a job of training_ci.yml, as the plan of the workflow run states.
 
-    check ─> prepare ─> fetch ─> train ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 It runs the commands of `trainyard run` (commands/run.py), one step per call, so that a workflow shows each.
 `ready` checks the store from a hosted runner. `start` posts the start to Slack, `follow` stores checkpoints
@@ -41,6 +41,7 @@ STEPS = (
     "start",
     "follow",
     "train",
+    "evaluate",
     "store",
     "prove",
     "report",
@@ -48,8 +49,8 @@ STEPS = (
 )
 ACCESS = {"ready": "check", "check": "check", "fetch": "read", "prove": "read", "report": "read"}
 """Step -> what its AWS session may do (TRAINYARD_AWS_ACCESS); the others may write."""
-WITHOUT_ROLE = ("prepare", "train", "start", "notify")
-"""Steps that do not assume the role: a program that trains has no rights to the store."""
+WITHOUT_ROLE = ("prepare", "train", "evaluate", "start", "notify")
+"""Steps that do not assume the role: a program that trains or evaluates has no rights to the store."""
 FOLLOWER_SECONDS = 300
 HOSTED_MINUTES = 360
 """GitHub ends each job on a machine of its own after so many minutes."""
@@ -96,6 +97,7 @@ def run_step(name: str, plan: Json, pipeline: Pipeline) -> int:
         "prepare": lambda: run_steps(pipeline.before()[2:]),
         "fetch": lambda: fetch(plan, pipeline),
         "start": lambda: start(plan, pipeline),
+        "evaluate": lambda: run_steps(pipeline.evaluate()),
         "store": lambda: store(pipeline),
         "prove": lambda: run_steps([pipeline.prove()]),
         "report": lambda: report(pipeline),

@@ -11,7 +11,8 @@ Reads:   the configuration, the data, a checkpoint; the variables of an operator
 Writes:  the run directory; --json prints the outcome, also after a failure; in GitHub Actions the output
          `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
-         cannot be reached; 5 the GPU did not become free; 75 stopped, run it again; 130 interrupted.
+         cannot be reached; 5 the GPU did not become free; 6 ended because TCP joins machines that have EFA
+         (compute.on_fallback); 75 stopped, run it again; 130 interrupted.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -237,10 +238,12 @@ def request_factory(
     """Return a function from the data to the complete request; everything else is checked here."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.image_record import code_facts, runs_code_of
+    from trainyard.gateways.local_machine import network_devices
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
     from trainyard.run.identity import collect_provenance
     from trainyard.training.run.run_request import Request
+    from trainyard.watch.network_record import NetworkWatch, expectation_here
 
     package = Path(trainyard.__file__).parent
     if not runs_code_of(REPOSITORY_ROOT, package):
@@ -252,6 +255,11 @@ def request_factory(
     code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)
     origin = collect_provenance(
         code, lock=REPOSITORY_ROOT / "requirements-training.txt", config_file=args.config
+    )
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    expected = expectation_here(
+        config.compute.network, network_devices(), os.environ, nodes=-(-world // here), processes=world
     )
     return lambda data: Request(
         config=config,
@@ -266,4 +274,5 @@ def request_factory(
         profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,
         leave=lambda code: handler.end_at_once(lambda: report_exit_code(code)),
+        network=NetworkWatch(expected),
     )

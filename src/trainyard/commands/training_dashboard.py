@@ -1,19 +1,25 @@
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
-With --compare two runs are laid side by side as Markdown: figures, weights, and settings that differ.
-A run may be running, done, stopped, cut off in the middle of a line, or empty. Unknown figures are left out.
+Several runs are laid over each other, with a table of their figures and of the settings that differ; a run
+and the one that it continues are reported as one. With --compare only this comparison is written, as
+Markdown. With --store the report is an index of all runs of a store. A run may be running, done, stopped, cut
+off in the middle of a line, or empty. Unknown figures are left out.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
-         checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines).
+         checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
+         with --store the names, sizes and manifests of its runs, AWS_*.
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
+         With --watch they are written again and again until no run is still going, or until none has written
+         for ten minutes; the HTML page loads itself anew.
 Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
-         written, or --compare was not given two runs.
+         written, or --compare was not given two runs; 4 the store cannot be reached.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +30,19 @@ from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainyard.report.dashboard.dashboard import TrainingDashboard
+    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard
 
 FORMATS = ("text", "json", "markdown", "html")
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run"
+        "runs", type=arguments.path, nargs="*", metavar="RUN_DIR", help="the directory of a run"
+    )
+    parser.add_argument(
+        "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
     )
     parser.add_argument("--format", choices=FORMATS, help="default: by the suffix of --output, else text")
     parser.add_argument(
@@ -41,45 +51,125 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
     parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
-    compare = "compare two runs: the base, then the one to compare with it"
+    compare = "compare runs: the base, then those to compare with it"
     parser.add_argument("--compare", action="store_true", help=compare)
+    parser.add_argument("--watch", action="store_true", help="report again while a run is still going")
+    parser.add_argument(
+        "--interval",
+        type=arguments.duration,
+        default=10.0,
+        metavar="DURATION",
+        help="of --watch; default: 10s",
+    )
     args = parser.parse_args(argv)
-    if args.compare and (len(args.runs) != 2 or args.write or args.format not in (None, "markdown")):
-        parser.error("--compare takes two run directories, writes Markdown, and excludes --write")
+    if bool(args.runs) == bool(args.store):
+        parser.error("name run directories, or a --store")
+    if args.store and (args.write or args.watch or args.compare or args.github_summary):
+        parser.error("--store takes --format and --output only")
+    if args.compare and (len(args.runs) < 2 or args.write or args.format not in (None, "markdown")):
+        parser.error("--compare takes two run directories or more, writes Markdown, and excludes --write")
+    if args.watch and args.github_summary:
+        parser.error("--watch excludes --github-summary, to which text is only appended")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    if args.store:
+        publish(args, store_index(args.store, format_of_output(args)))
+        return 0
 
+    from trainyard.report.dashboard.dashboard import TrainingDashboard
+
+    shown = ""
+    while True:
+        dashboards = [TrainingDashboard(run) for run in args.runs]
+        is_going = args.watch and any(one.facts.state.going for one in dashboards)
+        shown = report(args, dashboards, is_going=is_going, shown=shown)
+        if not is_going:
+            return 0
+        time.sleep(args.interval)
+
+
+def report(
+    args: argparse.Namespace, dashboards: Sequence["TrainingDashboard"], *, is_going: bool, shown: str
+) -> str:
+    """Write the reports once, to stdout only if they are not as `shown`; return what stdout has now."""
     from trainyard.gateways.github import append_summary
-    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
+    from trainyard.report.dashboard.dashboard import Format, render_dashboards
     from trainyard.report.dashboard.run_comparison import comparison_report
 
-    dashboards = [TrainingDashboard(run) for run in args.runs]
+    refresh = args.interval if is_going else None
 
     def render(form: Format) -> str:
         if args.compare:
-            return comparison_report(*(dashboard.facts for dashboard in dashboards))
-        return render_dashboards(dashboards, form)
+            return comparison_report([dashboard.facts for dashboard in dashboards])
+        return render_dashboards(dashboards, form, refresh_seconds=refresh)
 
     if args.write:
         for dashboard in dashboards:
-            write_into_run(dashboard)
+            write_into_run(dashboard, refresh)
     if args.github_summary and not append_summary(render(Format.MARKDOWN)):
         output.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
+    if not (args.output or args.format or args.compare or not (args.write or args.github_summary)):
+        return ""
+    text = render(format_of_output(args))
+    if args.output is not None or text != shown:
+        publish(args, text)
+    return text
+
+
+def format_of_output(args: argparse.Namespace) -> "Format":
+    """The format that was asked for, by its name or by the suffix of --output."""
+    from trainyard.report.dashboard.dashboard import Format, format_of
+
+    if args.format or args.compare:
+        return Format(args.format or "markdown")
+    return format_of(args.output) if args.output else Format.TEXT
+
+
+def publish(args: argparse.Namespace, text: str) -> None:
+    """Write a report to --output, or to stdout; on a terminal a watched one replaces the one before."""
+    from trainyard.report.dashboard.dashboard import Format
+
     if args.output is not None:
-        write(args.output, render(Format(args.format) if args.format else format_of(args.output)))
-    elif args.format or not (args.write or args.github_summary):
-        form = Format(args.format or ("markdown" if args.compare else "text"))
-        text = render(form)
-        sys.stdout.write(escape_controls(text) if form in (Format.TEXT, Format.MARKDOWN) else text)
-    return 0
+        write(args.output, text)
+        return
+    if args.watch and sys.stdout.isatty():
+        sys.stdout.write(_CLEAR_SCREEN)
+    is_markup = format_of_output(args) in (Format.JSON, Format.HTML)
+    sys.stdout.write(text if is_markup else escape_controls(text))
+    sys.stdout.flush()
 
 
-def write_into_run(dashboard: "TrainingDashboard") -> None:
-    """Write the three files into the run's report folder; return their paths."""
+def store_index(url: str, form: "Format") -> str:
+    """Return the index of all runs of a store. Raises ServiceError when the store cannot be reached."""
+    import json
+
+    from trainyard.artifacts import inventory
+    from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.store.store_address import open_store
+    from trainyard.report.dashboard.dashboard import Format
+    from trainyard.report.dashboard.html import html_index
+
+    store = open_store(url)
+    runs = inventory.list_runs(store, runs_in_question(store, None), price=inventory.price_for(url, None))
+    match form:
+        case Format.HTML:
+            return html_index(store.url, runs, now=time.time())
+        case Format.JSON:
+            return json.dumps({"store": store.url, "runs": [run.to_json() for run in runs]}, indent=2) + "\n"
+        case Format.TEXT:
+            return inventory.inventory_table(runs) + "\n"
+        case Format.MARKDOWN:
+            raise ConfigError(
+                "The index of a store is written as html, json or text: choose one with --format."
+            )
+
+
+def write_into_run(dashboard: "TrainingDashboard", refresh_seconds: float | None) -> None:
+    """Write the three files into the run's report folder; name them once the run is over."""
     from trainyard.report.dashboard.dashboard import format_of, render_dashboards
     from trainyard.report.terminal.closing_lines import closing_lines, is_copied
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -91,9 +181,10 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
         make_folder(folder)
         for name in ("dashboard.json", "summary.md", "index.html"):
             path = folder / name
-            write(path, render_dashboards([dashboard], format_of(path)))
-    for phase, text, status in closing_lines(dashboard.facts):
-        output.announce(phase, text, status, copied=is_copied(phase, text))
+            write(path, render_dashboards([dashboard], format_of(path), refresh_seconds=refresh_seconds))
+    if refresh_seconds is None:
+        for phase, text, status in closing_lines(dashboard.facts):
+            output.announce(phase, text, status, copied=is_copied(phase, text))
 
 
 def write(path: Path, content: str) -> None:

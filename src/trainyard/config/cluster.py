@@ -69,6 +69,10 @@ class ClusterPodConfig(Section):
     """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
     """Most times that the operator restarts the complete job after a failure; 0 fails at the first."""
+    node_selector: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
+    """Labels that the nodes must have, such as the name of an instance group of HyperPod."""
+    hyperpodrun: bool = False
+    """The image has `hyperpodrun`, which kind `hyperpod` starts in place of torchrun."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
     """Version of Ray in the image, by which KubeRay chooses the probes of its pods; null names none."""
     topology: Name | None = None

@@ -13,6 +13,7 @@ from trainyard.config.schema import (
     CheckpointingConfig,
     ComputeConfig,
     Config,
+    DataConfig,
     ProgramConfig,
 )
 
@@ -49,6 +50,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             ("compute.cpu_offload", "compute.strategy"),
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
+    yield from _impossible_mixture(config.data)
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
     if config.recipe in RECIPES:
@@ -58,6 +60,18 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         yield ImpossibleCombination(
             ("compute.gradient_compression", "compute.strategy"),
             f"compressing gradients needs the strategy ddp, not {config.compute.strategy}",
+        )
+    if training.decay_steps is not None and training.lr_scheduler != "warmup_stable_decay":
+        yield ImpossibleCombination(
+            ("training.decay_steps", "training.lr_scheduler"),
+            f"only warmup_stable_decay reads it, not {training.lr_scheduler}: set it to null",
+        )
+    is_preset = config.recipe not in RECIPES and config.recipe != COMMAND
+    if is_preset and training.lr_scheduler not in ("cosine", "constant"):
+        yield ImpossibleCombination(
+            ("training.lr_scheduler", "recipe"),
+            f"only recipe pretrain has {training.lr_scheduler}; with {config.recipe} set it to cosine or "
+            "constant, or use the program's own setting",
         )
     if config.recipe == COMMAND:
         yield from _impossible_command(config.program)
@@ -77,6 +91,23 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
         yield ImpossibleCombination(("program.resume",), reason)
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         yield ImpossibleCombination(("program.environment",), f"{wrong[:80]!r} is not the name of a variable")
+
+
+def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
+    if not data.mixture:
+        return
+    for name, value in (
+        ("train_path", data.train_path),
+        ("hugging_face.dataset", data.hugging_face.dataset),
+    ):
+        if value is not None:
+            reason = "is not read beside data.mixture: set it to null, or data.mixture to {}"
+            yield ImpossibleCombination((f"data.{name}", "data.mixture"), reason)
+    total = sum(data.mixture.values())
+    small = next((path for path, weight in data.mixture.items() if weight < total / 1000), None)
+    if small is not None:
+        reason = f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
+        yield ImpossibleCombination(("data.mixture",), reason)
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:

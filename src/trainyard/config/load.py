@@ -138,7 +138,7 @@ def config_sha256(config: "Config") -> str:
 
 
 def computation_sha256(config: "Config") -> str:
-    """Return the digest of `config` without the keys that only divide a step or a save over processes.
+    """Return the digest of `config` without keys that only divide a step or a save, or end a run.
 
     Two configurations with the same digest and the same global batch compute the same steps, up to rounding:
     they add the same numbers in another order.
@@ -146,9 +146,9 @@ def computation_sha256(config: "Config") -> str:
     values = config.to_plain()
     for key in ("batch_size", "gradient_accumulation_steps"):
         del values["training"][key]
-    for key in ("replicas", "tensor_parallel"):
+    for key in ("replicas", "tensor_parallel", "on_fallback"):
         del values["compute"][key]
-    del values["checkpointing"]["shared"]
+    del values["checkpointing"]["shared"], values["proof"], values["evaluation"]
     if values["compute"]["strategy"] == "hsdp":
         values["compute"]["strategy"] = "fsdp"
     return values_sha256(values)

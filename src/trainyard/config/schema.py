@@ -106,9 +106,11 @@ class TrainingConfig(Section):
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """The cosine schedule ends at this share of the peak."""
-    lr_scheduler: Literal["cosine", "constant"] = "cosine"
-    """Learning rate schedule after the warm-up."""
+    """Every schedule but constant ends at this share of the peak."""
+    lr_scheduler: Literal["cosine", "linear", "warmup_stable_decay", "constant"] = "cosine"
+    """Learning rate after the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
+    decay_steps: Positive | None = None
+    """Steps of the fall of warmup_stable_decay; null: the last fifth of the run."""
     warmup_steps: NotNegative = 100
     """Steps of linear warm-up to the peak; a shorter run warms up for all of its steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
@@ -162,6 +164,8 @@ class ComputeConfig(Section):
     """Use deterministic kernels only, so that a resumed run is bitwise the same."""
     network: Literal["auto", "efa", "tcp"] = "auto"
     """Network between machines: efa, tcp, or auto, which uses EFA where the instance type has it."""
+    on_fallback: Literal["stop", "warn"] = "stop"
+    """What to do if NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null uses one per core. Another count may round differently."""
 
@@ -185,6 +189,9 @@ class HuggingFaceConfig(Section):
     """Files read in turn; a multiple of the number of processes also divides the reading among them."""
 
 
+Weight = Annotated[float, Field(gt=0, le=MOST)]
+
+
 class DataConfig(Section):
     """The data to train on."""
 
@@ -192,6 +199,8 @@ class DataConfig(Section):
     """A streamed dataset instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null uses Python's standard library."""
+    mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
+    """Paths and weights instead of train_path: of 1,000 sequences each path has its share, exactly."""
     validation_path: Name | None = None
     """A file or folder to validate on; null holds out a part of the training data, see validation_split."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -351,6 +360,49 @@ class ProgramConfig(Section):
     """The program's own settings by its own names, a KEY=VALUE per line."""
 
 
+class LearnedConfig(Section):
+    """What a run has to have learned to be proven."""
+
+    required: bool = False
+    """Whether a run that is too short to say (fewer than ten rows) fails."""
+    figure: Literal["auto", "reward", "val_loss", "loss", "none"] = "auto"
+    """The figure that has to get better; auto: the first of these that is logged; none: not judged."""
+    max_validation_loss: Annotated[float, Field(gt=0)] | None = None
+    """The highest last validation loss; null sets no limit."""
+    compare_with: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^(last-green|promoted:[a-z][a-z0-9-]{0,62}|run:[1-9]\d{0,14})$"),
+            Field(examples=["last-green", "promoted:production", "run:812"]),
+        ]
+        | None
+    ) = None
+    """A run of the store, with the same data and tokenizer, that must not be better than this one."""
+    tolerance: Fraction = 0.02
+    """With compare_with: how much worse this run may be, as a share of the compared figure."""
+
+
+class ProofConfig(Section):
+    """What the proof of a run asks for."""
+
+    learned: LearnedConfig = Field(default_factory=LearnedConfig)
+    """What a run has to have learned."""
+
+
+class EvaluationConfig(Section):
+    """A command that evaluates the last checkpoint, and how good it has to be."""
+
+    command: Words | None = None
+    """Prints one JSON object of figures; {checkpoint} and {run_dir} become those paths."""
+    data: Words | None = None
+    """Files that it reads, such as tasks/*.jsonl, hashed for the record; null if it reads none."""
+    thresholds: Annotated[
+        dict[Name, Annotated[str, StringConstraints(pattern=r"^(>=|<=|>|<) *-?\d+(\.\d+)?([eE][-+]?\d+)?$")]],
+        Field(max_length=256),
+    ] = Field(default_factory=dict)
+    """Figure -> what it needs, such as accuracy: ">= 0.60"; an inner object's figures are outer.inner."""
+
+
 class Config(Section):
     """A complete training configuration."""
 
@@ -366,6 +418,8 @@ class Config(Section):
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+    proof: ProofConfig = Field(default_factory=ProofConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
 
     def to_plain(self) -> dict[str, Any]:

@@ -66,6 +66,10 @@ class GitHub:
         public = GitHub("actions/runner", self._token, server=self._server)
         return list(public.get("/releases", per_page=30))
 
+    def text(self, path: str) -> str:
+        """Return the text that a read answers with, such as the log of a job."""
+        return self._call("GET", path, again=True).decode(errors="replace")
+
     def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
         """Return the answer to a change; with `again` it is retried, so it must be idempotent."""
         return self._json("POST", path, body=body or {}, again=again)

@@ -17,6 +17,9 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
+_AMAZON = "0x1d0f"
+"""The vendor of EFA among PCI devices."""
+
 
 @dataclass(frozen=True)
 class MainMemory:
@@ -34,6 +37,32 @@ def installed_versions() -> dict[str, str]:
     """Canonical name -> version of every distribution in the running environment."""
     found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
     return {canonicalize_name(name): version for name, version in found if name}
+
+
+@dataclass(frozen=True)
+class NetworkDevices:
+    """What sysfs says about this machine and its fast networks."""
+
+    machine_type: str
+    """As EC2 names it; elsewhere the maker's name of the machine."""
+    efa: int
+    """Interfaces of the Elastic Fabric Adapter."""
+    has_infiniband: bool
+    """Whether a port of InfiniBand is up."""
+
+
+def network_devices(system: Path = Path("/sys")) -> NetworkDevices:
+    """Return what this machine has for talking to others."""
+    devices = sorted((system / "class/infiniband").glob("*"))
+    ports = [port for device in devices for port in device.glob("ports/*")]
+    return NetworkDevices(
+        _text_of(system / "class/dmi/id/product_name"),
+        sum(_text_of(device / "device/vendor") == _AMAZON for device in devices),
+        any(
+            _text_of(port / "link_layer") == "InfiniBand" and "ACTIVE" in _text_of(port / "state")
+            for port in ports
+        ),
+    )
 
 
 def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:

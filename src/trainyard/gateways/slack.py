@@ -30,7 +30,7 @@ from slack_sdk.http_retry.builtin_handlers import ServerErrorRetryHandler
 from slack_sdk.web import WebClient
 from slack_sdk.webhook import WebhookClient
 
-from trainyard.errors import ServiceError
+from trainyard.errors import ServiceError, ServiceTroubleError
 
 CALL_SECONDS = 4
 """The time limit per call."""
@@ -114,6 +114,24 @@ def edit(
     words = {"text": text, "blocks": [dict(block) for block in blocks]}
     _call("chat.update", {"channel": message.channel, "ts": message.ts, **words}, token, environment)
     return True
+
+
+def owner_of_token(token: str, environment: Mapping[str, str]) -> str:
+    """Return which bot of which workspace the token belongs to, as a text for people.
+
+    Raises ServiceError when Slack refuses the token, ServiceTroubleError when it cannot be reached.
+    """
+    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
+    _check_address("SLACK_API_URL", server)
+    client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
+    client.proxy = None
+    try:
+        answer = client.auth_test()
+    except SlackApiError as error:
+        raise ServiceError(f"Slack refused the token: {_refusal(error)}") from None
+    except OSError as error:
+        raise ServiceTroubleError(f"Slack does not answer ({type(error).__name__})") from None
+    return f"the bot {answer.get('user')} of {answer.get('team')}"
 
 
 class _Deadline:

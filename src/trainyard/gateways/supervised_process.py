@@ -39,7 +39,7 @@ class ProgramExit:
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT` or `the deadline` if it was asked to stop; None if it ended by itself."""
+    """`SIGTERM`, `SIGINT`, `the deadline` or the reason of a poll if it was asked to stop; else None."""
     was_killed: bool = False
     """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
@@ -56,8 +56,8 @@ class Supervision:
     """From now until it is asked to stop."""
     on_stop: Callable[[str], None] | None = None
     """Called with the reason before SIGTERM is sent."""
-    poll: Callable[[], None] | None = None
-    """Called on another thread while it runs."""
+    poll: Callable[[], str | None] | None = None
+    """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
 
 
@@ -96,7 +96,7 @@ def run_supervised(
         reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
         reader.start()
         over = threading.Event()
-        poller = threading.Thread(target=_poll, args=(supervision, over), daemon=True)
+        poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
         code = process.wait()
         stop.end_group()
@@ -129,7 +129,7 @@ class _Stop(SignalHandler):
             self._send(signal.SIGTERM)
             self._after(self._grace, self._kill)
         elif deadline is not None:
-            self._after(max(0.0, deadline), lambda: self._ask("the deadline"))
+            self._after(max(0.0, deadline), lambda: self.ask("the deadline"))
 
     def end_group(self) -> None:
         """Wait until no process of the group is left; end those that outlive the program."""
@@ -146,11 +146,12 @@ class _Stop(SignalHandler):
 
     def take(self, number: int, _frame: object) -> None:
         if self.reason is None:
-            self._ask(signal.Signals(number).name)
+            self.ask(signal.Signals(number).name)
         elif number == signal.SIGINT and time.monotonic() - self._asked_at > _SAME_SIGNAL_SECONDS:
             self._kill()
 
-    def _ask(self, reason: str) -> None:
+    def ask(self, reason: str) -> None:
+        """Stop the group for this reason, unless it was asked before."""
         if self.reason is not None:
             return
         self.reason, self._asked_at = reason, time.monotonic()
@@ -225,10 +226,10 @@ def _processes() -> dict[int, tuple[str, int, int]] | None:
     return found
 
 
-def _poll(supervision: Supervision, over: threading.Event) -> None:
+def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
     while not over.wait(supervision.poll_seconds):
-        if supervision.poll is not None:
-            supervision.poll()
+        if supervision.poll is not None and (reason := supervision.poll()) is not None:
+            stop.ask(reason)
 
 
 def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:

@@ -81,6 +81,11 @@ CAUSES = (
         is_before_start=True,
     ),
     Cause(
+        re.compile(r"(?P<what>(?:Branch|Tag) .+?) is not allowed to deploy to", re.I),
+        "the environment of the job {title} does not allow {what}",
+        is_before_start=True,
+    ),
+    Cause(
         re.compile(r"lost communication with the server(?P<what>)", re.I), "the job {title} lost its runner"
     ),
     Cause(

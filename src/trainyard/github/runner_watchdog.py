@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.continuation import SegmentEnd, next_segment
+from trainyard.github.continuation import SegmentEnd, next_segment, place_to_dispatch
 from trainyard.github.runner_version import RunnerRelease
 from trainyard.github.runners import (
     Job,
@@ -170,12 +170,18 @@ def report_unresumed(dead: DeadRun) -> Outage:
 def resume_all(
     api: "GitHub", found: list[DeadRun], workflow: str, *, dry_run: bool
 ) -> tuple[list[DeadRun], list[Outage]]:
-    """Resume each run that has a next segment; return the resumed ones, and an outage per failure."""
+    """Resume each run that has a next segment; return the resumed ones, and an outage per failure.
+
+    Like every next segment it is dispatched on its branch, or on the tag of its lineage.
+    """
     resumed, failures = [], []
-    for dead in (each for each in found if each.following is not None):
+    for dead in found:
+        if dead.following is None:
+            continue
         try:
             if not dry_run:
-                api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
+                ref = place_to_dispatch(api, workflow, dead.following, branch=dead.ref)
+                api.dispatch(workflow, ref=ref, inputs=dead.inputs or {})
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"

@@ -13,6 +13,7 @@ from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds.ray_cluster import find_misfits
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels
 
 Json = Mapping[str, Any]
@@ -35,8 +36,25 @@ def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
     _require_free_names(find, manifests, plan)
     for part in manifests.before_job:
         if CLUSTER_DIGEST in annotations_of(part) and (before := find(part)) is not None:
-            require_same_cluster(before, part)
+            if is_of_others(before):
+                require_fit(before, plan)
+            else:
+                require_same_cluster(before, part)
     return False
+
+
+def is_of_others(found: Json | None) -> bool:
+    """Return whether an object exists that Trainyard did not make."""
+    return found is not None and any(read_labels(found).get(key) != MANAGED_BY[key] for key in MANAGED_BY)
+
+
+def require_fit(cluster: Json, plan: JobPlan) -> None:
+    """Raise ConfigError if a RayCluster that somebody else made cannot run the plan."""
+    if misfits := list(dict.fromkeys(find_misfits(cluster, plan))):
+        raise ConfigError(
+            f"RayCluster {name_of(cluster)} was not made by Trainyard and is not changed, and it cannot run "
+            f"this job: {'; '.join(misfits)}. Nothing was sent. Name another one with --ray-cluster"
+        )
 
 
 def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> None:
@@ -99,6 +117,7 @@ def require_same_cluster(found: Json, wanted: Json) -> None:
 def _comparable_plan(plan: JobPlan) -> dict[str, Any]:
     """Return the plan as flat keys, without those that may differ when one job is sent twice."""
     found = plan.to_json()
+    found.pop("shared_claim")  # follows from the claim, which the cluster may not have shown
     for name in _BY_NODES:
         found["resources"].pop(name)
     for name in _BY_CHECKOUT:

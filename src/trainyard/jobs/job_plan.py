@@ -85,6 +85,8 @@ class JobPlan:
     instance_type: str = ""
     """The value of the nodes' label, with `ml.` on nodes of HyperPod; empty means any node."""
     on_hyperpod: bool = False
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the nodes must have, beside that of the instance type."""
     network: str = "auto"
     """As in `compute.network`."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +95,8 @@ class JobPlan:
     """A Secret whose keys all become variables; empty means none."""
     claim: str = ""
     """The PersistentVolumeClaim for checkpoints; empty means none."""
+    shared_claim: bool = False
+    """Others write to the claim too, as to a file system of FSx."""
     mount_path: str = ""
     queue: str = ""
     """Kueue's LocalQueue."""

@@ -43,6 +43,8 @@ class JobRequest:
     token_secret: str = ""
     """`NAME` or `NAME:KEY` of a Secret with a token for the Hugging Face Hub."""
     claim: str = ""
+    shared_claim: bool = False
+    """The cluster shows that several nodes may write to the claim."""
     mount_path: str = ""
     tolerations: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -56,10 +58,12 @@ class JobRequest:
     """The resources of the cluster's nodes; None if no cluster was looked at."""
 
     def with_cluster_facts(
-        self, *, kind: str, namespace: str, image: str, room: NodeRoom | None
+        self, *, kind: str, namespace: str, image: str, room: NodeRoom | None, shared_claim: bool
     ) -> "JobRequest":
         """Return the request after the cluster's facts were added."""
-        return replace(self, kind=kind, namespace=namespace, image=image, room=room)
+        return replace(
+            self, kind=kind, namespace=namespace, image=image, room=room, shared_claim=shared_claim
+        )
 
 
 def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:

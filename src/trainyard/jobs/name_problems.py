@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from trainyard.config.cluster import DNS_NAME, LONGEST_DNS_NAME
 from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE
 
 _MOST_SHOWN = 80
 _PLAIN = re.compile(r"[!-~]+")
@@ -24,6 +25,7 @@ _LONGEST_LABEL_VALUE = 63
 _SECRET_KEY = re.compile(r"(?!\.\.)[-._A-Za-z0-9]{1,253}")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 """The key of a taint, after its optional prefix `example.com/`."""
+_LABEL_VALUE = re.compile(rf"({_QUALIFIED.pattern})?")
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
@@ -53,6 +55,14 @@ def find_name_problems(plan: JobPlan, *, longest: int) -> Iterator[str]:
         if name and not _is_dns_name(name, most):
             yield f"{flag} {quote_name(name)}: {_DNS_RULE.format(most)}"
     yield from _token_problems(plan)
+    for key, value in plan.node_selector.items():
+        if key in (INSTANCE_TYPE, *HYPERPOD):
+            yield f"cluster.pod.node_selector, {key}: the plan sets it, from --instance-type and the nodes"
+        elif not _is_taint_key(key) or not _LABEL_VALUE.fullmatch(value):
+            yield (
+                f"cluster.pod.node_selector, {quote_name(key)}: {quote_name(value)}: not a label of nodes, "
+                "such as sagemaker.amazonaws.com/instance-group-name: workers"
+            )
     for key in plan.tolerations:
         if not _is_taint_key(key):
             yield (

@@ -44,6 +44,12 @@ def find_plan_problems(
     yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
     yield from kind.find_problems(plan)
+    if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
+        yield (
+            f"--kind {plan.kind}: its operator needs {kind.agent} in the image, which images of docker/ have "
+            "not. Add it to yours (pip install hyperpod-elastic-agent) and set cluster.pod.hyperpodrun=true, "
+            "or use --kind pytorchjob"
+        )
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:

@@ -16,7 +16,15 @@ TOLERATED = (GPU, EFA)
 """Taints that keep other pods off such nodes."""
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
-HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
+HYPERPOD = {
+    "sagemaker.amazonaws.com/compute-type": "hyperpod",
+    "sagemaker.amazonaws.com/node-health-status": "Schedulable",
+}
+"""Labels of HyperPod's nodes that are neither faulty nor being replaced."""
+NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
+"""Keeps Istio's proxy out of a pod: it takes over the port of the rendezvous, and it never ends."""
+NOT_DISRUPTED = {"karpenter.sh/do-not-disrupt": "true"}
+"""Keeps Karpenter from moving the pod to another node to save cost."""
 _NEAR = (
     ("topology.k8s.aws/network-node-layer-3", 100),
     ("topology.k8s.aws/network-node-layer-2", 50),
@@ -29,9 +37,12 @@ _LAST_SECONDS = 5
 
 def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
     """Return the template of the job's pods; without `command` the image or the operator chooses it."""
-    metadata: Json = {"labels": make_labels(plan.name, plan.kind)}
+    metadata: Json = {
+        "labels": {**make_labels(plan.name, plan.kind), **NO_SIDECAR},
+        "annotations": dict(NOT_DISRUPTED),
+    }
     if plan.queue and plan.topology:
-        metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
+        metadata["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] = plan.topology
     return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
 
 
@@ -102,6 +113,7 @@ def _environment(plan: JobPlan) -> list[Json]:
         "USER": "trainyard",
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
+        **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.
         **({"TRAINYARD_IMAGE_DIGEST": plan.image} if "@" in plan.image else {}),
@@ -116,17 +128,23 @@ def _environment(plan: JobPlan) -> list[Json]:
     return sorted(found, key=lambda entry: str(entry["name"]))
 
 
+def _network_facts(plan: JobPlan) -> dict[str, str]:
+    """Return what decides which network the logs of several pods should show."""
+    if not plan.several_nodes:
+        return {}
+    kind = {"TRAINYARD_INSTANCE_TYPE": plan.instance_type} if plan.instance_type else {}
+    return {"TRAINYARD_EFA_INTERFACES": str(plan.resources.efa), **kind}
+
+
 def _pod_security(plan: JobPlan) -> Json:
     found: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if plan.run_as_user is None:
         return found
     found |= {"runAsUser": plan.run_as_user, "runAsGroup": plan.run_as_user}
     if plan.run_as_user:
-        found |= {
-            "runAsNonRoot": True,
-            "fsGroup": plan.run_as_user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-        }
+        found["runAsNonRoot"] = True
+        if not plan.shared_claim:  # else Kubernetes would give all files of others there to this group
+            found |= {"fsGroup": plan.run_as_user, "fsGroupChangePolicy": "OnRootMismatch"}
     return found
 
 
@@ -166,7 +184,7 @@ def files_name(plan: JobPlan) -> str:
 
 def _node_selector(plan: JobPlan) -> dict[str, str]:
     found = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
-    return {**found, HYPERPOD_HEALTH: "Schedulable"} if plan.on_hyperpod else found
+    return {**plan.node_selector, **found, **(HYPERPOD if plan.on_hyperpod else {})}
 
 
 def _affinity(plan: JobPlan) -> Json:

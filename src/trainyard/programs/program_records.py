@@ -6,12 +6,13 @@ step.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
@@ -33,7 +34,7 @@ class ProgramEnd:
 
     exit_code: int
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT` or `the deadline` if it was asked to stop; None if it ended by itself."""
+    """What asked it to stop, such as `SIGTERM` or `the deadline`; None if it ended by itself."""
     others: str | None = None
     """Why not all other nodes ended with 0; None when they did."""
     checkpoint: TakenCheckpoint | None = None
@@ -49,8 +50,12 @@ class ProgramEnd:
     """Why no row could be read, and what to do; used only where there is none."""
     problem: str | None = None
     """Why it could not be started."""
+    fallback: tuple[str, str] | None = None
+    """Why it was ended over TCP where a faster network was expected, and the fix."""
     changed: tuple[str, ...] = ()
     """The inputs that have other bytes now than at the start: lock, data."""
+    failure: Mapping[str, str] = field(default_factory=dict)
+    """The class, cause and line that its output shows, if it failed."""
 
 
 def begin(
@@ -244,9 +249,14 @@ def program_outcome(
         "changed_inputs": list(end.changed) or None,
         **_losses(rows),
     }
+    if status == "failed" and end.failure:
+        outcome["failure"] = {"class": end.failure["class"]}
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = named
+    if end.fallback is not None:
+        failure = Failure(FailureKind.TCP_FALLBACK, mend=end.fallback[1])
+        outcome["failure"] = failure.to_json()
     return {key: value for key, value in outcome.items() if value is not None}
 
 
@@ -258,6 +268,8 @@ def _verdict(
     shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
     if end.problem is not None:
         return "failed", ExitCode.USAGE, end.problem
+    if end.fallback is not None:
+        return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
@@ -279,6 +291,8 @@ def _verdict(
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
     if not has_rows and end.unread:
         parts.append(end.unread)
+    if end.failure:
+        parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 
 

@@ -1,16 +1,20 @@
-"""Decide whether a run is proven: the four parts of the proof, each with the evidence that was compared.
+"""Decide whether a run is proven: the five parts of the proof, each with the evidence that was compared.
 
 Pure: it reads no file and no store; records and the store's verification are passed in. A missing fact,
 or one of the wrong type, never counts as proof, because a false green is the worst bug.
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished
+from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
+from trainyard.proof.joining_network import joining_network
+from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
@@ -61,6 +65,11 @@ class ProofPlace:
         """The command that trains the run again in a new directory."""
         return again_command(Path(self.run_directory), started_with=list(self.started_with))
 
+    @property
+    def evaluate_command(self) -> str:
+        """The command that evaluates the newest checkpoint of the run."""
+        return f"{script_command('evaluate.py')} --run-dir {shlex.quote(self.run_directory)}"
+
     def sync_command(self, *, as_another: bool = False) -> str:
         """Return the command that stores the run; `as_another` under a number of its own."""
         number = None if as_another else self.run_number
@@ -108,15 +117,17 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the four parts of the proof."""
+    """One of the five parts of the proof."""
 
     name: str
-    """trained, network, stored or repeatable."""
+    """One of `PARTS`."""
     holds: bool
     evidence: str
     """The facts that were compared, or the fact that is missing."""
     next_step: str | None = None
     """The command or action that would make the part hold; None when it holds."""
+    is_judged: bool = True
+    """False where it is too short to say, which counts as holding."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +140,13 @@ class Proof:
 
     With them the proof counts only for this run, this end of it and these bytes.
     """
+    figures: tuple[ComparedFigure, ...] = ()
+    compared_with: str = ""
+    """The run beside whose figures they are shown."""
 
     @property
     def proven(self) -> bool:
-        return len(self.parts) == 4 and all(part.holds is True for part in self.parts)
+        return len(self.parts) == len(PARTS) and all(part.holds is True for part in self.parts)
 
     @property
     def failing(self) -> tuple[Part, ...]:
@@ -153,9 +167,11 @@ class Proof:
         """Return the content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
         parts = [
             {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}
+            | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]
-        return {"proven": self.proven, "parts": parts, "time": now, **self.judged}
+        shown = {"compared_with": self.compared_with, "figures": [each.to_json() for each in self.figures]}
+        return {"proven": self.proven, "parts": parts, **shown, "time": now, **self.judged}
 
 
 def prove(
@@ -167,27 +183,44 @@ def prove(
     place: ProofPlace | None = None,
     configuration: Configuration | None = None,
     recomputed: Recomputed | None = None,
+    evaluations: Sequence[RecordedFacts | None] = (),
+    compared: ComparedRun | None = None,
 ) -> Proof:
     """Judge a run by its `run.json`, its metrics and events, and the findings in the store.
 
     A row or an event that is None stands for an unreadable line. `recomputed` has digests that were computed
-    again from the present files.
+    again from the present files. `compared` is the run whose figures are shown beside those of this one.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     if is_of_any_program(run):
         at = replace(at, started_with=("trainyard", "run"))
-    course = course_of(run, events)
+    lines, curves = list(events), Curves()
+    course = course_of(run, lines)
+    passing = curves.collect(rows)
+    completion = completion_problem(run, passing, course, settings=config.settings)
+    for _ in passing:  # it ends at the first problem
+        pass
+    curves.start_with(lines, course.begins_after)
+    learned = judge_learning(
+        run,
+        curves,
+        begins_after=course.begins_after,
+        settings=config.settings,
+        evaluations=evaluations,
+        compared=compared,
+    )
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained_part(
-                run, completion_problem(run, rows, course, settings=config.settings), course, place=at
-            ),
-            _network_part(run, at, requested=setting(config.settings, "compute.network")),
+            _trained_part(run, completion, course, place=at),
+            _learned_part(learned, at),
+            _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
             _repeatable_part(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
+        figures=learned.figures,
+        compared_with="" if compared is None or compared.problem else compared.name,
     )
 
 
@@ -206,6 +239,13 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
     return Part("trained", True, f"{steps} of {steps} steps, every {seen}, {course.retries}")
 
 
+def _learned_part(learned: Learned, place: ProofPlace) -> Part:
+    if not learned.is_red:
+        return Part("learned", True, learned.evidence, is_judged=learned.is_judged)
+    step = learned.next_step.format(again=place.again, evaluate=place.evaluate_command)
+    return Part("learned", False, learned.evidence, step, is_judged=learned.is_judged)
+
+
 def _program_length(run: RecordedFacts) -> str:
     """Return how many steps a program did, and who decided that."""
     outcome = section_or_empty(run, "outcome")
@@ -219,39 +259,19 @@ def _program_length(run: RecordedFacts) -> str:
     return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
 
 
-def _network_part(run: RecordedFacts, place: ProofPlace, *, requested: object) -> Part:
-    history = run.get("history", [])
-    earlier = (
-        [part if isinstance(part, dict) else {} for part in history] if isinstance(history, list) else []
-    )
-    for segment in earlier:
-        if (problem := _joining_network(segment, requested)[1]) is not None:
-            text = f"until step {segment.get('until')}: {problem}"
-            return Part("network", False, text, f"train it in one piece: {place.again}")
+def _network_part(
+    run: RecordedFacts, events: Sequence[RecordedFacts | None], place: ProofPlace, *, requested: object
+) -> Part:
     hardware = section_or_empty(run, "hardware")
-    evidence, problem = _joining_network(hardware, requested)
-    if problem is None and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
+    found = joining_network(run, events, requested)
+    if found.holds and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
         return Part("network", True, "one machine: no network was used")  # its launcher may start processes
-    if problem is None:
-        return Part("network", True, evidence)
-    if integer_or_none(hardware.get("world_size")) in (None, 0):
-        return Part("network", False, problem, f"record it in {place.run_directory}/run.json")
-    step = "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known"
-    return Part("network", False, problem, step)
-
-
-def _joining_network(segment: RecordedFacts, requested: object) -> tuple[str, str | None]:
-    """The network that joined the processes of a part of the run, and why it is not proven, if it is not."""
-    size = integer_or_none(segment.get("world_size"))
-    if size is None or size < 1:
-        return "", "the world size is not on record"
-    if size == 1:
-        return "one process: no network was used", None
-    if integer_or_none(segment.get("local_world_size")) == size:
-        return f"{size:,} processes on one machine: no network was used", None
-    if requested == "tcp":
-        return f"{size:,} processes on several machines, over TCP as compute.network requests", None
-    return "", f"{size:,} processes, but nothing shows which network joined them"
+    if found.holds:
+        return Part("network", True, found.evidence)
+    if found.fix:
+        return Part("network", False, found.evidence, f"{found.fix}; then train it again: {place.again}")
+    step = f"record it in {place.run_directory}/run.json"
+    return Part("network", False, found.evidence, step)
 
 
 def _stored_part(

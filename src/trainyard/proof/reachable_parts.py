@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from trainyard.config.registries import COMMAND
 from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
+from trainyard.watch.network_record import EVENT, network_event
+from trainyard.watch.network_verdict import Communicator, Expectation, NetworkFacts
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
 
-PARTS = ("trained", "network", "stored", "repeatable")
 _RUN_ID, _SHA256, _COMMIT, _STEPS = "planned", "0" * 64, "0" * 40, 1
 _ROW = {"step": _STEPS, "loss": 1.0}
 _OVER_TCP = "compute.network=tcp trains over TCP, which is slower and can be proven"
@@ -40,6 +41,8 @@ class PlannedRun:
     """Empty: the run is not stored."""
     is_recorded: bool = True
     """Whether a run directory is kept; there is none for a command of the user's own."""
+    keeps_network_log: bool = True
+    """Whether every process keeps NCCL's log; a CPU has none, nor have those that Ray starts."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ def _best_proof(run: PlannedRun) -> Proof:
         "program": {"steps": _STEPS},
         "monitoring": {"log_steps": 1},
     }
-    events = ({"event": "started", "step": 0}, saved, finished)
+    network = ({"event": EVENT, **_network(run)},) if run.keeps_network_log else ()
+    events = ({"event": "started", "step": 0}, *network, saved, finished)
     return prove(_facts(run), (_ROW,), events, found, configuration=Configuration(settings=settings))
 
 
@@ -112,6 +116,21 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
         facts["data"] = {"fingerprint": _SHA256}
         outcome["state_sha256"] = {"model": _SHA256, "optimizer": _SHA256}
     return {**facts, "outcome": outcome}
+
+
+def _network(run: PlannedRun) -> dict[str, Any]:
+    """Return the best possible record of the network: every channel over EFA with GPUDirect."""
+    world = run.nodes * run.processes
+    ranks, hosts = f"0-{world - 1}", tuple(map(str, range(run.nodes)))
+    facts = NetworkFacts(
+        processes=world,
+        shown=world,
+        nodes=run.nodes,
+        channels={"efa+": 1},
+        communicators=(Communicator("", world, ranks, ranks),),
+        joined_hosts=hosts,
+    )
+    return network_event([facts], Expectation(requested=run.network))
 
 
 def _inspection(*, is_stored: bool) -> "Inspection":

@@ -6,7 +6,7 @@ It knows only the JSON types, not the meaning of the facts.
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from trainyard.config.registries import DEFAULT_RECIPE, FORMER_RECIPES, RECIPES
 
@@ -38,7 +38,7 @@ def is_of_any_program(run: RecordedFacts) -> bool:
     return other_program(run) is not None and isinstance(run.get("program"), Mapping)
 
 
-def is_finite_number(value: object) -> bool:
+def is_finite_number(value: object) -> TypeGuard[float]:
     """Return whether `value` is a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False

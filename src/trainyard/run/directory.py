@@ -1,6 +1,6 @@
 """The layout of a run directory, which connects any trainer to all later steps.
 
-    <run>/run.json  config.yaml  metrics.jsonl  events.jsonl
+    <run>/run.json  config.yaml  metrics.jsonl  events.jsonl  evaluations.jsonl
           checkpoints/step-00000500/  logs/  tensorboard/  report/
 
 Only names and existence; `identity`, `records` and `checkpoint_manifest` know the contents of the files.
@@ -48,6 +48,11 @@ class RunDirectory:
     @property
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def evaluations_file(self) -> Path:
+        """Missing if no checkpoint of the run was evaluated."""
+        return self.path / "evaluations.jsonl"
 
     @property
     def checkpoints(self) -> Path:

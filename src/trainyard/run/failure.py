@@ -34,6 +34,8 @@ class FailureKind(StrEnum):
     HOST_MEMORY = "oom-host"
     HANG = "hang"
     PROCESS_LOST = "process-lost"
+    TCP_FALLBACK = "tcp-fallback"
+    """TCP joined the machines where a faster network was expected."""
     STORAGE = "storage"
     """A checkpoint or a record could not be written: a full disk, no permission."""
     DATA = "data-loader"

@@ -14,12 +14,12 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
 from trainyard.run.untrusted_files import iterate_json_lines, read_bytes, sha256_of_lines
 
-RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl")
-"""The records that a proof judges, by name in the run directory."""
+RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "evaluations.jsonl")
+"""The records that a proof judges, by name in the run directory; the last is of evaluations, if any."""
 
 
 class JudgedRecords:
-    """The four records of a run directory. A record that is not a regular file is refused by name."""
+    """The records of a run directory. A record that is not a regular file is refused by name."""
 
     def __init__(self, directory: RunDirectory) -> None:
         """Raises ConfigError for another kind of directory, TrainyardError for a damaged `run.json`."""
@@ -49,6 +49,10 @@ class JudgedRecords:
     def events(self) -> Iterator[dict[str, Any] | None]:
         """Yield the events, None for an invalid line."""
         return self._lines("events.jsonl")
+
+    def evaluations(self) -> Iterator[dict[str, Any] | None]:
+        """Yield the evaluations of its checkpoints, None for an invalid line."""
+        return self._lines("evaluations.jsonl")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any] | None]:
         digest = hashlib.sha256()

@@ -136,6 +136,18 @@ def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) 
     ]
 
 
+def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which NCCL writes its log of the level INFO into the file `log`.
+
+    In `log`, %h stands for the host and %p for the process. There are none if the user has configured the
+    log, or a level that does not show the channels between machines.
+    """
+    level = environment.get("NCCL_DEBUG", "INFO")
+    if "NCCL_DEBUG_FILE" in environment or level.upper() not in ("INFO", "TRACE"):
+        return {}
+    return {"NCCL_DEBUG": level, "NCCL_DEBUG_FILE": log}
+
+
 def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE", least=1)
     local = _number(environment, "LOCAL_RANK")

@@ -198,7 +198,7 @@ class Event(Section):
     """A line of `events.jsonl`."""
 
     event: Name
-    """started, resumed, checkpoint_saved, checkpoint_failed, preempted, hang_suspected, finished, …"""
+    """started, validated, resumed, checkpoint_saved, checkpoint_failed, preempted, hang_suspected, …"""
     time: Number
     """Unix seconds."""
     step: Count | None = None
@@ -206,6 +206,9 @@ class Event(Section):
     reason: Text | None = None
     manifest_sha256: Digest | None = None
     """Of the checkpoint that was saved, or resumed from."""
+    val_loss: Number | None = None
+    """Of the weights that the run started from (validated)."""
+    val_bits_per_byte: Number | None = None
 
 
 class MetricRow(Section):

@@ -28,6 +28,8 @@ class FailureClass(StrEnum):
     RENDEZVOUS_TIMEOUT = "rendezvous-timeout"
     """The processes did not find each other in time."""
     PORT_IN_USE = "port-in-use"
+    TCP_FALLBACK = "tcp-fallback"
+    """TCP joined the machines where EFA or InfiniBand was expected, so the run was ended."""
     TIME_LIMIT = "time-limit"
     """Its time limit was reached; not a failure of the job."""
     CANCELLED = "cancelled"
@@ -38,6 +40,20 @@ class FailureClass(StrEnum):
     """It trained and stored, and a part of the proof does not hold (exit code 6 of a pod)."""
     FINISHED = "finished"
     """It ended in order (exit code 0)."""
+    INSTALLER = "installer"
+    """A package could not be installed: its hash, version, wheel or lock does not fit."""
+    IMAGE = "image"
+    """The container image lacks a program or a library. CUDA and driver versions count as CUDA_MISMATCH."""
+    CHECKPOINT = "checkpoint"
+    """A file of weights or a checkpoint is damaged."""
+    NETWORK = "network"
+    """A name, a proxy, a certificate or an address outside the job did not work; not NCCL between ranks."""
+    SERVICE = "service"
+    """An outside service (store, hub, file system, registry) was busy or failed."""
+    CLOCK = "clock"
+    """The clock of the machine is wrong."""
+    RUNNER = "runner"
+    """GitHub's runner could not take or run the job. A runner that was lost counts as NODE_LOST."""
     UNKNOWN = "unknown"
     """The logs do not say it for certain."""
 
@@ -54,7 +70,8 @@ HEALS = frozenset(
         FailureClass.PORT_IN_USE,
         FailureClass.TIME_LIMIT,
         FailureClass.STOPPED,
+        FailureClass.SERVICE,
     }
 )
-"""A retry from the newest good checkpoint can succeed, on another node if the node was at fault. All other
-classes would fail in the same way again, unless a rule of the table says otherwise."""
+"""Classes from which a retry recovers where only the state of a pod is known, and no line of a log. Where a
+line decides, its rule in failure_logs/causes.yaml says whether a retry recovers from this cause."""

@@ -1,6 +1,6 @@
 """Which network joined the machines of a job, by the logs that NCCL wrote. Pure: lines in, a verdict out.
 
-    lines of all processes ──NetworkLog.read──> facts per process ──judge──> NetworkVerdict
+    lines of processes ──NetworkLog.read──> NetworkFacts ──merge_facts──> of all ──judge──> NetworkVerdict
 
 Only the channels that NCCL opened decide. `Using network …`, plugins, providers and devices are named in logs
 of jobs that use another network or none, so they explain a verdict and never make one. A rank counts only if
@@ -12,10 +12,14 @@ aws-ofi-nccl `src/nccl_ofi_net.cpp`). Lines may be coloured, prefixed by a colle
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, BinaryIO
+
+from pydantic.dataclasses import dataclass as record_dataclass
+
+from trainyard.run.record_models import OF_A_FILE, Count, Text, Truth
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # What a process writes before each message: its host, process, thread and device, for a warning the source.
@@ -30,7 +34,7 @@ _CONNECTED = re.compile(r"Connected (?:all (?:rings|trees)|NVLS tree)")
 _PROVIDER = re.compile(
     r"NET/OFI Selected [Pp]rovider is (?P<name>[\w;-]+)(?:.*\(found (?P<nics>\d+) nics\))?"
 )
-_WISH = re.compile(r"NCCL_(?P<name>NET|NET_PLUGIN) set by environment to (?P<value>[^.\n]*)")
+_WISH = re.compile(r"NCCL_(?P<name>NET|NET_PLUGIN|IB_DISABLE) set by environment to (?P<value>[^.\n]*)")
 _EFA = ("aws libfabric", "libfabric", "ofi")
 _WITHIN = ("P2P", "SHM", "direct")
 
@@ -78,11 +82,36 @@ _CAUSES = (
         "NCCL did not find the plugin of EFA (aws-ofi-nccl)",
         "install aws-ofi-nccl in the image and put its lib folder into LD_LIBRARY_PATH",
     ),
+    (
+        r"Failed to open libibverbs",
+        "libibverbs is not installed",
+        "install rdma-core in the image",
+    ),
+    (
+        r"NET/IB : No device found",
+        "NCCL sees no InfiniBand device",
+        "give the container the devices in /dev/infiniband, and an unlimited memlock",
+    ),
 )
-"""Pattern, cause and fix, the certain ones first. Healthy logs have some of these lines: none decides."""
-_CAUSE_WORDS = ("RC: -", "NET/", "FI_EFA", "Unreachable", "receiver", "network", "NET plugin")
+"""Pattern, cause and fix, the certain ones first. Healthy logs have some of these lines: none decides.
+
+The last two explain InfiniBand that is not used, the others EFA.
+"""
+_FIRST_OF_INFINIBAND = len(_CAUSES) - 2
+_BY_VARIABLE = (
+    "NCCL_NET=Socket or NCCL_NET_PLUGIN=none in the environment forbids EFA, which compute.network requests",
+    "remove that variable, or set compute.network=tcp",
+)
+_CAUSE_WORDS = ("RC: -", "NET/", "FI_EFA", "Unreachable", "receiver", "network", "NET plugin", "libibverbs")
 _CHANNEL_OF = " NCCL INFO Channel "
 _COMPILED = tuple((re.compile(pattern), cause, fix) for pattern, cause, fix in _CAUSES)
+
+
+def _causes_of(line: str) -> list[int]:
+    """Return the places in `_CAUSES` of the causes that a line shows."""
+    return [number for number, (pattern, _, _) in enumerate(_COMPILED) if pattern.search(line)]
+
+
 _NO_CHANNEL = "no channel between machines is in the logs"
 _DIRECT_FIX = "use EFA installer 1.29.1 or newer in the image, and leave the variables FI_EFA_* unset"
 _NO_CAUSE = "its log does not say why"
@@ -170,18 +199,24 @@ class NetworkVerdict:
         return answer | {"ranks_seen": seen, "world_size": world, "nics": self.nics}
 
 
-@dataclass(frozen=True)
+@record_dataclass(frozen=True, config=OF_A_FILE)
 class Expectation:
-    """The facts about the machines of the job that decide what its logs should show."""
+    """The facts about a job and its machines that decide what its logs should show."""
 
-    efa: int | None = None
-    """EFA interfaces per machine; None if the instance type is not known."""
-    rdma: bool | None = None
+    requested: Text = "auto"
+    """The network that the configuration requests: auto, efa or tcp."""
+    efa: Count | None = None
+    """EFA interfaces that each machine gives the job; None if not known."""
+    rdma: Truth | None = None
     """Whether EFA reaches the memory of the GPUs directly on this type; None if not known."""
-    nodes: int | None = None
+    instance_type: Text = ""
+    """The type of the machines, if it is in the catalogue."""
+    infiniband: Truth = False
+    """Whether the machines have InfiniBand that is up."""
+    nodes: Count | None = None
     """Machines of the job; None if not known."""
-    tcp_requested: bool = False
-    """Whether the configuration requests TCP."""
+    processes: Count | None = None
+    """Processes of the job whose channels must be in the logs; None if not known."""
 
 
 @dataclass
@@ -199,6 +234,184 @@ class _Process:
     """Its rank in each communicator that it joined, by the communicator's id (empty in old logs) and size."""
     nodes: int = 0
     """Machines of its largest communicator; 0 if the log does not say."""
+
+    @property
+    def shows_channels(self) -> bool:
+        """Whether its channels can be counted on to be all of a communicator's.
+
+        A rank inside a ring may have channels to its own machine only; it counts once all of them are open.
+        """
+        return bool(self.channels) or bool(self.within and self.is_connected)
+
+
+@record_dataclass(frozen=True, config=OF_A_FILE)
+class Communicator:
+    """The ranks of one communicator whose logs were read, as ranges such as `0-7,12`."""
+
+    id: Text
+    """Empty in old logs."""
+    size: Count
+    joined: Text
+    shown: Text
+    """Those whose logs show their channels."""
+
+
+@record_dataclass(frozen=True, config=OF_A_FILE)
+class NetworkFacts:
+    """What the logs of some processes of a job show. It is on record as JSON, so its fields are plain."""
+
+    processes: Count = 0
+    """Processes that wrote a line at the level INFO."""
+    shown: Count = 0
+    """Those that show their channels."""
+    connected: Count = 0
+    """Those whose log reaches the line that all channels are open."""
+    within: Count = 0
+    """Channels within a machine."""
+    nodes: Count = 0
+    """Machines of the largest communicator; 0 if no log says it."""
+    nics: Count | None = None
+    """The fewest network interfaces that a process found; None if no log states it."""
+    channels: Mapping[str, Count] = field(default_factory=dict)
+    """Channels between machines by network, as in `_Process`."""
+    samples: Mapping[str, str] = field(default_factory=dict)
+    """A line of a channel of each network."""
+    communicators: tuple[Communicator, ...] = ()
+    hosts: tuple[str, ...] = ()
+    joined_hosts: tuple[str, ...] = ()
+    """Those with channels to others."""
+    providers: Mapping[str, Count] = field(default_factory=dict)
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    """What the environment requested from NCCL: NET, NET_PLUGIN, IB_DISABLE."""
+    causes: tuple[str, ...] = ()
+    """The first line of each known cause."""
+
+    def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
+        """Return the verdict on these facts."""
+        expected = expected or Expectation()
+        channels = Counter(self.channels)
+        sockets = channels["socket"]
+        efa = channels["efa+"] + channels["efa-"] + channels["efa?"]
+        infiniband = sum(count for name, count in channels.items() if name.startswith(("ib", "ucx")))
+        others = channels.total() - sockets - efa - infiniband
+        lines = [f"{count:,} channels: {self.samples.get(name)}" for name, count in channels.most_common()]
+        if sockets:
+            return self._judge_sockets(efa + infiniband, expected, lines)
+        if not channels:
+            return self._judge_nothing(expected)
+        if others or (efa and infiniband) or (infiniband and expected.efa):
+            return self._verdict(Network.UNKNOWN, *lines)
+        missing = self._missing(expected)
+        if infiniband:
+            return self._verdict(Network.UNKNOWN if missing else Network.INFINIBAND, *missing, *lines)
+        if foreign := [name for name in self.providers if "efa" not in name.lower().split(";")]:
+            reason = f"the plugin's provider is {foreign[0]}, not efa"
+            return self._verdict(Network.UNKNOWN, reason, *lines)
+        few = self._few_interfaces(expected)
+        if missing or (channels["efa?"] and not channels["efa-"]):
+            unread = [f"{channels['efa?']:,} channels have no readable end"] if channels["efa?"] else []
+            return self._verdict(Network.EFA_UNDETERMINED, *missing, *unread, *lines, *few)
+        if channels["efa-"]:
+            why = self._cause(expected, direct=True) if expected.rdma else None
+            lines.sort(key=lambda line: "/GDRDMA" in line)
+            return self._verdict(Network.EFA_NO_GPUDIRECT, *lines, *few, why=why)
+        return self._verdict(Network.EFA_GPUDIRECT, *lines, *few)
+
+    def _verdict(
+        self, verdict: Network, *evidence: str, why: tuple[str, str] | None = None
+    ) -> NetworkVerdict:
+        world = self._world()
+        cause, fix = why or ("", "")
+        return NetworkVerdict(
+            verdict, evidence, cause, fix, ranks=(len(self._ranks_shown(world)), world), nics=self.nics
+        )
+
+    def _judge_sockets(self, better: int, expected: Expectation, lines: list[str]) -> NetworkVerdict:
+        wishes, lines = self.wishes, sorted(lines, key=lambda line: "NET/Socket" not in line)
+        by_variable = (
+            wishes.get("NET") == "socket"
+            or wishes.get("NET_PLUGIN") == "none"
+            or (not expected.efa and wishes.get("IB_DISABLE", "0") != "0")
+        )
+        has_better = bool(expected.efa) or expected.infiniband or self._has_plugin()
+        if expected.requested == "efa":
+            why = _BY_VARIABLE if by_variable else self._cause(expected)
+            return self._verdict(Network.TCP_FALLBACK, *lines, why=why)
+        is_requested = by_variable or expected.requested == "tcp"
+        if better or (has_better and not is_requested):
+            return self._verdict(Network.TCP_FALLBACK, *lines, why=self._cause(expected))
+        return self._verdict(Network.TCP, *lines)
+
+    def _judge_nothing(self, expected: Expectation) -> NetworkVerdict:
+        if not self.processes:
+            reason = "no line of NCCL at the level INFO: set NCCL_DEBUG=INFO"
+            return self._verdict(Network.UNKNOWN, reason)
+        joined, nodes = self._world() or 0, self.nodes
+        machines = max(expected.nodes or 1, len(self.hosts))
+        if machines > 1:
+            is_apart = nodes == 1 or joined == 1
+            reason = f"{machines} machines, and none saw another" if is_apart else _NO_CHANNEL
+            return self._verdict(self._without_channels(), reason)
+        is_alone = nodes == 1 or joined == 1 or (expected.nodes == 1 and joined)
+        is_within = nodes == 0 and joined and self.within and len(self.hosts) == 1
+        if is_alone or (is_within and self.connected >= joined):
+            reason = f"{joined} processes on one machine: no network was used"
+            return self._verdict(Network.SINGLE_NODE, reason)
+        return self._verdict(self._without_channels(), _NO_CHANNEL)
+
+    def _without_channels(self) -> Network:
+        """Return what the plugin's lines allow without a channel: never more than that EFA may be in use."""
+        efa = any("efa" in name.lower().split(";") for name in self.providers)
+        return Network.EFA_UNDETERMINED if efa else Network.UNKNOWN
+
+    def _world(self) -> int | None:
+        """Return the size of the largest communicator; None if no log states one."""
+        return max((one.size for one in self.communicators), default=None)
+
+    def _ranks_shown(self, size: int | None) -> set[int]:
+        """Return the ranks of communicators of a size whose own logs show their channels."""
+        return {rank for one in self.communicators if one.size == size for rank in _ranks(one.shown)}
+
+    def _missing(self, expected: Expectation) -> tuple[str, ...]:
+        """Return why the logs do not cover the job; nothing if they do."""
+        if not self.communicators:
+            return ("no log states how many ranks there are",)
+        for one in sorted(self.communicators, key=lambda one: (-one.size, one.id)):
+            if absent := sorted(set(range(one.size)) - _ranks(one.shown)):
+                some = ", ".join(map(str, absent[:8])) + (" …" if len(absent) > 8 else "")
+                return (f"{len(absent)} of {one.size} ranks show no channels: {some}",)
+        wanted = max(self.nodes, expected.nodes or 0)
+        if len(self.joined_hosts) < wanted:
+            return (f"{len(self.joined_hosts)} of {wanted} machines show channels to others",)
+        if self.shown < (expected.processes or 0):
+            return (f"{self.shown} of {expected.processes} processes show channels",)
+        return ()
+
+    def _few_interfaces(self, expected: Expectation) -> tuple[str, ...]:
+        if self.nics is None or not expected.efa or self.nics >= expected.efa:
+            return ()
+        return (f"{self.nics} of {expected.efa} EFA interfaces were found by a process",)
+
+    def _has_plugin(self) -> bool:
+        """Return whether a log shows that EFA's plugin tried."""
+        return bool(self.providers) or any("NET/OFI" in line for line in self.causes)
+
+    def numbered_causes(self) -> dict[int, str]:
+        """Return the lines that show a cause, by its place in the table."""
+        return {number: line for line in reversed(self.causes) for number in _causes_of(line)}
+
+    def _cause(self, expected: Expectation, *, direct: bool = False) -> tuple[str, str]:
+        """Return why EFA, or with `direct` its way to the memory of the GPUs, is not used, and the fix."""
+        is_infiniband = expected.infiniband and not expected.efa
+        numbers = [
+            number for number in self.numbered_causes() if (number >= _FIRST_OF_INFINIBAND) is is_infiniband
+        ]
+        if not numbers:
+            if direct:
+                return "the channels copy through the memory of the host", _DIRECT_FIX
+            return _NO_CAUSE, _NO_CAUSE_FIX
+        _, cause, fix = _COMPILED[min(numbers)]
+        return cause, fix
 
 
 class NetworkLog:
@@ -245,9 +458,8 @@ class NetworkLog:
                 else:
                     self._read_record(process, text)
         if any(word in line for word in _CAUSE_WORDS):
-            for number, (pattern, _, _) in enumerate(_COMPILED):
-                if number not in self._causes and pattern.search(line):
-                    self._causes[number] = line.strip()
+            for number in _causes_of(line):
+                self._causes.setdefault(number, line.strip())
 
     def _count_usual_channels(self) -> None:
         for kind, count in self._usual.items():
@@ -284,141 +496,82 @@ class NetworkLog:
         process.channels[name] += count
         self._samples.setdefault(name, text.strip())
 
+    def facts(self) -> NetworkFacts:
+        """Return what was read so far."""
+        self._count_usual_channels()
+        every = self._processes.values()
+        joined: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
+        for process in every:
+            for key, rank in process.ranks.items():
+                those, shown = joined.setdefault(key, (set(), set()))
+                those.add(rank)
+                shown |= {rank} if process.shows_channels else set()
+        return NetworkFacts(
+            processes=len(every),
+            shown=sum(process.shows_channels for process in every),
+            connected=sum(process.is_connected for process in every),
+            within=sum(process.within for process in every),
+            nodes=max((process.nodes for process in every), default=0),
+            nics=self._nics,
+            channels=dict(sum((process.channels for process in every), Counter())),
+            samples=self._samples,
+            communicators=tuple(
+                Communicator(name, size, _ranges(those), _ranges(shown))
+                for (name, size), (those, shown) in joined.items()
+            ),
+            hosts=tuple(sorted({host for host, _, _ in self._processes})),
+            joined_hosts=tuple(sorted({key[0] for key, each in self._processes.items() if each.channels})),
+            providers=dict(self._providers),
+            wishes=self._wishes,
+            causes=tuple(self._causes[number] for number in sorted(self._causes)),
+        )
+
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on what was read."""
-        expected = expected or Expectation()
-        self._count_usual_channels()
-        channels: Counter[str] = Counter()
-        for process in self._processes.values():
-            channels.update(process.channels)
-        sockets = channels["socket"]
-        efa = channels["efa+"] + channels["efa-"] + channels["efa?"]
-        infiniband = sum(count for name, count in channels.items() if name.startswith(("ib", "ucx")))
-        others = channels.total() - sockets - efa - infiniband
-        world = self._world()
-        shown = (len(self._ranks_shown(world)), world)
-        lines = [f"{count:,} channels: {self._samples[name]}" for name, count in channels.most_common()]
-        if sockets:
-            return self._judge_sockets(efa + infiniband, expected, lines, shown)
-        if not channels:
-            return self._judge_nothing(expected, shown)
-        if others or (efa and infiniband) or (infiniband and expected.efa):
-            return NetworkVerdict(Network.UNKNOWN, tuple(lines), ranks=shown, nics=self._nics)
-        missing = self._missing(world, expected)
-        if infiniband:
-            verdict = Network.UNKNOWN if missing else Network.INFINIBAND
-            return NetworkVerdict(verdict, (*missing, *lines), ranks=shown, nics=self._nics)
-        if foreign := [name for name in self._providers if "efa" not in name.lower().split(";")]:
-            reason = f"the plugin's provider is {foreign[0]}, not efa"
-            return NetworkVerdict(Network.UNKNOWN, (reason, *lines), ranks=shown, nics=self._nics)
-        few = self._few_interfaces(expected)
-        if missing or (channels["efa?"] and not channels["efa-"]):
-            unread = [f"{channels['efa?']:,} channels have no readable end"] if channels["efa?"] else []
-            evidence = (*missing, *unread, *lines, *few)
-            return NetworkVerdict(Network.EFA_UNDETERMINED, evidence, ranks=shown, nics=self._nics)
-        if channels["efa-"]:
-            cause, fix = self._cause(direct=True) if expected.rdma else ("", "")
-            evidence = (*sorted(lines, key=lambda line: "/GDRDMA" in line), *few)
-            return NetworkVerdict(Network.EFA_NO_GPUDIRECT, evidence, cause, fix, shown, self._nics)
-        return NetworkVerdict(Network.EFA_GPUDIRECT, (*lines, *few), ranks=shown, nics=self._nics)
+        return self.facts().judge(expected)
 
-    def _judge_sockets(
-        self,
-        better: int,
-        expected: Expectation,
-        lines: list[str],
-        shown: tuple[int, int | None],
-    ) -> NetworkVerdict:
-        requested = (
-            expected.tcp_requested
-            or self._wishes.get("NET") == "socket"
-            or self._wishes.get("NET_PLUGIN") == "none"
-        )
-        is_fallback = bool(better) or (not requested and (bool(expected.efa) or self._has_plugin()))
-        evidence = tuple(sorted(lines, key=lambda line: "NET/Socket" not in line))
-        if not is_fallback:
-            return NetworkVerdict(Network.TCP, evidence, ranks=shown, nics=self._nics)
-        cause, fix = self._cause()
-        return NetworkVerdict(Network.TCP_FALLBACK, evidence, cause, fix, shown, self._nics)
 
-    def _judge_nothing(self, expected: Expectation, shown: tuple[int, int | None]) -> NetworkVerdict:
-        nodes = max((process.nodes for process in self._processes.values()), default=0)
-        if not self._processes:
-            reason = "no line of NCCL at the level INFO: set NCCL_DEBUG=INFO"
-            return NetworkVerdict(Network.UNKNOWN, (reason,), ranks=shown)
-        joined = self._world() or 0
-        machines = max(expected.nodes or 1, len(self._hosts()))
-        if machines > 1:
-            is_apart = nodes == 1 or joined == 1
-            reason = f"{machines} machines, and none saw another" if is_apart else _NO_CHANNEL
-            return NetworkVerdict(self._without_channels(), (reason,), ranks=shown, nics=self._nics)
-        if nodes == 1 or joined == 1 or (expected.nodes == 1 and joined):
-            reason = f"{joined} processes on one machine: no network was used"
-            return NetworkVerdict(Network.SINGLE_NODE, (reason,), ranks=shown, nics=self._nics)
-        within = sum(process.within for process in self._processes.values())
-        if nodes == 0 and joined and within and len(self._hosts()) == 1 and self._connected_all(joined):
-            reason = f"{joined} processes on one machine: no network was used"
-            return NetworkVerdict(Network.SINGLE_NODE, (reason,), ranks=shown, nics=self._nics)
-        return NetworkVerdict(self._without_channels(), (_NO_CHANNEL,), ranks=shown, nics=self._nics)
+def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
+    """Return the facts of all processes from those of disjoint groups of them."""
+    every = list(parts)
+    ranks: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
+    for one in (one for part in every for one in part.communicators):
+        joined, shown = ranks.setdefault((one.id, one.size), (set(), set()))
+        joined |= _ranks(one.joined)
+        shown |= _ranks(one.shown)
+    causes = {number: line for part in reversed(every) for number, line in part.numbered_causes().items()}
+    return NetworkFacts(
+        processes=sum(part.processes for part in every),
+        shown=sum(part.shown for part in every),
+        connected=sum(part.connected for part in every),
+        within=sum(part.within for part in every),
+        nodes=max((part.nodes for part in every), default=0),
+        nics=min((part.nics for part in every if part.nics is not None), default=None),
+        channels=dict(sum((Counter(part.channels) for part in every), Counter())),
+        samples={name: line for part in reversed(every) for name, line in part.samples.items()},
+        communicators=tuple(
+            Communicator(name, size, _ranges(joined), _ranges(shown))
+            for (name, size), (joined, shown) in ranks.items()
+        ),
+        hosts=tuple(sorted({host for part in every for host in part.hosts})),
+        joined_hosts=tuple(sorted({host for part in every for host in part.joined_hosts})),
+        providers=dict(sum((Counter(part.providers) for part in every), Counter())),
+        wishes={name: value for part in every for name, value in part.wishes.items()},
+        causes=tuple(causes[number] for number in sorted(causes)),
+    )
 
-    def _without_channels(self) -> Network:
-        """Return what the plugin's lines allow without a channel: never more than that EFA may be in use."""
-        efa = any("efa" in name.lower().split(";") for name in self._providers)
-        return Network.EFA_UNDETERMINED if efa else Network.UNKNOWN
 
-    def _hosts(self) -> set[str]:
-        return {host for host, _, _ in self._processes}
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as `0-7,12`."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
-    def _connected_all(self, ranks: int) -> bool:
-        return sum(process.is_connected for process in self._processes.values()) >= ranks
 
-    def _world(self) -> int | None:
-        """Return the size of the largest communicator; None if no log states one."""
-        return max((size for process in self._processes.values() for _, size in process.ranks), default=None)
-
-    def _ranks_shown(self, size: int | None, name: str | None = None) -> set[int]:
-        """Return the ranks of communicators of a size whose own logs show their channels.
-
-        A rank inside a ring may have channels to its own machine only; it counts once all of them are open.
-        """
-        return {
-            rank
-            for process in self._processes.values()
-            if process.channels or (process.within and process.is_connected)
-            for (its_name, its_size), rank in process.ranks.items()
-            if its_size == size and name in (None, its_name)
-        }
-
-    def _missing(self, world: int | None, expected: Expectation) -> tuple[str, ...]:
-        """Return why the logs do not cover the job; nothing if they do."""
-        if world is None:
-            return ("no log states how many ranks there are",)
-        joined = {key for process in self._processes.values() for key in process.ranks}
-        for name, size in sorted(joined, key=lambda key: (-key[1], key[0])):
-            if absent := sorted(set(range(size)) - self._ranks_shown(size, name)):
-                some = ", ".join(map(str, absent[:8])) + (" …" if len(absent) > 8 else "")
-                return (f"{len(absent)} of {size} ranks show no channels: {some}",)
-        hosts = {key[0] for key, process in self._processes.items() if process.channels}
-        nodes = max((process.nodes for process in self._processes.values()), default=0)
-        wanted = max(nodes, expected.nodes or 0)
-        if len(hosts) < wanted:
-            return (f"{len(hosts)} of {wanted} machines show channels to others",)
-        return ()
-
-    def _few_interfaces(self, expected: Expectation) -> tuple[str, ...]:
-        if self._nics is None or not expected.efa or self._nics >= expected.efa:
-            return ()
-        return (f"{self._nics} of {expected.efa} EFA interfaces were found by a process",)
-
-    def _has_plugin(self) -> bool:
-        """Return whether a log shows that EFA's plugin tried."""
-        return bool(self._providers) or any("NET/OFI" in line for line in self._causes.values())
-
-    def _cause(self, *, direct: bool = False) -> tuple[str, str]:
-        """Return why EFA, or with `direct` its way to the memory of the GPUs, is not used, and the fix."""
-        if not self._causes:
-            if direct:
-                return "the channels copy through the memory of the host", _DIRECT_FIX
-            return _NO_CAUSE, _NO_CAUSE_FIX
-        _, cause, fix = _COMPILED[min(self._causes)]
-        return cause, fix
+def _ranks(ranges: str) -> set[int]:
+    pairs = [part.partition("-") for part in ranges.split(",") if part]
+    return {number for first, _, last in pairs for number in range(int(first), int(last or first) + 1)}

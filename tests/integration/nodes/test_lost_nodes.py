@@ -45,6 +45,36 @@ def test_a_node_that_is_away_for_a_moment_costs_nothing(trouble: str, nodes: Nod
     assert nodes.prove(job)["proven"] is True
 
 
+def read_until_end(watcher: "subprocess.Popen[str]", words: str) -> tuple[str, float]:
+    """Return what a watcher prints to its end, and the seconds until it printed these words first."""
+    started, seconds, lines = time.monotonic(), float("inf"), []
+    assert watcher.stdout is not None
+    for line in watcher.stdout:
+        lines.append(line)
+        if words in line:
+            seconds = min(seconds, time.monotonic() - started)
+    watcher.wait(60)
+    return "".join(lines), seconds
+
+
+def test_a_paused_pod_ends_the_job_as_hung_and_the_stacks_are_kept(nodes: Nodes) -> None:
+    job = "paused"
+    settings: dict[str, Any] = {"cluster__pod__restarts": 0, "monitoring__hang_seconds": 10}
+    line = nodes.line(job, "pytorchjob", *planted(job, "slow"), "--wait", "--timeout=12m", **settings)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watcher:
+        nodes.wait_for_step(job, STEP)
+        raw = nodes.request("GET", f"{SPACE}/pods/{job}-worker-0")
+        container = raw["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        nodes.plane.nodes[raw["spec"]["nodeName"]].ctr("--namespace", "k8s.io", "tasks", "pause", container)
+        told, seconds = read_until_end(watcher, "job: Failed")
+    assert watcher.returncode == 1, told
+    assert seconds < 120, told
+    assert "logs/hang-rank-" in " ".join(told.split()), "the fix names the stacks"
+    failure = json.loads(nodes.manage("status", job, "--json", code=None))["failure"]
+    assert (failure["class"], failure["rank"]) == ("hang", 0), failure
+    assert "Thread" in (nodes.folder / job / "logs" / "hang-rank-0.txt").read_text()
+
+
 @pytest.mark.parametrize(("trouble", "pod"), [("cut", "master"), ("crash", "worker")])
 def test_a_job_goes_on_without_a_node_that_is_lost_and_the_node_comes_back(
     trouble: str, pod: str, nodes: Nodes, reference: Any
@@ -56,8 +86,9 @@ def test_a_job_goes_on_without_a_node_that_is_lost_and_the_node_comes_back(
         name = nodes.node_of(f"{job}-{pod}-0")
         node = nodes.plane.nodes[name]
         getattr(node, trouble)()
-        told, _ = watcher.communicate(timeout=1200)
+        told, seconds = read_until_end(watcher, f"its node {name} does not answer")
     assert watcher.returncode == 0, told
+    assert seconds < 60, "the node was reported before Kubernetes removed its pods"
     assert nodes.jobs(job) == [job, f"{job}-2"]
     [attempt] = json.loads(nodes.notes(f"{job}-2")["trainyard.dev/retry-record"])["attempts"]
     assert (attempt["failure_class"], attempt["node"]) == ("node-lost", name)

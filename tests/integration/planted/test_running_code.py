@@ -184,6 +184,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
     asked |= {"training_dashboard", "notify_slack", "gather_records", "training_artifact_sync"}
     asked |= {"list_artifacts", "prune_artifacts", "promote_artifact", "fetch_resume"}
     unread = {
+        "evaluate": "verifies the bytes, and hands the path to a command of the user",
         "check_store": "asks the bucket itself",
         "setup_github": "writes the store's name into settings",
         "check_environment": "looks at the machine and at whether the store can be reached",

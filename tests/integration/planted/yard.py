@@ -57,7 +57,7 @@ class Yard:
 
     path: Path
     parts: str = ""
-    """The parts of the proof that must hold, where not all four can."""
+    """The parts of the proof that must hold, where not all five can."""
 
     @property
     def store_folder(self) -> Path:

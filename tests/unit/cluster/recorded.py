@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 403, _status(403, f'pods "{body["metadata"]["name"]}" is forbidden: error {missing}')
         if "dryRun" not in query:
             recorded.created.append(body)
-        return 201, body
+        return 201, {**body, "metadata": {"uid": "u-1", **body.get("metadata", {})}}
 
     def _send(self, status: int, body: Json | str, headers: Mapping[str, str] | None = None) -> None:
         content = (body if isinstance(body, str) else json.dumps(body)).encode()

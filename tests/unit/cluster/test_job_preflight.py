@@ -76,6 +76,18 @@ def test_nodes_that_are_not_meant_or_not_fit_do_not_count() -> None:
     assert room_for(snapshot_of(node("a")), Demand(instance_type="p4d.24xlarge")) is None
 
 
+def test_only_nodes_with_the_labels_of_the_configuration_count() -> None:
+    group = "sagemaker.amazonaws.com/instance-group-name"
+    kind = {"node.kubernetes.io/instance-type": "ml.p5.48xlarge"}
+    several = [
+        node("a", labels={**kind, group: "workers"}),
+        node("b", labels={**kind, group: "small"}, cpu=1000),
+    ]
+    for names, found in (({group: "workers"}, 190_000), ({group: "small"}, 1_000), ({group: "x"}, None)):
+        room = room_for(snapshot_of(*several), Demand(node_selector=names))
+        assert (room and room.cpu_millis) == found
+
+
 def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
     labels = {
         "node.kubernetes.io/instance-type": "ml.p5.48xlarge",

@@ -67,7 +67,7 @@ def test_partial_files_are_valid(value: Any) -> None:
         {"modell": {}},
         {"training": {"max_steps": 0}},
         {"training": {"max_steps": "5"}},
-        {"training": {"lr_scheduler": "linear"}},
+        {"training": {"lr_scheduler": "polynomial"}},
         {"model": {"architecture": {"layers": 2}}},
         {"artifacts": {"store": "bucket"}},
     ],

@@ -70,7 +70,11 @@ def test_everything_wrong_is_named_in_one_go_in_order_of_lines(complaints: Compl
         ("compute.compile", "'true'", 'expected true or false, got "true" (a string: remove the quotes)'),
         ("compute.compile", "1", "expected true or false, got 1"),
         ("training.max_grad_norm", "None", 'expected a number above 0 or null, got "None" (write null)'),
-        ("training.lr_scheduler", "cosin", 'expected "cosine" or "constant", got "cosin"'),
+        (
+            "training.lr_scheduler",
+            "cosin",
+            'expected "cosine", "linear", "warmup_stable_decay" or "constant", got "cosin"',
+        ),
         ("kernel_optimization.simd_bits", "64", "expected 128, 256 or 512 or null, got 64"),
         (
             "kernel_optimization.simd_bits",

@@ -49,6 +49,10 @@ class Memory(GitHub):
     plan: str = json.dumps(PLAN)
     changed: list[tuple[str, Any]] = field(default_factory=list)
     refuses: bool = False
+    files: dict[str, str] = field(default_factory=lambda: {"main": "same", FIRST.commit: "same"})
+    """Branch or commit -> the digest of its workflow file."""
+    tags: set[str] = field(default_factory=set)
+    can_tag: bool = True
     downloads: list[Exception] = field(default_factory=list)
 
     def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
@@ -56,9 +60,20 @@ class Memory(GitHub):
         yield from self.lists.get(path + status, [])
 
     def get(self, path: str, **query: Any) -> Any:
+        if path.startswith("/contents/"):
+            if query["ref"] not in self.files:
+                raise ServiceError("404")
+            return {"sha": self.files[query["ref"]]}
+        if path.startswith("/git/ref/") and path.removeprefix("/git/ref/tags/") not in self.tags:
+            raise ServiceError("404")
         return {"workflow_runs": self.runs} if path.endswith("/runs") else {"id": 4}
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
+        if path == "/git/refs":
+            if not self.can_tag:
+                raise ServiceError("403")
+            self.tags.add(body["ref"].removeprefix("refs/tags/"))
+            return
         if self.refuses:
             raise ServiceError("409")
         self.changed.append((path, body))
@@ -195,6 +210,22 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     # No step is known, so the next segment begins as this one did.
     assert (inputs["resume"], inputs["overrides"]) == ("none", "a.b=1")
     assert json.loads(inputs["continues"])["number"] == 2
+
+
+@pytest.mark.parametrize("can_tag", [True, False])
+@pytest.mark.parametrize("file", ["same", "newer", ""], ids=["same", "newer", "deleted"])
+def test_a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do(file: str, can_tag: bool) -> None:
+    github = dead_run()
+    github.can_tag, github.files = can_tag, {FIRST.commit: "same"} | ({"main": file} if file else {})
+    found = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
+    resumed, failures = runner_watchdog.resume_all(github, found, "training_ci.yml", dry_run=False)
+    place = "main" if file == "same" else "trainyard-lineage-7"
+    if place != "main" and not can_tag:
+        assert (resumed, github.changed) == ([], [])
+        assert "git push origin trainyard-lineage-7" in failures[0].next_step
+        return
+    assert (resumed, failures) == (found, [])
+    assert [path for path, _ in github.changed] == [f"training_ci.yml@{place}"]
 
 
 @pytest.mark.parametrize(

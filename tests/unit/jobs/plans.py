@@ -25,7 +25,8 @@ NODES = (1, 2, 4, 16, 128)
 
 @cache
 def config(*overrides: str) -> Config:
-    return load_config(ROOT / "configs" / "smoke.yaml", list(overrides)).config
+    """The configuration for an image that has what each kind needs."""
+    return load_config(ROOT / "configs" / "smoke.yaml", ["cluster.pod.hyperpodrun=true", *overrides]).config
 
 
 def request(**changes: Any) -> JobRequest:

@@ -12,6 +12,7 @@ from trainyard.jobs.job_planning import plan_job
 
 NODES = (1, 2, 16)
 _COMMON = (
+    "cluster.pod.hyperpodrun=true",
     *("training.max_steps=1000", "training.epochs=null", "training.batch_size=2", "model.dtype=bfloat16"),
     *("training.gradient_accumulation_steps=4", "training.learning_rate=1.23456789e-5"),
 )

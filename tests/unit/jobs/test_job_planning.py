@@ -1,6 +1,7 @@
 """Plans that cannot run are refused before they are sent: every rule alone, and all of them at once."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -246,12 +247,59 @@ def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
     cluster = KINDS["raycluster"].render(made).shared[0]
 
     def find_with(digest: str) -> Any:
-        found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}
+        metadata = {**cluster["metadata"], "annotations": {CLUSTER_DIGEST: digest}}
+        found = {**cluster, "metadata": metadata}
         return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
 
     assert not is_deployed(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
     with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
         is_deployed(find_with("0" * 64), made)
+
+
+def own_cluster(change: Callable[[Any], object] = lambda spec: None, *, scales: bool = False) -> Any:
+    """A RayCluster that somebody made: a head without GPUs, and 2 workers with 8."""
+    rendered = KINDS["raycluster"].render(plan(kind="raycluster", nodes=3, ray_cluster="mine")).shared[0]
+    spec = json.loads(json.dumps(rendered["spec"]))
+    del spec["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]
+    if scales:
+        spec["enableInTreeAutoscaling"] = True
+        spec["workerGroupSpecs"][0] |= {"replicas": 0, "minReplicas": 0}
+    change(spec)
+    cluster = {"kind": "RayCluster", "metadata": {"name": "mine"}, "spec": spec}
+    return lambda body: cluster if name_and_kind(body) == ("RayCluster", "mine") else None
+
+
+def worker_of(spec: Any) -> Any:
+    return spec["workerGroupSpecs"][0]["template"]["spec"]
+
+
+MISFITS: dict[str, Callable[[Any], object]] = {
+    "it has 1 pod with 8 GPUs, and --num-nodes is 2": lambda s: s["workerGroupSpecs"][0].update(
+        replicas=1, maxReplicas=1
+    ),
+    "it has 0 pods with 8 GPUs": lambda s: worker_of(s)["containers"][0].pop("resources"),
+    "it has 0 pods with 8 GPUs, and": lambda s: s["workerGroupSpecs"][0].update(suspend=True),
+    "does not mount the claim fsx at /checkpoints": lambda s: worker_of(s)["containers"][0].pop(
+        "volumeMounts"
+    ),
+    "a pod of it does not mount the claim": lambda s: worker_of(s).pop("volumes"),
+    "its pods run the image other.io:5000/ray:2, which": lambda s: worker_of(s)["containers"][0].update(
+        image="other.io:5000/ray:2"
+    ),
+}
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: bool) -> None:
+    made = plan(kind="raycluster", nodes=2, ray_cluster="mine")
+    assert not is_deployed(own_cluster(scales=scales), made)
+    moved = IMAGE.partition("@")[0] + ":2026"
+    assert not is_deployed(own_cluster(lambda s: worker_of(s)["containers"][0].update(image=moved)), made)
+    for words, change in MISFITS.items():
+        with pytest.raises(ConfigError) as raised:
+            is_deployed(own_cluster(change, scales=scales), made)
+        assert words in str(raised.value)
+        assert "was not made by Trainyard and is not changed" in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

@@ -148,6 +148,69 @@ def test_every_object_and_pod_is_found_by_its_labels(kind: str) -> None:
     assert len(annotations["trainyard.dev/config-sha256"]) == 64
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pod_is_moved_or_gets_a_proxy(kind: str) -> None:
+    """Karpenter would move it to save cost; Istio's proxy takes the port of the rendezvous and never ends."""
+    for nodes, command in itertools.product((1, 4), ((), ("python", "train.py"))):
+        instance = instance_for(kind, "p5.48xlarge")
+        made = plan(kind=kind, nodes=nodes, command=command, instance_type=instance)
+        found = [template["metadata"] for body in objects(made) for template in templates(body)]
+        assert len(found) >= min(nodes, 2) - (kind in ("trainjob", "hyperpod"))
+        for metadata in found:
+            assert metadata["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+            assert metadata["labels"]["sidecar.istio.io/inject"] == "false"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("nodes", "claim", "shared", "groups"),
+    [
+        (1, "", False, True),
+        (1, "ebs", False, True),
+        (1, "fsx", True, False),
+        (4, "fsx", False, False),
+        (4, "fsx", True, False),
+    ],
+)
+def test_files_of_others_on_a_shared_volume_stay_theirs(
+    kind: str, nodes: int, claim: str, shared: bool, groups: bool
+) -> None:
+    """With fsGroup Kubernetes gives every file of the volume to the group of the job."""
+    given = {"nodes": nodes, "claim": claim, "shared_claim": shared}
+    made = plan(kind=kind, instance_type=instance_for(kind, "p5.48xlarge"), **given)
+    for spec in (spec for body in objects(made) for spec in pod_specs(body)):
+        submits = spec["containers"][0]["name"] == "ray-job-submitter"
+        assert ("fsGroup" in spec["securityContext"]) is (groups and not submits)
+        assert ("fsGroupChangePolicy" in spec["securityContext"]) is (groups and not submits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_run_on_the_nodes_that_the_configuration_names(kind: str) -> None:
+    labels = {"sagemaker.amazonaws.com/instance-group-name": "workers", "team": ""}
+    healthy = {
+        "sagemaker.amazonaws.com/compute-type": "hyperpod",
+        "sagemaker.amazonaws.com/node-health-status": "Schedulable",
+    }
+    wanted = f"cluster.pod.node_selector={json.dumps(labels)}"
+    for instance in ("ml.p5.48xlarge", *(() if kind == "hyperpod" else ("p5.48xlarge",))):
+        made = plan("compute.strategy=ddp", wanted, kind=kind, nodes=2, instance_type=instance)
+        expected = {**labels, "node.kubernetes.io/instance-type": instance}
+        expected |= healthy if instance.startswith("ml.") else {}
+        found = [spec for body in objects(made) for spec in pod_specs(body)]
+        trainers = [spec for spec in found if spec["containers"][0]["name"] != "ray-job-submitter"]
+        assert trainers
+        assert all(spec["nodeSelector"] == expected for spec in trainers)
+
+
+def test_the_replicated_job_of_a_train_job_has_a_name_that_every_trainer_takes() -> None:
+    """Kubeflow Trainer 2.4 refuses names of more than 20 letters; that of the job may be longer."""
+    for name in ("a", "a" * KINDS["trainjob"].longest_name):
+        runtime = objects(plan(kind="trainjob", nodes=4, name=name))[-2]
+        assert runtime["kind"] == "TrainingRuntime"
+        jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        assert [len(job["name"]) <= 20 for job in jobs] == [True]
+
+
 def templates(body: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if isinstance(body, dict):

@@ -4,6 +4,7 @@ Each rule is tried with generated wrong values, and with values near them that a
 """
 
 import itertools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -273,3 +274,31 @@ def test_torchrun_that_may_be_meant_on_hyperpod_is_warned_of(kind: str) -> None:
         made = plan("compute.strategy=ddp", command=command, **place)
         assert any("hyperpodrun" in line for line in warnings_of(made)) is (kind == "hyperpod")
     assert warnings_of(plan("compute.strategy=ddp", command=OTHERS[2], **place)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_without_the_agent_of_the_operator_is_refused(kind: str) -> None:
+    """The operator of HyperPod starts workers through hyperpodrun; each program that we start needs it."""
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 2}
+    lines = problems("cluster.pod.hyperpodrun=false", **place)
+    assert [line for line in lines if "cluster.pod.hyperpodrun=true" in line] == lines
+    assert len(lines) == (kind == "hyperpod")
+    assert problems("cluster.pod.hyperpodrun=false", command=OWN, **place) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("node.kubernetes.io/instance-type", "p5.48xlarge"),
+        ("sagemaker.amazonaws.com/compute-type", "hyperpod"),
+        ("a b", "c"),
+        ("/a", "b"),
+        ("a", "b c"),
+        ("a", "-"),
+        ("a", "b" * 64),
+    ],
+)
+def test_a_label_that_no_node_can_have_or_that_the_plan_sets_is_refused(key: str, value: str) -> None:
+    (line,) = problems(f"cluster.pod.node_selector={json.dumps({key: value})}")
+    assert line.startswith("cluster.pod.node_selector, ")
+    assert problems(f"cluster.pod.node_selector={json.dumps({'team.org/a': 'b-1', 'c': ''})}") == []

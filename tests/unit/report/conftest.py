@@ -94,6 +94,7 @@ class RecordedRun:
         """A saved proof in which the part `failing` does not hold."""
         evidence = {
             "trained": "600 of 600 steps, every loss finite, no retries",
+            "learned": "validation loss 5.56 → 1.19 (1.71 bits/byte)",
             "network": "one process: no network was used",
             "stored": "6 of 6 objects: SHA-256 equal on disk, in the store and in the manifest",
             "repeatable": "commit 0123456 (clean), lock 0123…, config 0123…, data 0123…, seed 42",

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.workflows.act.conftest import KEY, ROOT, SECRET, commit
 
+from trainyard.proof import PARTS
+
 pytestmark = pytest.mark.act
 
 TINY = "configs/tiny.yaml"
@@ -52,7 +54,7 @@ def outcome(played: Any) -> dict[str, Any]:
 
 
 def proof(played: Any) -> dict[str, bool]:
-    """Which of the four parts hold."""
+    """Which of the five parts hold."""
     record = json.loads((played.run_directory / "report" / "proof.json").read_text())
     return {part["name"]: part["holds"] for part in record["parts"]}
 
@@ -102,7 +104,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     assert played.steps["Check the store, the run number and the signing key"] == "success"
     assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
 
-    assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert proof(played) == dict.fromkeys(PARTS, True)
     assert played.summary.startswith("### Plan: tiny on gpu-runner")
     assert "✅ Trained and proven" in played.summary
     for part in (
@@ -130,6 +132,24 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
 
 
+def test_an_evaluation_below_its_threshold_is_red_with_its_figures(stage: Any, bucket: Any) -> None:
+    command = json.dumps(["printf", '{"accuracy":0.41}'], separators=(",", ":"))
+    gates = f'evaluation.command={command}\nevaluation.thresholds={{"accuracy":">=0.60"}}'
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "overrides": f"training.max_steps=8\n{gates}", "resume": "auto"},
+        variables=store("below"),
+        environment=keys(bucket),
+    )
+    assert played.exit_code == 1
+    ends = [played.steps.get(name) for name in ("Train", "Evaluate", "Store", "Prove")]
+    assert ends == ["success", "failure", "success", "failure"], played.log
+    assert [name for name, holds in proof(played).items() if not holds] == ["learned"]
+    assert "❌ Not proven: learned" in played.summary
+    assert "| accuracy | ❌ 0.41 |" in played.summary
+    assert "accuracy 0.41" in told(played, "not proven")
+
+
 def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
     bucket.client()  # takes a second on a busy machine, in which the proof might end
     with ThreadPoolExecutor(1) as threads:
@@ -144,7 +164,7 @@ def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: 
     assert played.steps["Train"] == "success"
     assert played.steps["Store"] == "success"
     assert played.steps["Prove"] == "failure", played.log
-    assert proof(played) == {"trained": True, "network": True, "stored": False, "repeatable": True}
+    assert proof(played) == dict.fromkeys(PARTS, True) | {"stored": False}
     assert "❌ Not proven: stored" in played.summary
     assert "stored" in told(played, "not proven")
 
@@ -249,7 +269,7 @@ def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     assert {each.run_directory.name for each in played} == {"gh-1"}
     kept = (second.record / "upload-artifact").read_text()
     assert kept.splitlines() == ["plan-2 30", "training-2-2 30"]
-    assert proof(last) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert proof(last) == dict.fromkeys(PARTS, True)
     assert outcome(last)["state_sha256"] == outcome(green)["state_sha256"]
     manifests = bucket.keys("lineage/manifests/")
     assert len(manifests) == 3
@@ -273,7 +293,7 @@ def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str
     assert segment.steps["Train"] == "failure"
     assert segment.steps["Store"] == "success", segment.log
     assert (outcome(segment)["status"], outcome(segment)["exit_code"]) == ("stopped", 75)
-    assert proof(segment) == {"trained": False, "network": True, "stored": True, "repeatable": True}
+    assert proof(segment) == dict.fromkeys(PARTS, True) | {"trained": False}
     assert "❌ Not proven: trained" in segment.summary
     assert "the deadline is near" in segment.summary
     assert f"Continued: segment {number + 1} of at most 20" in segment.summary

@@ -138,6 +138,7 @@ def contents_of(
     """
     run = read_run(directory.run_file)
     files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
+    files += [directory.evaluations_file]
     logs = _logs(directory) if version is None else []
     by_name = {path: is_utf8(path.relative_to(directory.path).as_posix()) for path in logs}
     files += [path for path, is_name in by_name.items() if is_name]

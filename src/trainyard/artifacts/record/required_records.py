@@ -49,6 +49,8 @@ def _is_required(name: str, manifest: RunManifest) -> bool:
     run: Mapping[str, Any] = manifest.provenance
     if name == "run.json":
         return True
+    if name == "evaluations.jsonl":
+        return False
     if name == "config.yaml":
         return bool(run.get("config_sha256"))
     return bool(manifest.outcome) and not manifest.is_open  # a run that ended has these records

@@ -26,13 +26,14 @@ from trainyard.run import storing_speed
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
+from trainyard.run.judged_records import RECORDS
 from trainyard.run.run_lock import is_locked, locked
 from trainyard.run.untrusted_files import read_bytes
 
 _NAME = re.compile(r"gh-[0-9]{1,18}", re.ASCII)
 _LAYOUT = frozenset(
     {
-        *("run.json", "config.yaml", "metrics.jsonl", "events.jsonl"),
+        *RECORDS,
         *("checkpoints", "logs", "tensorboard", "report"),
         *("slack.json", "node.json", ".lock"),
     }

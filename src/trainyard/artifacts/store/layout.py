@@ -1,10 +1,11 @@
 """Name the objects of a run in the store. Names only; nothing is read or written.
 
-run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  logs/…
+run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  evaluations.jsonl  logs/…
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
 run-<N>/records-<version>/…          run.json and other records, as they were while the run was still going
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run resumes
 promoted/<name>.json                 the checkpoint that has the name
+evaluations/run-<N>.jsonl            evaluations of its checkpoints that were done after the run was stored
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
 trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it,
 trainyard-readiness.small, .parts    and these two, which it sends as the files of a run are sent
@@ -49,6 +50,11 @@ def records_prefix(run_number: int, version: int) -> str:
 def metrics_key(run_number: int) -> str:
     """Return the key of the run's metrics as one JSON document."""
     return f"metrics/metrics-{run_number}.json"
+
+
+def evaluations_key(run_number: int) -> str:
+    """Return the key of the evaluations that were done after the run was stored."""
+    return f"evaluations/run-{run_number}.jsonl"
 
 
 def manifest_prefix(run_number: int) -> str:

@@ -27,6 +27,7 @@ from trainyard.run.checkpoint_manifest import missing_files, verify_checkpoint
 from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.judged_records import RECORDS
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.run_settings import read_settings
@@ -278,10 +279,9 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
 
 def _links_in(directory: RunDirectory) -> list[str]:
     """Return a problem for each symbolic link of the run: it would be verified here, but not stored."""
-    files = (directory.run_file, directory.config_file, directory.metrics_file, directory.events_file)
     folders = (directory.checkpoints, *map(directory.checkpoint, directory.checkpoint_steps()))
     return [
         f"{path}: a symbolic link; put the file itself there"
-        for path in (*files, *folders)
+        for path in (*(directory.path / name for name in RECORDS), *folders)
         if path.is_symlink()
     ]

@@ -104,7 +104,7 @@ class CodeBuild:
             raise ServiceError(f"CodeBuild knows no build {', '.join(unknown)}")
         return states
 
-    def log_tail(self, state: BuildState) -> list[str]:
+    def log_tail(self, state: BuildState, *, lines: int = _TAIL_LINES) -> list[str]:
         """Return the last lines of a build's log; none if there is no log."""
         if not state.log_group or not state.log_stream:
             return []
@@ -115,7 +115,7 @@ class CodeBuild:
             absent=("ResourceNotFoundException",),
             logGroupName=state.log_group,
             logStreamName=state.log_stream,
-            limit=_TAIL_LINES,
+            limit=lines,
         )
         return [str(event["message"]).rstrip("\r\n") for event in (answer or {}).get("events", ())]
 

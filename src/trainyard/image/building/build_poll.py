@@ -20,7 +20,6 @@ from trainyard.errors import (
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import BuildState, CodeBuild, CodeBuildPhase
 
-MOST_ATTEMPTS = 3
 # CodeBuild may fail to answer this many times in a row while builds run.
 _LOST_ANSWERS = 5
 _BEFORE_OURS = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE")
@@ -55,6 +54,8 @@ class BuildPoll:
     seconds: float
     """The time limit of all builds together."""
     poll_seconds: float
+    most_attempts: int = 3
+    """Starts of one build. Only faults of CodeBuild itself are tried again."""
 
     def follow(
         self, starts: Mapping[str, Callable[[int], str]]
@@ -115,7 +116,7 @@ class BuildPoll:
             return None
         if state.status == "SUCCEEDED":
             return CompletedBuild(state, run.attempt)
-        if run.attempt < MOST_ATTEMPTS and can_retry(state):
+        if run.attempt < self.most_attempts and can_retry(state):
             self.log(
                 image, f"{describe_build_end(state)}; a second attempt may succeed, so it is started again"
             )

@@ -86,6 +86,11 @@ def find_image_source(
     return ImageSource(found, not found and not (version and not content), (version,) if version else tags)
 
 
+def is_version(text: str) -> bool:
+    """Return whether a text is a version such as 1.2.3 or v1.2.3."""
+    return _VERSION.fullmatch(text) is not None
+
+
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
     """Return the tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
 

@@ -126,8 +126,17 @@ class _JobFollower:
         return state
 
     def _is_given_up(self, state: JobState) -> bool:
-        """Return whether the job has waited for a lost node as long as it may."""
-        if state.waiting is None or state.waiting.failure_class is not FailureClass.NODE_LOST:
+        """Return whether the job has waited for a lost node as long as it may.
+
+        A node that is only silent may answer again until Kubernetes removes its pods.
+        """
+        waiting = state.waiting
+        silent = {pod.node for pod in self._pods.values() if pod.silent and not pod.disruption}
+        if (
+            waiting is None
+            or waiting.failure_class is not FailureClass.NODE_LOST
+            or (waiting.node and waiting.node in silent)
+        ):
             self._lost_since = None
             return False
         self._lost_since = self._lost_since or self._clock()

@@ -372,7 +372,7 @@ def give_up_waiting(state: "JobState") -> "JobState":
     waiting = state.waiting
     if waiting is None:
         return state
-    failure = JobFailure(waiting.failure_class, (waiting.evidence,), node=waiting.node)
+    failure = JobFailure(waiting.failure_class, (waiting.evidence,), node=waiting.node, fix=waiting.fix)
     return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
 
 

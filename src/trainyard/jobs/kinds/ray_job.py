@@ -27,11 +27,14 @@ from trainyard.jobs.kinds.ray_cluster import (
     submitter,
 )
 from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, time_of
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
+_CLOCKS_DIFFER = 60.0
+"""Ray tells the time of its node, the cluster that of its API server."""
 _KEPT_SECONDS = 120
 """The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
 
@@ -77,12 +80,32 @@ def read_status(observed: Observed) -> Reading:
         reason = f"Ray says {command}; the operator has not ended the job yet"
         return Reading(Phase.RUNNING, reason, wanted, anew)
     if command == "RUNNING":
+        if (lost := _loss_of_head(observed, status)) is not None:
+            return lost
         return Reading(Phase.RUNNING, "Ray runs the command", wanted, anew)
     if not deployment:
         return Reading(Phase.NEW, NOT_ACTED, wanted, anew)
     return Reading(
         Phase.WAITING, f"the operator says {deployment}, Ray says {command or 'nothing yet'}", wanted, anew
     )
+
+
+def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
+    """Return the reading of a job whose command ran on an earlier head; None if it runs on the present one.
+
+    What Ray knew is gone with its head, and KubeRay keeps the command's last status. A submitter that still
+    runs, or that its Job starts again, submits the command to the new head.
+    """
+    head = next((pod for pod in observed.pods if pod.rank == 0 and not pod.helps), None)
+    started = time_of(field_of(status, "rayJobInfo", "startTime"))
+    if head is None or started is None or started >= head.changed - _CLOCKS_DIFFER:
+        return None
+    wanted = count_ray_pods(field_of(observed.job or {}, "spec", "rayClusterSpec") or {})
+    reason = f"{head.name} is a new head, and the command was lost with the earlier one"
+    if observed.now - head.changed < PATIENCE:
+        return Reading(Phase.RESTARTING, reason, wanted)
+    reason = f"{reason} {PATIENCE / 60:.0f} minutes ago: KubeRay did not start it again"
+    return Reading(Phase.FAILED, reason, wanted, failure_class=FailureClass.NODE_LOST)
 
 
 def _end_of(deployment: str, command: str, reason: str) -> tuple[Phase, FailureClass | None]:

@@ -22,7 +22,7 @@ from trainyard.run.untrusted_files import parse_json_object, read_bytes
 PROGRAM_FILE = "program.json"
 CONFIG_FILE = "config.yaml"
 # The parts of the proof that decide how the job of another program ends; all decide that of the trainer.
-PROVEN_OF_PROGRAMS = ("trained", "stored")
+PROVEN_OF_PROGRAMS = ("trained", "learned", "stored")
 _MARGIN_SECONDS = 15
 """The time between a program's last save and the end of its pod."""
 _KINDS = {

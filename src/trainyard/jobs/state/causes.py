@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
@@ -13,17 +13,37 @@ from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects
 from trainyard.jobs.state.reading import Reading
 from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.log_explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
 )
 """Classes that an exit code suggests and that the log may correct."""
+_FIXES = {
+    FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
+    "node must replace it",
+    FailureClass.RENDEZVOUS_TIMEOUT: "read the log of the first pod: it ended or started late; or a port is "
+    "closed between the nodes (security group, NetworkPolicy)",
+    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; all in "
+    "Triton's compilation: set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
+    FailureClass.NOT_PROVEN: "read report/index.html in the run directory, and `not proven` of that part in "
+    "docs/runbooks/recovery.md; training again would end in the same way",
+}
+"""What to do where only the class is known."""
 _RAY_CODE = re.compile(r"exit code (\d{1,3})\b")
 _SIGTERM = 143
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
 _RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9})\b")
 _EXIT_CODE = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,5})\b")
 _SIGNALS = 128
+
+
+def find_fix(failure_class: FailureClass, evidence: Sequence[str]) -> str:
+    """Return what to do about a failure that a status or an event shows; empty if that is unknown."""
+    found = explain_lines(evidence, None)
+    if found is not None and found.klass is failure_class and found.fix:
+        return found.fix
+    return _FIXES.get(failure_class, "")
 
 
 def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
@@ -72,14 +92,16 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
     named = first_failure(suspect.lines)
     failure_class, retries = suspect.failure_class, None
     evidence = [suspect.evidence]
-    by_lines = explain_lines(suspect.lines, suspect.exit_code)
+    by_lines = suspect.explained
     asked_to_end = suspect.exit_code == _SIGTERM and not suspect.pod.disruption
-    if by_lines is not None and (failure_class in _OPEN or asked_to_end):
+    if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
+        by_lines = by_lines if by_lines.klass == failure_class else None
+    elif by_lines is not None:
         failure_class, retries = by_lines.klass, by_lines.retryable
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
-    return JobFailure(
+    failure = JobFailure(
         failure_class=failure_class,
         evidence=(*evidence, reading.reason),
         heals=retries,
@@ -90,6 +112,11 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
         lines=suspect.lines[-LAST_LINES:],
         lost_another=suspect.lost_another,
     )
+    return _with_advice(failure, by_lines)
+
+
+def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailure:
+    return failure if found is None else replace(failure, cause=found.cause, who=found.who, fix=found.fix)
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
@@ -103,13 +130,14 @@ def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
         return JobFailure(FailureClass.NOT_PROVEN, message, exit_code=code, lines=reading.lines[-LAST_LINES:])
     by_lines = explain_lines(reading.lines, code)
     default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
-    return JobFailure(
+    failure = JobFailure(
         by_lines.klass if by_lines is not None else default,
         (reading.reason,),
         exit_code=code,
         lines=reading.lines[-LAST_LINES:],
         heals=by_lines.retryable if by_lines is not None else None,
     )
+    return _with_advice(failure, by_lines)
 
 
 @dataclass(frozen=True)

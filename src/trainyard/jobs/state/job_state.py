@@ -44,6 +44,10 @@ class JobFailure:
     """Whether a retry can heal it, if that differs from its class."""
     lost_another: bool = False
     """The pod only lost another one, which has the cause and has not said it."""
+    cause: str = ""
+    """The cause, who must act, and the fix, if lines of its log show them."""
+    who: str = ""
+    fix: str = ""
 
     @property
     def retryable(self) -> bool:
@@ -53,6 +57,9 @@ class JobFailure:
     def record(self) -> dict[str, Any]:
         return {
             "class": self.failure_class.value,
+            "cause": self.cause or None,
+            "who": self.who or None,
+            "fix": self.fix or None,
             "rank": self.rank,
             "exit_code": self.exit_code,
             "evidence": list(self.evidence),
@@ -71,9 +78,14 @@ class Waiting:
     evidence: str
     node: str = ""
     """The node of the waiting pod, if the node is the reason."""
+    fix: str = ""
 
     def record(self) -> dict[str, Any]:
-        return {"class": self.failure_class.value, "evidence": self.evidence}
+        return {
+            "class": self.failure_class.value,
+            "evidence": self.evidence,
+            "fix": self.fix or None,
+        }
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ class PodFacts:
     """The reason of its condition DisruptionTarget; empty without."""
     unschedulable: str
     """The scheduler's reason why no node fits; empty if one does."""
+    silent: bool = False
+    """Its node does not answer: the cluster calls it unready, the kubelet called its containers ready."""
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""
@@ -103,6 +105,10 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
     scheduled = conditions.get("PodScheduled") or {}
     containers = list(_containers(status))
     ends = tuple(e for c in containers for e in _ends_of(c))
+    ready = "Ready" not in conditions or conditions["Ready"].get("status") == "True"
+    states = [
+        c.get("ready") is True and "running" in (c.get("state") or {}) for c in _main_containers(status)
+    ]
     created = time_of(meta.get("creationTimestamp")) or 0.0
     helps = kind.is_helper(read_labels(raw))
     return PodFacts(
@@ -117,13 +123,14 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
         changed=max(
             time_of(scheduled.get("lastTransitionTime")) or created, *(e.finished or 0.0 for e in ends), 0.0
         ),
-        ready="Ready" not in conditions or conditions["Ready"].get("status") == "True",
+        ready=ready,
         deleting=bool(meta.get("deletionTimestamp")),
         restarts=sum(int(c.get("restartCount") or 0) for c in containers),
         waiting=tuple(w for c in containers for w in _waiting_of(c)),
         ends=ends,
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
+        silent=not ready and bool(states) and all(states),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
     )
@@ -135,15 +142,19 @@ def _phase_of(spec: Json, status: Json) -> str:
     Until then the pod is Running and not ready, and would look like one that is started again.
     """
     phase = str(status.get("phase") or "Pending")
-    states = [c.get("state") or {} for c in status.get("containerStatuses") or () if isinstance(c, dict)]
+    states = [c.get("state") or {} for c in _main_containers(status)]
     codes = [(state.get("terminated") or {}).get("exitCode") for state in states]
     over = bool(codes) and all(code == 0 for code in codes)
     return "Succeeded" if phase == "Running" and over and spec.get("restartPolicy") in _ENDING else phase
 
 
 def _containers(status: Json) -> Iterator[Json]:
-    for group in ("initContainerStatuses", "containerStatuses"):
-        yield from (c for c in status.get(group) or () if isinstance(c, dict))
+    yield from (c for c in status.get("initContainerStatuses") or () if isinstance(c, dict))
+    yield from _main_containers(status)
+
+
+def _main_containers(status: Json) -> Iterator[Json]:
+    return (c for c in status.get("containerStatuses") or () if isinstance(c, dict))
 
 
 def _ends_of(container: Json) -> Iterator[ContainerEnd]:

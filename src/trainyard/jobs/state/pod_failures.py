@@ -63,11 +63,13 @@ _BY_CODE = {
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
 _WAITS_FOR_MASTER = "init-pytorch"
 """The container in which the training operator lets a worker wait for the name of the master."""
-_NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
+NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
 _SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
 """What our trainer and its launcher say."""
+_AFTER_LOSS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.USER_CODE)
+"""What the lines of a process seem to show that only lost another one."""
 _CERTAIN = frozenset(
     (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
 )
@@ -88,6 +90,8 @@ class Suspect:
     """It was already being deleted when it ended, so somebody ended it and nothing in it failed."""
     lost_another: bool = False
     """It failed only because it lost another process, as its last lines say; that one has the cause."""
+    explained: LogExplanation | None = None
+    """The failure that its last lines show, if they are certain."""
 
     def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
         """Return the first in this order is the cause."""
@@ -146,15 +150,16 @@ def _of_eviction(message: str) -> FailureClass:
 
 def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool, starved: bool) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
+    explained = explain_lines(_lines(end), end.exit_code)
     lost_another = end.container == _WAITS_FOR_MASTER
     if lost_another:
         failure_class, why = FailureClass.RENDEZVOUS_TIMEOUT, "the first pod did not come up in time"
-    elif failure_class is FailureClass.USER_CODE and explain_lines(_lines(end), end.exit_code) is None:
+    elif failure_class is FailureClass.USER_CODE and (explained is None or explained.klass in _AFTER_LOSS):
         lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
         if lost_another:
-            failure_class, why = FailureClass.UNKNOWN, "it lost another process of the job"
+            failure_class, why, explained = FailureClass.UNKNOWN, "it lost another process of the job", None
         elif _SIGKILLED.search(end.message):
-            failure_class, why = FailureClass.UNKNOWN, "a process of it was killed (SIGKILL)"
+            failure_class, why, explained = FailureClass.UNKNOWN, "a process of it was killed (SIGKILL)", None
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
     ended = pod.deleting and end.exit_code in (_SIGTERM, _SIGKILL, 75, 0, None)
     return Suspect(
@@ -167,13 +172,14 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
         healed=healed or end.healed,
         consequence=ended,
         lost_another=lost_another,
+        explained=explained,
     )
 
 
 def explain_lines(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
     """Return the failure that the last lines of a pod show; None where they are not certain."""
     found = explain_logs([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
-    return None if found is None or found.klass in _NO_ANSWER else found
+    return None if found is None or found.klass in NO_ANSWER else found
 
 
 def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:

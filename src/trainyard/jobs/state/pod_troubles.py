@@ -71,7 +71,8 @@ def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
 
 
 def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
-    if pod.disruption == "DeletionByTaintManager" or (pod.phase == "Running" and pod.reason == "NodeLost"):
+    is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
+    if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
         lost = Waiting(FailureClass.NODE_LOST, message, node=pod.node)
         return [Trouble(pod, lost, hopeless=False)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
-from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
+from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
@@ -156,7 +156,9 @@ def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobSt
 
 def _not_running(observed: Observed, past: History, reading: Reading) -> State:
     live = [pod for pod in observed.pods if pod.live and not pod.deleting]
-    broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in _trainers(observed))
+    broken = any(
+        pod.phase == "Failed" or pod.restarts or pod.deleting or pod.silent for pod in _trainers(observed)
+    )
     if past.ran or broken or past.restarts(reading.wanted) or reading.phase is Phase.RESTARTING:
         return State.RESTARTING
     if any(pod.unschedulable for pod in live) or not any(pod.node for pod in observed.pods):
@@ -208,9 +210,10 @@ def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None
 
 
 def _progress(reading: Reading, counts: PodCounts) -> str:
-    if not counts.present:
+    busy = counts.running + counts.succeeded
+    if busy >= (counts.wanted or counts.present):
         return reading.reason
-    return f"{counts.running + counts.succeeded} of {counts.wanted or counts.present} pods run"
+    return f"{busy} of {counts.wanted or counts.present} pods run"
 
 
 def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
@@ -219,8 +222,9 @@ def _cancelled_state(observed: Observed, past: History, reading: Reading, why: s
 
 
 def _failed_state(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
-    reason = failure.evidence[0]
-    return replace(_base(observed, past, reading, state=State.FAILED, reason=reason), failure=failure)
+    fix = failure.fix or find_fix(failure.failure_class, failure.evidence)
+    state = _base(observed, past, reading, state=State.FAILED, reason=failure.evidence[0])
+    return replace(state, failure=replace(failure, fix=fix))
 
 
 def _base(
@@ -234,6 +238,8 @@ def _base(
 ) -> JobState:
     wanted = reading.wanted if reading is not None else None
     counts = _counts(observed, reading) if reading is not None else PodCounts(None, len(observed.pods))
+    if waiting is not None:
+        waiting = replace(waiting, fix=find_fix(waiting.failure_class, [waiting.evidence]))
     notes = annotations_of(observed.job or {})
     ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
     counted = reading.restarts if reading is not None else 0

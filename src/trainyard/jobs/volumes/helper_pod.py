@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_labels import MANAGED_BY
+from trainyard.jobs.pod_template import NO_SIDECAR
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -176,7 +177,7 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {**MANAGED_BY, _LABEL: "look"}},
+        "metadata": {"name": name, "labels": {**MANAGED_BY, **NO_SIDECAR, _LABEL: "look"}},
         "spec": {
             "containers": [container],
             "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],

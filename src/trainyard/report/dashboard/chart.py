@@ -1,41 +1,45 @@
-"""Line charts as inline SVG: axes with round numbers, grid, lines and dots.
+"""The geometry of a line chart: axes with round numbers, lines and marks, in CSS pixels.
 
-Colours come from the page's style sheet. The caller thins the points; the chart needs no JavaScript.
+The page's template writes it as SVG; colours come from the style sheet.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from trainyard.report.dashboard.panels import DrawnPanel, Series
 from trainyard.report.facts.curve import Point
+from trainyard.report.facts.event_words import AxisMark
 from trainyard.report.facts.quantities import format_scaled
 
+WIDTH, HEIGHT = 480, 240
+LEFT, RIGHT, TOP, BOTTOM = 52, 470, 12, 204
 _LONG_STEP = 100_000
 """From this step on, labels are shortened to the form 200k, so that they fit under their tick."""
+_MOST_POINTS = 120
+_CHARACTER = 6.5
+"""The width of a character of a mark."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One set of points."""
+class ChartLine:
+    """A line, or its dots, as SVG's `points`."""
 
-    style: str
-    """The CSS class: `raw`, `mean` or `dots`."""
-    points: Sequence[Point]
-    name: str = ""
-    """Shown when the pointer rests on a dot."""
+    series: Series
+    points: str
+    dots: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The size of a chart in its own units, which are CSS pixels at full width."""
+class Chart:
+    """A chart in CSS pixels."""
 
-    width: int
-    height: int
-    left: int = 52
-    right: int = 14
-    top: int = 12
-    bottom: int = 38
+    title: str
+    rows: Sequence[tuple[float, str]]
+    columns: Sequence[tuple[float, str]]
+    lines: Sequence[ChartLine]
+    marks: Sequence[tuple[float, float, float, str]]
+    """Of the line its x, of the words x, y and text, which is empty where there is no room for them."""
 
 
 @dataclass(frozen=True)
@@ -50,33 +54,24 @@ class _Axis:
         return round(self.begin + share * (self.end - self.begin), 1)
 
 
-def line_chart(
-    layers: Sequence[Layer],
-    frame: Frame,
-    *,
-    label: str,
-    format_value: Callable[[float], str],
-    from_zero: bool = False,
-) -> str:
-    """An SVG of all `layers` over the steps; `format_value` formats the values of the vertical axis."""
-    points = [point for layer in layers for point in layer.points]
-    values = [point.value for point in points] + ([0.0] if from_zero else [])
-    rows = round_ticks(min(values), max(values), 5 if frame.height > 200 else 4)
+def draw_chart(drawn: DrawnPanel, marks: Sequence[AxisMark] = ()) -> Chart:
+    """The chart of a panel over the steps, with the marks that lie on its axis."""
+    points = [point for line in drawn.series for point in line.points]
+    values = [point.value for point in points] + ([0.0] if drawn.panel.from_zero else [])
+    rows = round_ticks(min(values), max(values), 5)
     first, last = min(point.step for point in points), max(point.step for point in points)
     first = 0.0 if 0 <= first <= last / 10 else first
-    columns = [tick for tick in round_ticks(first, last, max(4, frame.width // 110)) if tick == round(tick)]
-    x = _Axis(first, _above(first, last), frame.left, frame.width - frame.right)
-    y = _Axis(rows[0], rows[-1], frame.height - frame.bottom, frame.top)
-    body = [
-        *(_row(tick, frame, y, format_value) for tick in rows),
-        *(_column(tick, frame, x) for tick in columns if x.low <= tick <= x.high),
-        f'<text class="unit" x="{(frame.left + frame.width - frame.right) / 2:.0f}"'
-        f' y="{frame.height - 4}" text-anchor="middle">step</text>',
-        *(_draw_layer(layer, x, y, format_value) for layer in layers),
+    x = _Axis(first, _above(first, last), LEFT, RIGHT)
+    y = _Axis(rows[0], rows[-1], BOTTOM, TOP)
+    columns = [
+        tick for tick in round_ticks(first, last, 5) if tick == round(tick) and x.low <= tick <= x.high
     ]
-    return (
-        f'<svg class="chart" viewBox="0 0 {frame.width} {frame.height}" role="img"'
-        f' aria-label="{escape(label)}">{"".join(body)}</svg>'
+    return Chart(
+        drawn.panel.title,
+        [(y.at(tick), format_tick(tick) + drawn.panel.unit) for tick in rows],
+        [(x.at(tick), _step(tick)) for tick in columns],
+        [_line(line, x, y) for line in drawn.series],
+        _place_marks([(x.at(mark.step), mark.words) for mark in marks if first <= mark.step <= last]),
     )
 
 
@@ -90,40 +85,51 @@ def round_ticks(low: float, high: float, count: int) -> list[float]:
     return [round(index * step, 12 - math.floor(math.log10(step))) for index in range(first, last + 1)]
 
 
+def format_tick(value: float) -> str:
+    """`0.25`, `3e-4`, `22k`: as short as a label of an axis has to be."""
+    if abs(value) >= 10_000:
+        return format_scaled(value).replace(" ", "")
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
 def _above(low: float, high: float) -> float:
     """`high`, or a value a little above `low` when the two are equal, so that the axis has a length."""
     return high if high - low > abs(high) * 1e-9 else low + (abs(low) * 0.1 or 1.0)
-
-
-def _row(tick: float, frame: Frame, y: _Axis, format_value: Callable[[float], str]) -> str:
-    at = y.at(tick)
-    return (
-        f'<line class="grid" x1="{frame.left}" x2="{frame.width - frame.right}" y1="{at}" y2="{at}"/>'
-        f'<text x="{frame.left - 8}" y="{at + 4}" text-anchor="end">{escape(format_value(tick))}</text>'
-    )
-
-
-def _column(tick: float, frame: Frame, x: _Axis) -> str:
-    at, base = x.at(tick), frame.height - frame.bottom
-    return (
-        f'<line class="tick" x1="{at}" x2="{at}" y1="{base}" y2="{base + 5}"/>'
-        f'<text x="{at}" y="{base + 18}" text-anchor="middle">{_step(tick)}</text>'
-    )
 
 
 def _step(tick: float) -> str:
     return f"{tick:,.0f}" if abs(tick) < _LONG_STEP else format_scaled(tick).replace(" ", "")
 
 
-def _draw_layer(layer: Layer, x: _Axis, y: _Axis, format_value: Callable[[float], str]) -> str:
-    places = [(x.at(point.step), y.at(point.value)) for point in layer.points]
-    path = " ".join(f"{across},{down}" for across, down in places)
-    line = f'<polyline class="{layer.style}" points="{path}"/>'
-    if layer.style != "dots":
-        return line
-    dots = (
-        f'<circle class="dots" cx="{across}" cy="{down}" r="3.5"><title>{escape(layer.name)}'
-        f" {escape(format_value(point.value))} at step {point.step:,.0f}</title></circle>"
-        for (across, down), point in zip(places, layer.points, strict=True)
+def _line(line: Series, x: _Axis, y: _Axis) -> ChartLine:
+    places = [(round(x.at(point.step)), round(y.at(point.value))) for point in _sparse(line.points)]
+    return ChartLine(
+        line,
+        " ".join(f"{across},{down}" for across, down in dict.fromkeys(places)),
+        places if line.has_dots else (),
     )
-    return line + "".join(dots)
+
+
+def _sparse(points: Sequence[Point]) -> Sequence[Point]:
+    """The lowest and the highest point of each of some stretches, both ends with them."""
+    if len(points) <= _MOST_POINTS:
+        return points
+    size = math.ceil(2 * len(points) / _MOST_POINTS)
+    stretches = [range(begin, min(begin + size, len(points))) for begin in range(0, len(points), size)]
+    kept = {0, len(points) - 1}
+    for stretch in stretches:
+        kept |= {choose(stretch, key=lambda index: points[index].value) for choose in (min, max)}
+    return [points[index] for index in sorted(kept)]
+
+
+def _place_marks(marks: Sequence[tuple[float, str]]) -> list[tuple[float, float, float, str]]:
+    """Put the words of each mark on the first of three lines that has room; without room, only the line."""
+    ends = [0.0, 0.0, 0.0]
+    placed: list[tuple[float, float, float, str]] = []
+    for at, words in marks:
+        begin = min(at + 3, RIGHT - len(words) * _CHARACTER)
+        row = next((row for row, end in enumerate(ends) if end <= begin), None)
+        if row is not None:
+            ends[row] = begin + len(words) * _CHARACTER + 4
+        placed.append((at, round(begin, 1), TOP + 10 + 13 * (row or 0), words if row is not None else ""))
+    return placed

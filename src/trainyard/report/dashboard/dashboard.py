@@ -10,8 +10,9 @@ from typing import Any
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.dashboard.run_comparison import comparison_report
 from trainyard.report.dashboard.text import text_report
-from trainyard.report.facts.run_facts import RunFacts, read_facts
+from trainyard.report.facts.run_facts import RunFacts, join_lineages, read_facts
 from trainyard.run.atomic_files import write_bytes_atomically
 
 
@@ -63,16 +64,23 @@ def format_of(path: Path) -> Format:
     return endings.get(path.suffix.lower(), Format.TEXT)
 
 
-def render_dashboards(dashboards: Sequence[TrainingDashboard], form: Format) -> str:
-    """One document with all `dashboards`. JSON is an object for one run, a list for several."""
+def render_dashboards(
+    dashboards: Sequence[TrainingDashboard], form: Format, *, refresh_seconds: float | None = None
+) -> str:
+    """One document with all `dashboards`; a run and the one that it continues are one run in it.
+
+    JSON is an object for one run, a list for several. `refresh_seconds` is for HTML (`html_report`).
+    """
+    runs = join_lineages([one.facts for one in dashboards])
+    comparison = [comparison_report(runs)] if len(runs) > 1 else []
     match form:
         case Format.TEXT:
-            return "\n\n".join(one.generate_text_report() for one in dashboards)
+            return "\n\n".join(text_report(run) for run in runs)
         case Format.MARKDOWN:
-            return "\n---\n\n".join(one.generate_markdown_report() for one in dashboards)
+            return "\n---\n\n".join([*comparison, *(markdown_report(run) for run in runs)])
         case Format.JSON:
-            reports = [one.generate_json_report() for one in dashboards]
+            reports = [json_report(run) for run in runs]
             value = reports[0] if len(reports) == 1 else reports
             return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         case Format.HTML:
-            return html_report([one.facts for one in dashboards])
+            return html_report(runs, refresh_seconds=refresh_seconds)

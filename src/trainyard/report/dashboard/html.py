@@ -1,186 +1,154 @@
-"""The HTML report: one self-contained file; its content security policy forbids loading anything.
+"""The HTML report: one self-contained file; its content security policy allows nothing but its own scripts.
 
     verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
 
-All text that comes from the run is escaped. A section without known facts is left out.
+Several runs share the charts, and have a table of their figures and of their differing settings. The
+templates in `page/` escape all text that comes from a run. A section without known facts is left out.
 """
 
-from collections.abc import Sequence
-from html import escape
-from typing import Any
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from trainyard.report.dashboard.chart import Frame, Layer, line_chart
-from trainyard.report.dashboard.html_tables import checkpoint_table, event_table, provenance_table
-from trainyard.report.dashboard.stylesheet import STYLE
+from trainyard.report.dashboard.chart import draw_chart
+from trainyard.report.dashboard.panels import draw_panels, script_data
+from trainyard.report.dashboard.run_comparison import compare_runs, run_labels
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.curve import average_curve, thin_curve
+from trainyard.report.facts.event_words import axis_marks, event_lines
 from trainyard.report.facts.figures import figure_tiles
-from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
-from trainyard.report.facts.history import Curve
-from trainyard.report.facts.proof_record import PartRecord, ProofRecord
-from trainyard.report.facts.quantities import format_count, format_scaled
+from trainyard.report.facts.headline import RunVerdict, run_headline
+from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.quantities import (
+    format_count,
+    format_data_files,
+    format_duration,
+    format_loss,
+    format_scaled,
+    format_size,
+)
 from trainyard.report.facts.run_facts import RunFacts
 
-_WIDE, _NARROW, _SMALL = Frame(900, 320), Frame(360, 260, left=42), Frame(430, 190)
-_BUCKETS = 450
-_MEANS = 150
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from trainyard.artifacts.inventory import ListedRun
+
+PAGE = Path(__file__).with_name("page")
+SCRIPTS = ("uPlot.iife.min.js", "report.js")
 
 
-def html_report(runs: Sequence[RunFacts]) -> str:
-    """The complete page, with one article per run."""
-    title = escape(" · ".join([f"{run_headline(run).text} · {run.title}" for run in runs[:3]]))
-    articles = "\n".join(_article(run) for run in runs)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"{articles}\n</main>\n</body>\n</html>\n"
+def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = None) -> str:
+    """The complete page; while a run is still going it loads itself anew every `refresh_seconds`."""
+    labels = run_labels(runs)
+    panels = draw_panels(runs, labels)
+    data = script_data(runs, panels)
+    if refresh_seconds is not None and any(run.state.going for run in runs):
+        data["refresh"] = refresh_seconds
+    marks = sorted((mark for run in runs for mark in axis_marks(run)), key=lambda mark: mark.step)
+    return _render(
+        "report.html.j2",
+        runs=runs,
+        labels=labels,
+        data=data,
+        charts=[draw_chart(panel, () if place else marks) for place, panel in enumerate(panels)],
+        comparison=compare_runs(runs) if len(runs) > 1 else None,
     )
 
 
-def _article(facts: RunFacts) -> str:
-    head = run_headline(facts)
-    parts = (
-        _header(head, facts),
-        _callout(head),
-        _tiles(facts),
-        _proof(facts),
-        _reward_chart(facts),
-        _loss_chart(facts),
-        _small_charts(facts),
-        _sample(facts),
-        _card("Checkpoints", checkpoint_table(facts)),
-        _card("Where it came from", provenance_table(facts)),
-        _card("Events", event_table(facts)),
-        _configuration(facts),
-        f"<footer>{escape(str(facts.directory))}</footer>",
+def html_index(store: str, runs: "Sequence[ListedRun]", *, now: float) -> str:
+    """The page of all `runs` of a store, newest first, as they are at `now` (Unix seconds)."""
+    return _render("index.html.j2", store=store, runs=sorted(runs, key=lambda run: -run.run_number), now=now)
+
+
+def _render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    return "<article>\n" + "\n".join(part for part in parts if part) + "\n</article>"
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    files = {
+        name: (PAGE / name).read_text(encoding="utf-8") for name in (*SCRIPTS, "uPlot.min.css", "report.css")
+    }
+    environment.globals |= {
+        "files": {name: Markup(text) for name, text in files.items()},  # noqa: S704
+        "policy": "default-src 'none'; style-src 'unsafe-inline'; script-src "
+        + " ".join(f"'sha256-{_digest(files[name])}'" for name in SCRIPTS),
+        "headline": run_headline,
+        "tiles": figure_tiles,
+        "events": event_lines,
+        "provenance": lambda run: [(name, text, is_code) for name, text, is_code in _provenance(run) if text],
+        "PROVEN": RunVerdict.PROVEN,
+    }
+    environment.filters |= {
+        "utc": utc,
+        "size": format_size,
+        "count": format_count,
+        "duration": format_duration,
+        "loss": format_loss,
+    }
+    return environment
 
 
-def _header(head: Headline, facts: RunFacts) -> str:
-    version = facts.run.get("version")
-    kicker = f"Trainyard {version}" if version else "Trainyard"
-    about = [
-        facts.name,
-        facts.run.get("config_file"),
-        facts.section("hardware").get("device_name") or facts.section("hardware").get("device"),
-        None if facts.timestamp is None else utc(facts.timestamp),
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _provenance(run: RunFacts) -> Iterable[tuple[str, str, bool]]:
+    """The inputs of the run, by hash where there is one: name, text, and whether it is code."""
+    git, data, hardware = run.section("git"), run.section("data"), run.section("hardware")
+    if run.commit:
+        difference = git.get("diff_sha256", "not on record")
+        yield "commit", run.commit, True
+        yield "tree", f"dirty, difference {difference}" if run.dirty else "clean", False
+    yield "branch", _text(git.get("branch")), False
+    yield "lock", _text(run.run.get("lock_sha256")), True
+    yield "config", _text(run.run.get("config_sha256")), True
+    yield "data", _data(data), False
+    yield "data hash", _text(data.get("fingerprint")), True
+    yield "seed", _text(run.run.get("seed")), False
+    yield "image", _text(run.run.get("image_digest")), True
+    yield "parent", _text(run.section("parent").get("checkpoint")), True
+    parameters = finite_or_none(run.section("plan").get("parameters"))
+    yield "parameters", "" if parameters is None else format_scaled(parameters), False
+    yield "hardware", _join(hardware, ("device_name", "device", "platform")), False
+    yield "software", _software(hardware), False
+    yield "workflow", _join(run.section("ci"), ("repository", "workflow", "run_id", "event", "actor")), False
+    yield "weights", _text(run.weights_sha256), True
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    tokens = finite_or_none(data.get("train_tokens"))
+    parts = [
+        _text(data.get("name")),
+        format_data_files(data, parts=True),
+        f"{format_scaled(tokens)} tokens to train on" if tokens else "",
     ]
-    badge = f'<span class="badge">{escape(str(facts.state.status).lower())}</span>'
-    return (
-        f'<header><p class="kicker">{escape(kicker)} · {escape(facts.title)} {badge}</p>\n'
-        f'<h1 class="{head.verdict}">{escape(head.text)}</h1>\n'
-        f'<p class="sub">{escape(" · ".join(str(item) for item in about if item))}</p></header>'
-    )
+    return ", ".join(part for part in parts if part)
 
 
-def _callout(head: Headline) -> str:
-    if head.verdict is RunVerdict.PROVEN or not (head.reason or head.next_step):
-        return ""
-    reason = f"<p>{escape(head.reason)}</p>" if head.reason else ""
-    step = f'<pre class="command">{escape(head.next_step)}</pre>' if head.next_step else ""
-    return f'<section class="card callout {head.verdict}">{reason}{step}</section>'
+def _software(hardware: Mapping[str, Any]) -> str:
+    names = {"python": "Python", "torch": "torch", "cuda": "CUDA", "driver": "driver", "threads": "threads"}
+    return ", ".join(f"{label} {hardware[key]}" for key, label in names.items() if hardware.get(key))
 
 
-def _tiles(facts: RunFacts) -> str:
-    tiles = "".join(
-        f'<div class="tile"><div class="what">{escape(tile.name)}</div>'
-        f'<div class="value">{escape(tile.value)}</div>'
-        f'<div class="more">{escape(tile.comparison)}</div></div>'
-        for tile in figure_tiles(facts)
-    )
-    return f'<section class="tiles" aria-label="Figures">{tiles}</section>' if tiles else ""
-
-
-def _proof(facts: RunFacts) -> str:
-    if facts.proof is None:
-        return ""
-    items = "".join(
-        f'<li><span class="mark {"proven" if part.holds else "failed"}" aria-label='
-        f'"{"holds" if part.holds else "does not hold"}">{"✓" if part.holds else "✗"}</span>'
-        f'<span class="name">{escape(part.name)}</span><span class="evidence">{escape(part.evidence)}'
-        f"{_next_step(part, facts.proof)}</span></li>"
-        for part in facts.proof.parts
-    )
-    return _card("Proven" if facts.proof.proven else "Not proven", f'<ul class="proof">{items}</ul>')
-
-
-def _next_step(part: PartRecord, proof: ProofRecord) -> str:
-    """The part's next step; empty when the callout at the top of the page shows it already."""
-    if not part.next_step or part.next_step == proof.failing[0].next_step:
-        return ""
-    return f'<pre class="command">{escape(part.next_step)}</pre>'
-
-
-def _loss_chart(facts: RunFacts) -> str:
-    training, validation = facts.history.curves["loss"], facts.history.curves["val_loss"]
-    if len(training) < 2:
-        return ""
-    layers = _line(training)
-    legend = '<span><i class="mean"></i>training</span>'
-    if len(validation):
-        layers.append(Layer("dots", thin_curve(validation, 60), "validation"))
-        legend += '<span><i class="dots"></i>validation</span>'
-    return _chart_card("Loss", layers, legend=f'<div class="legend">{legend}</div>')
-
-
-def _reward_chart(facts: RunFacts) -> str:
-    rewards = facts.history.curves["reward"]
-    return "" if len(rewards) < 2 else _chart_card("Reward", _line(rewards))
-
-
-def _chart_card(title: str, layers: Sequence[Layer], legend: str = "") -> str:
-    """A chart in two sizes, of which the style sheet shows the one that fits the screen."""
-    wide, narrow = (
-        line_chart(layers, frame, label=f"{title} over steps", format_value="{:g}".format)
-        for frame in (_WIDE, _NARROW)
-    )
-    return _card(title, f'{legend}<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
-
-
-def _small_charts(facts: RunFacts) -> str:
-    wanted: tuple[tuple[str, str, Any], ...] = (
-        (
-            "learning_rate",
-            "Learning rate",
-            lambda value: f"{value:.0e}".replace("e-0", "e-") if value else "0",
-        ),
-        ("tokens_per_second", "Tokens per second", lambda value: format_scaled(value).replace(" ", "")),
-    )
-    cards = [
-        _card(title, line_chart(_line(curve), _SMALL, label=title, format_value=format_value, from_zero=True))
-        for name, title, format_value in wanted
-        if len(curve := facts.history.curves[name]) > 1
-    ]
-    return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
-
-
-def _line(curve: Curve) -> list[Layer]:
-    """A short curve as it is; a long one as faint extremes with the means on top."""
-    if len(curve) <= 2 * _MEANS:
-        return [Layer("mean", thin_curve(curve, _BUCKETS))]
-    return [Layer("raw", thin_curve(curve, _BUCKETS)), Layer("mean", average_curve(curve, _MEANS))]
-
-
-def _sample(facts: RunFacts) -> str:
-    if facts.sample is None:
-        return ""
-    early = f"<p>{escape(facts.too_early.capitalize())}.</p>" if facts.too_early else ""
-    return _card("What the model writes", f"{early}<pre>{escape(facts.sample)}</pre>")
-
-
-def _configuration(facts: RunFacts) -> str:
-    if not facts.config_text:
-        return ""
-    lines = format_count(len(facts.config_text.splitlines()), "line")
-    return (
-        f'<section class="card"><details><summary>Configuration, {lines}</summary>'
-        f"<pre>{escape(facts.config_text)}</pre></details></section>"
-    )
-
-
-def _card(title: str, body: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>' if body else ""
+def _join(section: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    return ", ".join(dict.fromkeys(str(section[key]) for key in keys if section.get(key)))

@@ -4,7 +4,6 @@ GitHub's summaries show neither inline SVG nor `data:` pictures, so the curve is
 draws; elsewhere its numbers can be read. Text that comes from the run is escaped, so it cannot add markup.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -12,12 +11,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.config_changes import ConfigChange, ConfigChanges, config_changes
+from trainyard.report.facts.config_changes import (
+    ConfigChange,
+    ConfigChanges,
+    config_changes,
+    format_setting,
+)
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.next_commands import restore_command
-from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.report.facts.quantities import format_count, format_loss, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import degradation
@@ -43,6 +47,7 @@ def markdown_report(facts: RunFacts) -> str:
         " · ".join(brief_figures(facts, markup)),
         _links(facts),
         _proof_table(facts),
+        _figure_table(facts),
         _curve(facts),
         _checkpoints(facts),
         _sample(facts),
@@ -103,23 +108,40 @@ def _proof_table(facts: RunFacts) -> str:
     if facts.proof is None:
         return ""
     rows = [
-        f"| {escape_markdown(part.name)} | {'✅' if part.holds else '❌'} "
-        f"| {escape_markdown(part.evidence)} |"
+        f"| {escape_markdown(part.name)} | {part.symbol} | {escape_markdown(part.evidence)} |"
         for part in facts.proof.parts
     ]
     return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])
 
 
+def _figure_table(facts: RunFacts) -> str:
+    """The figures that people decide by, beside those of the last green run and their thresholds."""
+    proof = facts.proof
+    if proof is None or not (proof.compared_with or any(each.needs for each in proof.figures)):
+        return ""
+    rows = [
+        f"| {escape_markdown(each.name)} | {each.mark} {_figure(each.value)} | {_figure(each.was)} "
+        f"| {escape_markdown(each.needs)} |"
+        for each in proof.figures[:_CHANGES]
+    ]
+    was = escape_markdown(proof.compared_with or "last green run")
+    return "\n".join([f"| figure | this run | {was} | needs |", "|---|---|---|---|", *rows])
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else format_loss(value)
+
+
 def _curve(facts: RunFacts) -> str:
     """A chart of the reward or the training loss; each point is the mean of neighbouring rows."""
-    rewards = facts.history.curves["reward"]
+    rewards = facts.curve("reward")
     name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
-    points = average_curve(facts.history.curves[name], _CHART_POINTS)
+    points = average_curve(facts.curve(name), _CHART_POINTS)
     if len(points) < 3 or points[-1].step <= points[0].step:
         return ""
     values = [point.value for point in points]
     low, high = min(values), max(values)
-    margin = (high - low) * 0.05 or 0.5
+    margin = 0.0 if high > low else 0.5  # an axis has a length
     chart = [
         "xychart-beta",
         f'    title "{title}"',
@@ -186,25 +208,23 @@ def _configuration_changes(changed: ConfigChanges) -> str:
     since = "since the last green run"
     if not changed.changes:
         return f"The configuration has not changed {since}, {escape_markdown(changed.since)}."
-    table = setting_table(changed.changes)
+    table = setting_table(changed.changes, ("was", "is"))
     title = (
         f"Configuration: {format_count(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
     )
     return _details(title, table)
 
 
-def setting_table(changes: Sequence[ConfigChange]) -> str:
-    """Return the changed settings as a Markdown table, at most 50 of them."""
-    rows = [
-        f"| {escape_markdown(change.key)} | {_value(change.was)} | {_value(change.now)} |"
-        for change in changes[:_CHANGES]
-    ]
-    rows += ["| … | | |"] if len(changes) > _CHANGES else []
-    return "\n".join(["| key | was | is |", "|---|---|---|", *rows])
+def setting_table(changes: Sequence[ConfigChange], heads: Sequence[str]) -> str:
+    """Return the changed settings as a Markdown table, at most 50 of them; `heads` name the runs."""
+    rows = [[escape_markdown(one.key), *map(_value, one.values)] for one in changes[:_CHANGES]]
+    rows += [["…", *[""] * len(heads)]] if len(changes) > _CHANGES else []
+    lines = [["key", *map(escape_markdown, heads)], ["---"] * (len(heads) + 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _value(value: object) -> str:
-    return escape_markdown("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
+    return escape_markdown(format_setting(value))
 
 
 def _details(title: str, body: str) -> str:

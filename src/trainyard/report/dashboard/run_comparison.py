@@ -1,69 +1,114 @@
-"""Two runs side by side as Markdown: their figures, their weights, and the settings that differ.
+"""Several runs side by side: their figures, their weights, and the settings that differ.
 
 It states differences and judges none: which difference matters is for people to decide.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from trainyard.report.dashboard.markdown import escape_markdown, setting_table
-from trainyard.report.facts.config_changes import changed_settings
-from trainyard.report.facts.quantities import format_count, format_duration, format_loss, format_scaled
+from trainyard.report.facts.config_changes import ConfigChange, changed_settings, format_setting
+from trainyard.report.facts.quantities import (
+    format_count,
+    format_duration,
+    format_gigabytes,
+    format_loss,
+    format_percent,
+    format_scaled,
+)
 from trainyard.report.facts.run_facts import RunFacts
 
 _WARM_UP = 0.25
 """The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
+Value = Callable[[RunFacts], float | None]
 
 
-@dataclass(frozen=True)
-class _ComparedFigure:
-    name: str
-    value: Callable[[RunFacts], float | None]
-    form: Callable[[float], str]
+def _settled(name: str) -> Value:
+    """The median of a figure over the run without its start."""
+
+    def value(run: RunFacts) -> float | None:
+        values = run.curve(name).values
+        settled = values[int(len(values) * _WARM_UP) :]
+        return median(settled.tolist()) if len(settled) else None
+
+    return value
 
 
-def _settled_speed(facts: RunFacts) -> float | None:
-    """Return the median tokens/s of the run without its start."""
-    values = facts.history.curves["tokens_per_second"].values
-    settled = values[int(len(values) * _WARM_UP) :]
-    return median(settled) if settled else None
-
-
-_FIGURES = (
-    _ComparedFigure("steps", lambda facts: facts.step, "{:,.0f}".format),
-    _ComparedFigure("loss", lambda facts: facts.loss, format_loss),
-    _ComparedFigure("validation loss", lambda facts: facts.validation_loss, format_loss),
-    _ComparedFigure("reward", lambda facts: facts.reward, format_loss),
-    _ComparedFigure("tokens/s", _settled_speed, format_scaled),
-    _ComparedFigure("training time", lambda facts: facts.training_seconds, format_duration),
+_FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
+    ("steps", lambda run: run.step, "{:,.0f}".format),
+    ("loss", lambda run: run.loss, format_loss),
+    ("validation loss", lambda run: run.validation_loss, format_loss),
+    ("reward", lambda run: run.reward, format_loss),
+    ("tokens/s", _settled("tokens_per_second"), format_scaled),
+    ("MFU", _settled("mfu"), format_percent),
+    ("GPU memory", _settled("gpu_memory_bytes"), format_gigabytes),
+    ("training time", lambda run: run.training_seconds, format_duration),
 )
 
 
-def comparison_report(base: RunFacts, head: RunFacts) -> str:
-    """Return the comparison as Markdown, ending in a newline; figures that neither run has are left out."""
-    sides = " → ".join(f"{escape_markdown(side.title)} ({_commit(side)})" for side in (base, head))
-    rows = [row for figure in _FIGURES for row in _rows(figure, base, head)]
-    head_lines = ["| | base | head | change |", "|---|---:|---:|---:|"]
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of some runs, in words."""
+
+    figures: Sequence[tuple[str, Sequence[str]]]
+    """Name and value in each run, and for two runs the change; without figures that no run has."""
+    weights: str
+    settings: Sequence[tuple[str, Sequence[str]]]
+    """Key and value in each run."""
+    changes: tuple[ConfigChange, ...] | None
+    """None when a configuration is missing."""
+
+
+def run_labels(runs: Sequence[RunFacts]) -> list[str]:
+    """A label for each run: `run 812`, or its id or its folder where these are the same."""
+    choices = (
+        [run.title for run in runs],
+        [run.name for run in runs],
+        [run.directory.name for run in runs],
+        [str(run.directory) for run in runs],
+    )
+    return next((labels for labels in choices if len({*labels}) == len(runs)), choices[0])
+
+
+def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
+    """Compare the runs, the first of which is the base."""
+    changes = changed_settings([run.directory for run in runs])
+    figures = []
+    for name, value, form in _FIGURES:
+        values = [value(run) for run in runs]
+        if any(known is not None for known in values):
+            cells = ["" if known is None else form(known) for known in values]
+            figures.append((name, cells + ([_change(*values)] if len(values) == 2 else [])))
+    settings = [(one.key, [format_setting(value) for value in one.values]) for one in changes or ()]
+    return Comparison(figures, _weights(runs), settings, changes)
+
+
+def comparison_report(runs: Sequence[RunFacts]) -> str:
+    """Return the comparison as Markdown, ending in a newline."""
+    compared = compare_runs(runs)
+    labels = run_labels(runs)
+    titles = [escape_markdown(label) for label in labels]
+    heads = ["", *titles, *(["change"] if len(runs) == 2 else [])]
+    rows = [[name, *cells] for name, cells in compared.figures]
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    settings = ""
+    if compared.changes is not None:
+        settings = "The configurations are the same."
+    if compared.changes:
+        settings = f"Settings that differ:\n\n{setting_table(compared.changes, labels)}"
+    sides = (f"{title} ({_commit(run)})" for title, run in zip(titles, runs, strict=True))
     parts = [
-        f"### Compared: {sides}",
-        "\n".join([*head_lines, *rows]) if rows else "Neither run has a figure yet.",
-        _weights(base, head),
-        _settings(base, head),
+        f"### Compared: {' → '.join(sides)}",
+        "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "No run has a figure yet.",
+        compared.weights,
+        settings,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _commit(facts: RunFacts) -> str:
-    return f"`{escape_markdown(facts.commit[:7])}`" if facts.commit else "unknown commit"
-
-
-def _rows(figure: _ComparedFigure, base: RunFacts, head: RunFacts) -> Iterable[str]:
-    before, after = figure.value(base), figure.value(head)
-    if before is None and after is None:
-        return
-    cells = ("" if value is None else figure.form(value) for value in (before, after))
-    yield f"| {figure.name} | {' | '.join(cells)} | {_change(before, after)} |"
+def _commit(run: RunFacts) -> str:
+    return f"`{escape_markdown(run.commit[:7])}`" if run.commit else "unknown commit"
 
 
 def _change(before: float | None, after: float | None) -> str:
@@ -79,18 +124,9 @@ def _change(before: float | None, after: float | None) -> str:
     return f"{share:+.1%}".replace("%", " %").replace("-", "−")
 
 
-def _weights(base: RunFacts, head: RunFacts) -> str:
-    if base.weights_sha256 is None or head.weights_sha256 is None:
+def _weights(runs: Sequence[RunFacts]) -> str:
+    digests = {run.weights_sha256 for run in runs}
+    if None in digests:
         return ""
-    equal = base.weights_sha256 == head.weights_sha256
-    steps = "" if head.step is None else f" after {format_count(head.step, 'step')}"
-    return f"The weights{steps} are {'equal to the bit' if equal else 'not the same'}."
-
-
-def _settings(base: RunFacts, head: RunFacts) -> str:
-    changes = changed_settings(base.directory, head.directory)
-    if changes is None:
-        return ""
-    if not changes:
-        return "The configurations are the same."
-    return f"Settings that differ:\n\n{setting_table(changes)}"
+    after = "" if runs[-1].step is None else f" after {format_count(runs[-1].step, 'step')}"
+    return f"The weights{after} are {'equal to the bit' if len(digests) == 1 else 'not the same'}."

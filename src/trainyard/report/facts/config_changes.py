@@ -3,9 +3,11 @@
 A runner that keeps its runs has them all in one folder. Elsewhere there is nothing to compare with.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from trainyard.report.facts.history import finite_or_none
@@ -24,9 +26,8 @@ class ConfigChange:
 
     key: str
     """The dotted path of the key."""
-    was: object
-    """None where the key was absent."""
-    now: object
+    values: tuple[object, ...]
+    """Its value in each run, the earlier one first; None where the key is absent."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,24 @@ def config_changes(directory: Path) -> ConfigChanges | None:
     neighbour = _last_green(directory)
     if neighbour is None:
         return None
-    changes = changed_settings(neighbour, directory)
+    changes = changed_settings([neighbour, directory])
     return None if changes is None else ConfigChanges(neighbour.name, changes)
 
 
-def changed_settings(earlier: Path, later: Path) -> tuple[ConfigChange, ...] | None:
-    """Return the settings in which two runs differ; None when one of them has no readable configuration."""
-    before, after = (dict(_flat(config_settings(RunDirectory(run).config_file))) for run in (earlier, later))
-    if not before or not after:
+def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
+    """Return the settings in which the runs differ; None when one of them has no readable configuration."""
+    settings = [dict(_flat(config_settings(RunDirectory(run).config_file))) for run in runs]
+    if not all(settings):
         return None
-    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
-    return tuple(ConfigChange(key, before.get(key), after.get(key)) for key in keys)
+    changes = (
+        ConfigChange(key, tuple(one.get(key) for one in settings)) for key in sorted({*chain(*settings)})
+    )
+    return tuple(change for change in changes if any(value != change.values[0] for value in change.values))
+
+
+def format_setting(value: object) -> str:
+    """The value of a setting as JSON, without what a table has no room for; empty where it is absent."""
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200]
 
 
 def _last_green(directory: Path) -> Path | None:

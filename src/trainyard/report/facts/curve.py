@@ -5,8 +5,13 @@ It works on columns of numbers, whatever they mean.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from trainyard.report.facts.history import Curve
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -24,33 +29,36 @@ def thin_curve(curve: Curve, buckets: int) -> list[Point]:
 
     This keeps a spike of a single step, which means or strides would lose. Both ends are kept.
     """
-    count = len(curve)
-    if count <= 2 * buckets:
-        return [Point(s, v) for s, v in zip(curve.steps, curve.values, strict=True)]
     import numpy as np
 
-    values = np.frombuffer(curve.values)
+    count = len(curve)
+    if count <= 2 * buckets:
+        return _points(curve.steps, curve.values)
     edges = np.linspace(0, count, buckets + 1).astype(int)
     chosen = {0, count - 1}
     for begin, end in pairwise(edges):
-        part = values[begin:end]
+        part = curve.values[begin:end]
         chosen.update((begin + int(part.argmin()), begin + int(part.argmax())))
-    return [Point(curve.steps[i], curve.values[i]) for i in sorted(chosen)]
+    places = sorted(chosen)
+    return _points(curve.steps[places], curve.values[places])
 
 
 def average_curve(curve: Curve, count: int) -> list[Point]:
     """The means of `count` equal stretches of rows; the rows themselves when there are fewer."""
-    count = min(count, len(curve))
-    if count < 2:
-        return [Point(s, v) for s, v in zip(curve.steps, curve.values, strict=True)]
     import numpy as np
 
-    edges = np.linspace(0, len(curve), count + 1).astype(int)
-    steps, values = np.frombuffer(curve.steps), np.frombuffer(curve.values)
-    return [
-        Point(float(steps[begin:end].mean()), float(values[begin:end].mean()))
-        for begin, end in pairwise(edges)
-    ]
+    count = min(count, len(curve))
+    if count < 2:
+        return _points(curve.steps, curve.values)
+    begins = np.linspace(0, len(curve), count + 1).astype(int)[:-1]
+    sizes = np.diff([*begins, len(curve)])
+    return _points(
+        np.add.reduceat(curve.steps, begins) / sizes, np.add.reduceat(curve.values, begins) / sizes
+    )
+
+
+def _points(steps: "NDArray[np.float64]", values: "NDArray[np.float64]") -> list[Point]:
+    return [Point(step, value) for step, value in zip(steps.tolist(), values.tolist(), strict=True)]
 
 
 def sparkline(curve: Curve, cells: int = 32) -> str:

@@ -10,20 +10,17 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
+from trainyard.report.facts.history import STEP_PARTS
 from trainyard.report.facts.quantities import (
     format_count,
     format_duration,
     format_gigabytes,
-    format_hours,
     format_loss,
     format_money,
     format_percent,
     format_scaled,
 )
 from trainyard.report.facts.run_facts import RunFacts
-
-STEP_PARTS = ("data", "forward", "backward", "optimizer")
-"""The parts of a step, in their order; the metrics have `<part>_seconds` for each."""
 
 
 class FigureGroup(StrEnum):
@@ -115,7 +112,7 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
 
 def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
     """The share of each part in the time of the last logged step, largest first; empty when not known."""
-    known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS}
+    known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS if name != "checkpoint"}
     spent = {name: value for name, value in known.items() if value is not None}
     total = sum(spent.values())
     shares = [(name, value / total) for name, value in spent.items()] if total > 0 else []
@@ -142,10 +139,29 @@ def _computed_figure(group: FigureGroup, label: str, name: str, form: Callable[[
     )
 
 
-def _of(value: float | None, total: int | None) -> str | None:
+def _of(
+    value: float | None, total: float | None, form: Callable[[float], str] = "{:,.0f}".format
+) -> str | None:
+    """`340 / 600`; the value alone where the total is not known."""
     if value is None:
         return None
-    return f"{value:.0f}" if total is None else f"{value:.0f} / {total}"
+    return form(value) if total is None else f"{form(value)} / {form(total)}"
+
+
+def _format_epochs(value: float) -> str:
+    """`0.15`, `3`."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _curve_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+    """The values of `name` over the steps as a line of blocks, with the first and the last value."""
+
+    def text(facts: RunFacts) -> str | None:
+        curve = facts.curve(name)
+        line = sparkline(curve)
+        return f"{line} {form(curve.values[0])} → {form(curve.values[-1])}" if line else None
+
+    return Figure(group, label, text)
 
 
 def _format_known(value: float | None, form: Callable[[float], str]) -> str | None:
@@ -202,20 +218,13 @@ def _steps_words(facts: RunFacts, _markup: Markup) -> str:
     return f"{format_count(facts.step, 'step')}{time}"
 
 
-def _curve_text(facts: RunFacts) -> str | None:
-    line = sparkline(facts.history.curves["loss"])
-    if not line or facts.first_loss is None or facts.loss is None:
-        return None
-    return f"{line} {format_loss(facts.first_loss)} → {format_loss(facts.loss)}"
-
-
 def _memory_text(facts: RunFacts) -> str | None:
-    """`22.1 GB / 24.0 GB (92%)`; `22.1 GB` when the total is not known."""
+    """`22.1 GB / 24.0 GB (92 %)`; `22.1 GB` when the total is not known."""
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
     if used is None or not total:
         return None if used is None else format_gigabytes(used)
-    return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({used / total:.0%})"
+    return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({format_percent(used / total)})"
 
 
 def _memory_tile(facts: RunFacts) -> Tile | None:
@@ -251,7 +260,7 @@ def _step_time_text(facts: RunFacts) -> str | None:
     seconds = facts.history.last.get("step_seconds")
     if seconds is None:
         return None
-    parts = [f"{name} {share:.0%}" for name, share in step_shares(facts)]
+    parts = [f"{name} {format_percent(share)}" for name, share in step_shares(facts)]
     return f"{seconds:.3g} s" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -259,13 +268,13 @@ def _step_time_tile(facts: RunFacts) -> Tile | None:
     seconds = facts.history.last.get("step_seconds")
     if seconds is None:
         return None
-    parts = [f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:2]]
-    return Tile("step time", f"{seconds:.3g} s", ", ".join(parts))
+    parts = [f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:1]]
+    return Tile("step time", f"{seconds:.3g} s", "".join(parts))
 
 
 def _duration_text(facts: RunFacts) -> str | None:
     so_far = " (so far)" if facts.state.going else ""
-    return None if facts.training_seconds is None else format_hours(facts.training_seconds) + so_far
+    return None if facts.training_seconds is None else format_duration(facts.training_seconds) + so_far
 
 
 def _duration_tile(facts: RunFacts) -> Tile | None:
@@ -283,13 +292,13 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Current Epoch",
-        lambda facts: _of(facts.history.last.get("epoch"), facts.epochs),
-        lambda facts: {"epoch": facts.history.last.get("epoch"), "epochs": facts.epochs},
+        lambda facts: _of(facts.epoch, facts.epochs, _format_epochs),
+        lambda facts: {"epoch": facts.epoch, "epochs": facts.epochs},
     ),
     Figure(
         FigureGroup.TRAINING,
         "Reward",
-        lambda facts: _format_known(facts.reward, "{:.4f}".format),
+        lambda facts: _format_known(facts.reward, format_loss),
         lambda facts: {"first_reward": facts.first_reward, "reward": facts.reward},
         tile=_reward_tile,
         tile_place=1,
@@ -298,7 +307,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Training Loss",
-        lambda facts: _format_known(facts.loss, "{:.4f}".format),
+        lambda facts: _format_known(facts.loss, format_loss),
         lambda facts: {"first_loss": facts.first_loss, "loss": facts.loss},
         tile=_loss_tile,
         tile_place=1,
@@ -307,7 +316,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Validation Loss",
-        lambda facts: _format_known(facts.validation_loss, "{:.4f}".format),
+        lambda facts: _format_known(facts.validation_loss, format_loss),
         lambda facts: {"val_loss": facts.validation_loss},
         tile=_validation_tile,
         tile_place=2,
@@ -330,7 +339,10 @@ FIGURES: list[Figure] = [
         lambda facts: _of(facts.step_in_epoch, facts.steps_per_epoch),
         lambda facts: {"step_in_epoch": facts.step_in_epoch, "steps_per_epoch": facts.steps_per_epoch},
     ),
-    Figure(FigureGroup.TRAINING, "Loss Curve", _curve_text),
+    _curve_figure(FigureGroup.TRAINING, "Reward Curve", "reward", format_loss),
+    _curve_figure(FigureGroup.TRAINING, "Loss Curve", "loss", format_loss),
+    _curve_figure(FigureGroup.TRAINING, "Validation Curve", "val_loss", format_loss),
+    _curve_figure(FigureGroup.TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
     Figure(FigureGroup.TRAINING, values=_last("tokens")),
     Figure(
         FigureGroup.GPU,
@@ -340,17 +352,18 @@ FIGURES: list[Figure] = [
         tile=_memory_tile,
         tile_place=8,
     ),
+    _curve_figure(FigureGroup.GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
     _logged_figure(FigureGroup.GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _logged_figure(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f}%".format),
-    _logged_figure(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f}°C".format),
+    _logged_figure(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
+    _logged_figure(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
     _logged_figure(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
     replace(
-        _logged_figure(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", "{:.0f}".format),
+        _logged_figure(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled),
         tile=_tokens_tile,
         tile_place=5,
     ),
     replace(
-        _computed_figure(FigureGroup.PERFORMANCE, "MFU", "mfu", "{:.0%}".format),
+        _computed_figure(FigureGroup.PERFORMANCE, "MFU", "mfu", format_percent),
         tile=_mfu_tile,
         tile_place=6,
         brief=_mfu_words,
@@ -363,13 +376,13 @@ FIGURES: list[Figure] = [
         tile=_step_time_tile,
         tile_place=7,
     ),
-    _computed_figure(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_hours),
-    _computed_figure(FigureGroup.PERFORMANCE, "Completion", "completion", "{:.0%}".format),
+    _computed_figure(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
+    _computed_figure(FigureGroup.PERFORMANCE, "Completion", "completion", format_percent),
     _computed_figure(
         FigureGroup.TIMING,
         "Epoch Duration",
         "epoch_seconds",
-        lambda seconds: f"{format_hours(seconds)}/epoch",
+        lambda seconds: f"{format_duration(seconds)} per epoch",
     ),
     Figure(
         FigureGroup.TIMING,
@@ -379,7 +392,7 @@ FIGURES: list[Figure] = [
         tile=_duration_tile,
         tile_place=4,
     ),
-    _computed_figure(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_hours),
+    _computed_figure(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
     Figure(FigureGroup.TIMING, brief=_cost_words),
 ]
 """Every figure, in the order of the text report."""

@@ -1,24 +1,36 @@
 """The rows of a run as columns: the last known value of each figure, and the curves that reports draw.
 
-Rows are read one by one and kept as packed numbers, so that a million rows fit in memory. Other modules
-decide what the figures mean.
+Columns are packed numbers, so that a million rows fit in memory. Other modules decide what the figures mean.
 """
 
 import math
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.run.records import iterate_rows
+from trainyard.run.untrusted_files import iterate_json_batches
 
-CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second", "reward")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+STEP_PARTS = ("data", "forward", "backward", "optimizer", "checkpoint")
+"""The parts of a step, in their order; the metrics have `<part>_seconds` for each."""
+CURVES = (
+    *("loss", "val_loss", "reward", "learning_rate", "grad_norm", "tokens_per_second", "mfu"),
+    *("gpu_memory_bytes", "gpu_utilization_percent", "gpu_temperature_celsius"),
+    *(f"{part}_seconds" for part in STEP_PARTS),
+)
+
+_LARGEST = 1e100
+"""Larger numbers are no figures of a training; differences of them are no numbers."""
 
 
 def finite_or_none(value: object) -> float | None:
     """`value` if it is a finite number, else None, which the reports do not show."""
-    if type(value) is float:  # the fast path for a million rows; x - x is 0 only when x is finite
-        return value if value - value == 0.0 else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -27,23 +39,19 @@ def finite_or_none(value: object) -> float | None:
         return None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Curve:
-    """One figure over the steps."""
+    """One figure over the steps, in ascending order."""
 
-    steps: "array[float]" = field(default_factory=lambda: array("d"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def append(self, step: float, value: float) -> None:
-        self.steps.append(step)
-        self.values.append(value)
+    steps: "NDArray[np.float64]"
+    values: "NDArray[np.float64]"
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
     def first(self) -> float | None:
-        return self.values[0] if self.values else None
+        return float(self.values[0]) if len(self) else None
 
 
 @dataclass
@@ -52,44 +60,113 @@ class MetricsHistory:
 
     last: dict[str, float] = field(default_factory=dict)
     """The newest known value of each figure."""
-    curves: dict[str, Curve] = field(default_factory=lambda: {name: Curve() for name in CURVES})
-    steps: "array[float]" = field(default_factory=lambda: array("d"))
-    """The step of each row that has both a step and a time."""
-    times: "array[float]" = field(default_factory=lambda: array("d"))
-    """The time of the same rows, in Unix seconds."""
+    size: int = 0
+    """The number of rows that have a step."""
+    columns: "dict[str, list[NDArray[np.float64]]]" = field(default_factory=dict)
+    """`step`, `time` and the curves of these rows, in pieces; NaN where a value is not known."""
 
-    def add(self, row: dict[str, Any]) -> None:
-        known = {key: figure for key, value in row.items() if (figure := finite_or_none(value)) is not None}
-        self.last.update(known)
-        step = known.get("step")
-        if step is None:
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows."""
+        import numpy as np
+
+        kinds: dict[tuple[str, ...], list[int]] = {}
+        for index, row in enumerate(rows):
+            kinds.setdefault(tuple(row), []).append(index)
+        names = {name: place for place, name in enumerate(dict.fromkeys(chain.from_iterable(kinds)))}
+        table = np.full((len(rows), len(names)), math.nan, order="F")
+        for keys, places in kinds.items():
+            values = _numbers(list(chain.from_iterable(rows[place].values() for place in places)))
+            table[np.ix_(places, [names[key] for key in keys])] = values.reshape(len(places), len(keys))
+        for name, place in names.items():
+            known = table[:, place][np.isfinite(table[:, place])]
+            if len(known):
+                self.last[name] = float(known[-1])
+        if "step" not in names:
             return
-        for name, curve in self.curves.items():
-            if name in known:
-                curve.append(step, known[name])
-        if "time" in known:
-            self.steps.append(step)
-            self.times.append(known["time"])
+        table = table[np.isfinite(table[:, names["step"]])]
+        for name in ("step", "time", *CURVES):
+            if name in names:
+                self.columns.setdefault(name, [np.full(self.size, math.nan)]).append(
+                    table[:, names[name]].copy()
+                )
+            elif name in self.columns:
+                self.columns[name].append(np.full(len(table), math.nan))
+        self.size += len(table)
+
+    def curve(self, name: str) -> Curve:
+        """The known values of a figure. Of rows with the same step, or trained again, the last one counts."""
+        import numpy as np
+
+        steps, values = self._column("step"), self._column(name)
+        known = np.isfinite(values)
+        if not known.all():
+            steps, values = steps[known], values[known]
+        if (np.diff(steps) <= 0).any():
+            kept = np.append(steps[:-1] < np.minimum.accumulate(steps[:0:-1])[::-1], True)
+            steps, values = steps[kept], values[kept]
+        return Curve(steps, values)
+
+    def followed_by(self, later: "MetricsHistory") -> "MetricsHistory":
+        """The rows of this history and then those of `later`, which continues the same run."""
+        columns = {name: [self._column(name), later._column(name)] for name in self.columns | later.columns}
+        return MetricsHistory(self.last | later.last, self.size + later.size, columns)
+
+    @property
+    def times(self) -> "NDArray[np.float64]":
+        """The known times, in Unix seconds, in the order of the rows."""
+        import numpy as np
+
+        times = self._column("time")
+        return times[np.isfinite(times)]
 
     def seconds_per_step(self, rows: int = 50) -> float | None:
         """Wall time per step over the last rows, with validation and saving; None when not known.
 
         It is the median over the rows, so that one long pause (a resume, a save) does not change it.
         """
-        recent_steps, recent_times = self.steps[-rows:], self.times[-rows:]
-        paces = sorted(
-            (after - before) / (next_step - step)
-            for step, next_step, before, after in zip(
-                recent_steps, recent_steps[1:], recent_times, recent_times[1:], strict=False
-            )
-            if next_step > step and after >= before
-        )
-        return paces[len(paces) // 2] if paces else self.last.get("step_seconds")
+        import numpy as np
+
+        steps, times = self._column("step")[-rows:], self._column("time")[-rows:]
+        known = np.isfinite(times)
+        more, longer = np.diff(steps[known]), np.diff(times[known])
+        usable = (more > 0) & (longer >= 0)
+        paces = np.sort(longer[usable] / more[usable])
+        return float(paces[len(paces) // 2]) if len(paces) else self.last.get("step_seconds")
+
+    def _column(self, name: str) -> "NDArray[np.float64]":
+        import numpy as np
+
+        pieces = self.columns.get(name)
+        if pieces is None:
+            return np.full(self.size, math.nan)
+        if len(pieces) > 1:
+            pieces[:] = [np.concatenate(pieces)]
+        return pieces[0]
+
+
+def _numbers(values: list[Any]) -> "NDArray[np.float64]":
+    """The values as floats; NaN for what is no number that a chart can have."""
+    import numpy as np
+
+    try:
+        is_plain = set(map(type, values)) <= {float, int}
+        found = np.array(array("d", values if is_plain else map(_float, values)))
+    except OverflowError:  # an integer larger than any float
+        found = np.array(array("d", map(_float, values)))
+    size = np.abs(found)
+    found[size > _LARGEST] = math.nan
+    found[size < 1 / _LARGEST] = 0.0
+    return found
+
+
+def _float(value: object) -> float:
+    known = finite_or_none(value)
+    return math.nan if known is None else known
 
 
 def read_history(path: Path) -> MetricsHistory:
     """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
     history = MetricsHistory()
-    for row in iterate_rows(path):
-        history.add(row)
+    for rows in iterate_json_batches(path):
+        history.add(rows)
     return history

@@ -14,13 +14,15 @@ from pydantic.dataclasses import dataclass
 from pydantic.json_schema import SkipJsonSchema
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.proof import PARTS
 from trainyard.run.atomic_files import make_folder, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
-from trainyard.run.record_models import OF_A_FILE, Count, Text, Truth, validate_record
+from trainyard.run.record_models import OF_A_FILE, Count, Number, Text, Truth, validate_record
 from trainyard.run.untrusted_files import read_json_object
 
-_NAMES = ("trained", "network", "stored", "repeatable")
+# Proofs of before `learned` was a part stay what they were.
+_FORMER_PARTS = ("trained", "network", "stored", "repeatable")
 
 
 @dataclass(frozen=True, config=OF_A_FILE)
@@ -31,6 +33,30 @@ class PartRecord:
     holds: Truth = False
     evidence: Text = ""
     next_step: Text | None = None
+    is_judged: Truth = True
+    """False where it is too short to say, which counts as holding."""
+
+    @property
+    def symbol(self) -> str:
+        """The emoji for Markdown and Slack."""
+        return "❌" if not self.holds else "✅" if self.is_judged else "➖"
+
+
+@dataclass(frozen=True, config=OF_A_FILE)
+class FigureRecord:
+    """A figure of the run beside that of the compared run and its threshold."""
+
+    name: Text = ""
+    value: Number | None = None
+    was: Number | None = None
+    needs: Text = ""
+    is_missed: Truth = False
+    """Whether the figure does not meet what it needs."""
+
+    @property
+    def mark(self) -> str:
+        """The emoji for Markdown and Slack; empty without a threshold."""
+        return "" if not self.needs else "❌" if self.is_missed else "✅"
 
 
 @dataclass(frozen=True, config=OF_A_FILE)
@@ -41,14 +67,17 @@ class ProofRecord:
     claimed: Annotated[Truth, Field(alias="proven")] = False
     run_number: Count | None = None
     store: Text | None = None
+    figures: tuple[FigureRecord, ...] = ()
+    compared_with: Text = ""
+    """The run whose figures are `was`, such as `last green run 11`; empty where there is none."""
     is_of_another_state: SkipJsonSchema[bool] = False
     """The run has changed since it was judged, so nothing in the record counts."""
 
     @property
     def proven(self) -> bool:
-        """Whether all four parts hold and the record claims the proof."""
-        holding = tuple(part.name for part in self.parts if part.holds)
-        return self.claimed and holding == _NAMES and len(self.parts) == len(_NAMES)
+        """Whether all parts hold and the record claims the proof."""
+        names = tuple(part.name for part in self.parts)
+        return self.claimed and names in (PARTS, _FORMER_PARTS) and not self.failing
 
     @property
     def failing(self) -> tuple[PartRecord, ...]:

@@ -19,14 +19,6 @@ def format_duration(seconds: float) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
-def format_hours(seconds: float) -> str:
-    """Hours as the text report shows them, `1.25 hours`; below six minutes, `1 min 52 s`."""
-    if seconds >= _HOUR / 10:
-        return f"{seconds / _HOUR:.2f} hours"
-    minutes, rest = divmod(max(0, round(seconds)), _MINUTE)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def format_age_ago(seconds: float) -> str:
     """`40 s ago`, `12 m ago`, `3 h ago`, `2 d ago`."""
     for size, unit in ((2 * _DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):

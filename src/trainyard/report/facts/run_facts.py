@@ -5,24 +5,23 @@
 A run may still be running, be cut off mid-line, be empty, or lack any of these. Unknown facts are None.
 """
 
-import math
 import os
 import re
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
-from trainyard.report.facts.history import MetricsHistory, finite_or_none, read_history
+from trainyard.report.facts.history import Curve, MetricsHistory, finite_or_none, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
 from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, state_of
-from trainyard.run.checkpoint_manifest import read_manifest
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
@@ -67,6 +66,8 @@ class RunFacts:
     """US dollars per hour of the machines, as TRAINYARD_USD_PER_HOUR has it; empty when unknown."""
     proof_is_outdated: bool = False
     """There is a proof, but the run has changed since, so the proof does not count."""
+    earlier: "RunFacts | None" = None
+    """The run that this one continues, if both are reported as one; `history` and `events` have its rows."""
 
     @property
     def name(self) -> str:
@@ -116,14 +117,31 @@ class RunFacts:
         return (self.step - 1) % self.steps_per_epoch + 1
 
     @property
-    def epochs(self) -> int | None:
-        """Planned passes over the data; a partial last pass counts as one."""
+    def epoch(self) -> float | None:
+        """Passes over the data until now; a partial pass counts as its share."""
+        if self.step is None or self.steps_per_epoch is None:
+            return self.history.last.get("epoch")
+        return self.step / self.steps_per_epoch
+
+    @property
+    def epochs(self) -> float | None:
+        """Planned passes over the data."""
         value = finite_or_none(self.section("plan").get("epochs"))
-        return None if value is None or value <= 0 else math.ceil(value)
+        return None if value is None or value <= 0 else value
+
+    def curve(self, name: str) -> Curve:
+        """A figure over the steps; without values where it is not known, as MFU on a CPU."""
+        return self.history.curve("" if name == "mfu" and self.is_on_cpu else name)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        return str(self.section("hardware").get("device", "")).startswith("cpu")
 
     @property
     def first_loss(self) -> float | None:
-        return self.outcome_figure("first_loss", self.history.curves["loss"].first)
+        if self.earlier is not None:
+            return self.earlier.first_loss
+        return self.outcome_figure("first_loss", self.history.curve("loss").first)
 
     @property
     def loss(self) -> float | None:
@@ -131,7 +149,9 @@ class RunFacts:
 
     @property
     def first_reward(self) -> float | None:
-        return self.outcome_figure("first_reward", self.history.curves["reward"].first)
+        if self.earlier is not None:
+            return self.earlier.first_reward
+        return self.outcome_figure("first_reward", self.history.curve("reward").first)
 
     @property
     def reward(self) -> float | None:
@@ -151,7 +171,9 @@ class RunFacts:
     def training_seconds(self) -> float | None:
         """Time spent training; the pause between a stop and the next segment does not count."""
         recorded = self.outcome_figure("seconds")
-        return _seconds_trained(self.history, self.events) if recorded is None else recorded
+        if recorded is None:
+            return _seconds_trained(self.history, self.events)
+        return recorded + (self.earlier.training_seconds or 0.0 if self.earlier else 0.0)
 
     @cached_property
     def seconds_remaining(self) -> float | None:
@@ -186,9 +208,8 @@ class RunFacts:
 
     @property
     def mfu(self) -> float | None:
-        """MFU of the last logged step, 0 to 1; None on a CPU, whose peak is only an estimate."""
-        device = str(self.section("hardware").get("device", ""))
-        return None if device.startswith("cpu") else self.history.last.get("mfu")
+        """MFU of the last logged step, 0 to 1; None on a CPU, whose peak is not known."""
+        return None if self.is_on_cpu else self.history.last.get("mfu")
 
     @property
     def sample(self) -> str | None:
@@ -265,6 +286,34 @@ def read_facts(
     )
 
 
+def join_lineages(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    """`runs`, in which each run that resumed from a checkpoint of another is one with it."""
+    joined, continued = list(runs), set()
+    for place in sorted(range(len(runs)), key=lambda at: finite_or_none(runs[at].run.get("created")) or 0.0):
+        run = runs[place]
+        found = next((at for at, one in enumerate(runs) if _continues(run, one)), None)
+        if found is not None:
+            earlier = joined[found]
+            joined[place] = replace(
+                run,
+                history=earlier.history.followed_by(run.history),
+                events=[*earlier.events, *run.events],
+                checkpoints=(*earlier.checkpoints, *run.checkpoints),
+                earlier=earlier,
+            )
+            continued.add(found)
+    return [run for place, run in enumerate(joined) if place not in continued]
+
+
+def _continues(run: RunFacts, earlier: RunFacts) -> bool:
+    """Whether `run` started from a checkpoint of `earlier`, by its digest or else by its path."""
+    parent, directory = run.section("parent"), earlier.directory.resolve()
+    if not parent.get("checkpoint") or directory == run.directory.resolve():
+        return False
+    digests = {sha256_of_file(one.path / MANIFEST_NAME) for one in earlier.checkpoints}
+    return parent.get("manifest_sha256") in digests or directory in Path(str(parent["checkpoint"])).parents
+
+
 def facts_if_any(source: Path) -> RunFacts | None:
     """The facts from `read_facts`; None while there is no run, for steps that can fail before it exists."""
     try:
@@ -322,18 +371,17 @@ def _checkpoints(layout: RunDirectory) -> tuple[ReportedCheckpoint, ...]:
 
 def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None:
     """The sum over the run's segments of the time from the segment's start to its last row."""
-    if not history.times:
+    import numpy as np
+
+    times = history.times
+    if not len(times):
         return None
     marks = [event.get("time") for event in events if event.get("event") in ("started", "resumed")]
-    starts = sorted({mark for value in marks if (mark := finite_or_none(value)) is not None}) or [
-        history.times[0]
-    ]
-    ends = list(starts)
-    for moment in history.times:
-        segment = bisect_right(starts, moment) - 1
-        if segment >= 0:
-            ends[segment] = max(ends[segment], moment)
-    return sum(end - start for start, end in zip(starts, ends, strict=True))
+    known = {mark for value in marks if (mark := finite_or_none(value)) is not None}
+    starts = np.array(sorted(known) or [times[0]])
+    ends, segments = starts.copy(), np.searchsorted(starts, times, side="right") - 1
+    np.maximum.at(ends, segments[segments >= 0], times[segments >= 0])
+    return float((ends - starts).sum())
 
 
 def read_record(path: Path) -> dict[str, Any]:

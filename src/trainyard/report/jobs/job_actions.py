@@ -69,6 +69,9 @@ def state_markdown(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     failure = data["failure"] or {}
     if failure:
         parts += ["", ", ".join([f"class **{failure['class']}**", *failure_place(failure)])]
+        if failure.get("fix"):
+            who = f" ({failure['who']})" if failure["who"] else ""
+            parts += ["", f"{failure['cause']}. Fix{who}: {failure['fix']}".replace("<", "&lt;")]
         lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
         parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []
     if command := next_job_command(data, target):

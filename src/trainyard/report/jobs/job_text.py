@@ -119,12 +119,16 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "class", failure["class"]
         for number, text in enumerate(failure["evidence"]):
             yield "" if number else "why", text
+        if failure.get("fix"):
+            yield "fix", f"{failure['who']}: {failure['fix']}" if failure["who"] else failure["fix"]
         if place := failure_place(failure):
             yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
     if waiting:
         yield "waits for", f"{waiting['class']}"
+        if waiting.get("fix"):
+            yield "fix", waiting["fix"]
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
         restarts = f"{data['restarts']} by the operator or its nodes"

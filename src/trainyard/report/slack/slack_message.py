@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.proof import PARTS
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
-from trainyard.report.facts.quantities import format_duration, format_money
+from trainyard.report.facts.proof_record import ProofRecord
+from trainyard.report.facts.quantities import format_duration, format_loss, format_money
 from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
@@ -24,6 +26,7 @@ from trainyard.run.identity import run_address
 from trainyard.run.suggested_commands import is_command
 
 SECTION_CHARACTERS = 3000
+_MOST_FIGURES = 10
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -200,10 +203,23 @@ def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:
 def _proof(facts: RunFacts | None) -> str:
     if facts is None or facts.proof is None:
         return ""
-    return "\n".join(
-        f"{'✅' if part.holds else '❌'} {mrkdwn(part.name, 50)}: {mrkdwn(part.evidence, 500)}"
-        for part in facts.proof.parts[:4]
-    )
+    parts = [
+        f"{part.symbol} {mrkdwn(part.name, 50)}: {mrkdwn(part.evidence, 500)}"
+        for part in facts.proof.parts[: len(PARTS)]
+    ]
+    return "\n".join([*parts, *_figures(facts.proof)])
+
+
+def _figures(proof: ProofRecord) -> list[str]:
+    """`accuracy 0.63 ✅ needs >= 0.6, last green run 11: 0.61`, for each figure that has one of the two."""
+    found = []
+    for each in proof.figures[:_MOST_FIGURES]:
+        value = "not on record" if each.value is None else format_loss(each.value)
+        beside = [f"{each.mark} needs {mrkdwn(each.needs, 50)}"] if each.needs else []
+        if each.was is not None:
+            beside.append(f"{mrkdwn(proof.compared_with, 80)}: {format_loss(each.was)}")
+        found += [f"• {mrkdwn(each.name, 80)} {value} {', '.join(beside)}"] if beside else []
+    return found
 
 
 def _next_step(head: Headline | None, around: Surroundings) -> str:

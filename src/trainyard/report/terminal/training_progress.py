@@ -131,6 +131,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     if event == "started":
         where = f"at step {fields['step']}" if fields["step"] else "from the start"
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"
+    if event == "validated":
+        return f"the given weights have a validation loss of {fields['val_loss']:.3f}"
     if event == "finished_before":
         return f"all {fields['step']} steps were done before; nothing was trained"
     name = f"step-{fields.get('step', 0):08d}"
@@ -145,6 +147,9 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"checkpoint {name} failed"
     if event == "network_degraded":
         return f"network: {fields['reason']}"
+    if event == "network":
+        shown, world = fields["ranks_seen"], fields["world_size"]
+        return f"network: {fields['verdict']}, channels of {shown} of {world} ranks"
     return None
 
 

@@ -16,6 +16,7 @@ from trainyard.config.schema import Config
 from trainyard.run.progress import Progress
 from trainyard.training.checkpoint.resume import ResumePoint, values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.data.mixture import parts_of
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import TrainingData, data_at_hand, ready_data
 from trainyard.training.data.vocabulary import load_vocabulary
@@ -45,7 +46,12 @@ class Pretraining(Recipe):
         return data_at_hand(config.data, config.model)
 
     def plan_preparation(self, config: Config) -> dict[str, Any]:
-        return plan_preparation(config.data, config.model).to_json()
+        data = config.data
+        if data.mixture:
+            return {
+                "parts": [plan_preparation(each, config.model).to_json() for each in parts_of(data).values()]
+            }
+        return plan_preparation(data, config.model).to_json()
 
     def open(self, request: Request, *, processes: int) -> "PretrainingSegment":
         return PretrainingSegment(request, processes)

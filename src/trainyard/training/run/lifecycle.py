@@ -27,7 +27,7 @@ from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.model.model import parameter_count
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
-from trainyard.training.run.network_fallback import keep_nccl_log
+from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.profiling import StepProfile, steps_ahead
 from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
@@ -41,7 +41,7 @@ from trainyard.training.run.trackers import (
     open_trackers,
 )
 from trainyard.training.runtime.before_torch import resume_garbage_collection
-from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
+from trainyard.training.runtime.hardware import hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
@@ -92,7 +92,7 @@ def join_processes(
 ) -> Iterator[World]:
     """Join the other processes of the run; `is_stopping` returns whether this process is to end."""
     device = prepare_device(config)
-    keep_nccl_log(directory.logs, device.type)
+    keep_nccl_log(directory.logs)
     # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
     with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
@@ -140,7 +140,8 @@ class _Lifecycle:
                 tracked = last.enter_context(self._open_trackers(context))
                 self._report_start(tracked)
                 with end_when_hung(tracked, recorder, leave=request.leave):
-                    self._train(tracked)
+                    with end_on_fallback(tracked, recorder, leave=request.leave):
+                        self._train(tracked)
                     with tracked.watchdog.slow_work(), tracked.show_current_work(segment.sampling):
                         recorder.sample = segment.sample(tracked)
                         for tracker in tracked.trackers:
@@ -206,6 +207,7 @@ class _Lifecycle:
             watchdog=Watchdog(self._request.config.monitoring),
             profile=StepProfile(profiled, self._request.directory.logs, self._world.rank),
             mfu=self._mfu(),
+            network=self._request.network,
         )
 
     @contextmanager
@@ -246,12 +248,15 @@ class _Lifecycle:
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
     def _mfu(self) -> Callable[[float], float | None]:
-        """Converts tokens per second to the share of the peak of all devices; None when not known."""
-        each, size, known = self._request.flops_per_token, self._world.size, self._peak_flops()
-        dtype = getattr(torch, self._request.config.model.dtype)
-        measured = known is None and self._device.type == "cpu"
-        peak = Peak(known and size * known, (lambda: size * cpu_peak_flops(dtype)) if measured else None)
-        return lambda speed: None if each is None else peak.share(speed * each)
+        """Converts tokens per second to the share of the peak of all devices; None when it is not known.
+
+        A share above 1 shows that the peak is wrong, so it is not known either.
+        """
+        each, peak = self._request.flops_per_token, self._peak_flops()
+        if each is None or peak is None:
+            return lambda _speed: None
+        scale = each / (self._world.size * peak)
+        return lambda speed: speed * scale if speed * scale <= 1 else None
 
 
 def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> dict[str, Any]:

@@ -1,78 +1,123 @@
-"""Record when machines with EFA or InfiniBand communicate over TCP, according to NCCL's own log.
+"""Record which network joined the machines, and end a run that uses TCP where a faster network was expected.
 
-    NCCL ──> logs/nccl-rank-R.log ──after the first step──> event `network_degraded`
+    NCCL ──> logs/nccl-rank-R.log ──after the first step, and at the end──> event `network`
+                                  ──sockets where EFA is──> event `network_degraded`, and the end
 
-It only applies to runs over several machines: on one machine, NCCL needs no network. It only warns and never
-fails a run.
+It only applies to runs over several machines: on one machine, NCCL needs no network. The caller hands in who
+reads and judges the logs (`Request.network`). `compute.on_fallback` decides whether the run ends.
 """
 
+import logging
 import os
-import re
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from trainyard.errors import NetworkFallbackError
 from trainyard.run.atomic_files import make_folder
-from trainyard.training.run.nccl_log import Fabric, fallback, read_network
+from trainyard.run.checkpoint_retention import complete_steps
+from trainyard.run.failure import Failure, FailureKind
+from trainyard.run.launch_environment import nccl_log_variables
+from trainyard.training.checkpoint.failure_advice import suggest_retry
+from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 
-_LOG = "NCCL_DEBUG_FILE"
-_EFA_TYPES = re.compile(r"p(?:4de?|5e?n?|6-\w+)\.\w+")
-"""EC2 instance types whose EFA supports RDMA, for which users pay."""
-_AMAZON = "0x1d0f"
+_logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 15.0
+"""Seconds between two looks at the logs while the first step takes long, as where it compiles."""
 
 
-def keep_nccl_log(logs: Path, device: str, environment: MutableMapping[str, str] = os.environ) -> None:
+def keep_nccl_log(logs: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Make NCCL write its log into `logs`, unless the user has configured NCCL's log.
 
-    Call it before the process group is created.
+    Call it before the process group is created. The log of an earlier segment is removed.
     """
-    if device != "cuda" or not _has_several_machines(environment):
-        return
-    if "NCCL_DEBUG" in environment or _LOG in environment:
+    if not _has_several_machines(environment):
         return
     make_folder(logs)  # if the folder is missing, NCCL writes to the terminal
-    environment.update({"NCCL_DEBUG": "INFO", _LOG: _escaped_path(_log_path(logs, environment))})
+    log = _log_path(logs, environment)
+    log.unlink(missing_ok=True)
+    environment.update(nccl_log_variables(str(log).replace("%", "%%"), environment))
 
 
-def record_fallback(
-    segment: RunContext, environment: Mapping[str, str] = os.environ, system: Path = Path("/sys")
-) -> None:
-    """Record `network_degraded` if the log of any process shows it. All processes call it together."""
-    if segment.device.type != "cuda" or not _has_several_machines(environment):
+def record_network(
+    segment: RunContext, before: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
+) -> dict[str, Any] | None:
+    """Record which network the logs of all processes show, unless `before` says the same; return the event.
+
+    All processes call it together. Raises NetworkFallbackError on all of them if TCP is used where a faster
+    network was expected, and `compute.on_fallback` is `stop`.
+    """
+    if segment.network is None or not _has_several_machines(environment):
+        return None
+    parts = segment.world.gather(segment.network.read([_log_path(segment.directory.logs, environment)]))
+    if not any(part.processes for part in parts):
+        return None
+    found = segment.network.event(parts)
+    if before is None or before["facts"] != found["facts"]:
+        segment.record_event("network", step=segment.state.step, **found)
+        if (reason := segment.network.trouble(found)) is not None:
+            segment.record_event("network_degraded", step=segment.state.step, reason=reason)
+    if segment.network.fallback(found) is not None and segment.config.compute.on_fallback == "stop":
+        raise _fallback_error(segment, found)
+    return found
+
+
+@contextmanager
+def end_on_fallback(
+    segment: RunContext,
+    recorder: OutcomeRecorder,
+    *,
+    leave: Callable[[int], None],
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[None]:
+    """End the run by `leave` if the body opens sockets in a first step that takes long.
+
+    Only the main process looks, at the logs that its folder has. It needs no collective, because the main
+    thread may sit in one. After the first step, `record_network` looks at the logs of all.
+    """
+    is_needed = segment.network is not None and segment.config.compute.on_fallback == "stop"
+    if not segment.world.is_main or not is_needed or not _has_several_machines(environment):
+        yield
         return
-    log = _log_path(segment.directory.logs, environment)
-    kept = environment.get(_LOG) == _escaped_path(log)  # otherwise it may be an earlier segment's
-    found = segment.world.gather(_own_fallback(log, system) if kept else "")
-    ranks = [rank for rank, reason in enumerate(found) if reason]
-    if ranks:
-        reason = f"TCP between machines on {_ranks_text(ranks)}, {found[ranks[0]]}"
-        segment.record_event("network_degraded", step=segment.state.step, ranks=ranks, reason=reason)
+    over, start = threading.Event(), segment.state.step
 
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS) and segment.state.step == start:
+            assert segment.network is not None
+            logs = [_rank_log(segment.directory.logs, rank) for rank in range(segment.world.size)]
+            found = segment.network.event([segment.network.read(logs)])
+            if (reason := segment.network.fallback(found)) is None:
+                continue
+            error = _fallback_error(segment, found)
+            segment.record_event("network", step=start, **found)
+            segment.record_event("network_degraded", step=start, reason=reason)
+            recorder.record(error)
+            _logger.error("%s", error)
+            leave(int(error.exit_code))
 
-def _own_fallback(log: Path, system: Path) -> str:
-    """The evidence in a log that this machine's fabric is not used; empty when there is none."""
-    fabric = fabric_of(system)
+    watcher = threading.Thread(target=look, name="network", daemon=True)
+    watcher.start()
     try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            why = fallback(read_network(lines), fabric)
-    except OSError:
-        return ""
-    if why is None:
-        return ""
-    return f"though the machine has {fabric}" + (f": {why}" if why else "")
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
-def fabric_of(system: Path) -> Fabric | None:
-    """The fabric that this machine certainly has according to sysfs; None if it has none or it is unclear."""
-    if _EFA_TYPES.fullmatch(_text(system / "class/dmi/id/product_name")):
-        return Fabric.EFA
-    for device in sorted((system / "class/infiniband").glob("*")):
-        if _text(device / "device/vendor") == _AMAZON:
-            return Fabric.EFA
-        ports = device.glob("ports/*")
-        if any(_text(p / "link_layer") == "InfiniBand" and "ACTIVE" in _text(p / "state") for p in ports):
-            return Fabric.INFINIBAND
-    return None
+def _fallback_error(segment: RunContext, found: Mapping[str, Any]) -> NetworkFallbackError:
+    remedy = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
+    assert segment.network is not None
+    newest = max(complete_steps(segment.directory), default=None)
+    failure = Failure(
+        FailureKind.TCP_FALLBACK, segment.state.step, remedy, {"compute.network": "tcp"}, newest
+    )
+    reason = segment.network.fallback(found)
+    error = NetworkFallbackError(f"{reason}.\n{suggest_retry(failure, segment.directory)}")
+    error.failure = failure
+    return error
 
 
 def _has_several_machines(environment: Mapping[str, str]) -> bool:
@@ -81,23 +126,8 @@ def _has_several_machines(environment: Mapping[str, str]) -> bool:
 
 
 def _log_path(logs: Path, environment: Mapping[str, str]) -> Path:
-    return logs / f"nccl-rank-{environment.get('RANK', '0')}.log"
+    return _rank_log(logs, int(environment.get("RANK", "0")))
 
 
-def _escaped_path(log: Path) -> str:
-    """Escape the path for NCCL, in which `%` starts a placeholder."""
-    return str(log).replace("%", "%%")
-
-
-def _ranks_text(ranks: list[int]) -> str:
-    """Text for ranks: `rank 3`, `ranks 0, 8` or `16 ranks`."""
-    if len(ranks) > 4:
-        return f"{len(ranks):,} ranks"
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+def _rank_log(logs: Path, rank: int) -> Path:
+    return logs / f"nccl-rank-{rank}.log"

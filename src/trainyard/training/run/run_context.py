@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -19,6 +19,9 @@ from trainyard.training.run.trackers import Tracker
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World
+
+if TYPE_CHECKING:
+    from trainyard.watch.network_record import NetworkWatch
 
 
 class Listener(Protocol):
@@ -70,6 +73,8 @@ class RunContext:
     """Records the steps of which a trace was requested."""
     mfu: Callable[[float], float | None] = _unknown_mfu
     """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
+    network: "NetworkWatch | None" = None
+    """Reads and judges the logs of NCCL; None leaves the network off the record."""
 
     def record_event(self, event: str, **fields: Any) -> None:
         """Record an event and show it. Only the main process does this."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -25,6 +25,9 @@ from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import is_config_of
 from trainyard.training.data.training_data import DataOnRecord, TrainingData
 from trainyard.training.run.length import RunLength
+
+if TYPE_CHECKING:
+    from trainyard.watch.network_record import NetworkWatch
 
 
 def _no_peak(_name: str) -> float | None:
@@ -66,6 +69,8 @@ class Request(Generic[Data_co]):
     """Ends a hanging process from another thread with the given exit code; does not return."""
     digest_of: Callable[[Path], str] = sha256_of_file
     """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
+    network: "NetworkWatch | None" = None
+    """Reads and judges the logs of NCCL; None leaves the network off the record."""
 
     def with_pinned_config(self) -> "Request[Data_co]":
         """The request with the exact data in its configuration, which is recorded."""

@@ -9,10 +9,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.run.checkpoint_scheduler import Saver
-from trainyard.training.run.network_fallback import record_fallback
+from trainyard.training.run.network_fallback import record_network
 from trainyard.training.run.profiling import trace_name
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.hardware import memory_facts
@@ -44,6 +45,8 @@ class StepLoop:
         self._slowest_usual = 0.0
         """Without the first step, which compiles and opens channels."""
         self._validate: Validate | None = None
+        self._network: dict[str, Any] | None = None
+        """The event that says which network joined the machines."""
 
     def run(self, step: Callable[[], Row], *, validate: Validate | None = None) -> None:
         """Train to the end. `step` trains one step and returns its row.
@@ -51,6 +54,8 @@ class StepLoop:
         Raises StoppedError after an early stop with a good checkpoint.
         """
         self._validate = validate
+        if validate and self._state.step == 0 and self._context.config.model.path:
+            self._validate_weights(validate)
         if self._state.pending_row is not None:
             self._finish_row(self._state.pending_row)
         while self._state.step < self._context.length.steps:
@@ -59,6 +64,19 @@ class StepLoop:
             with self._context.profile.record_step(self._state.step + 1):
                 row = step()
             self._finish(row, time.perf_counter() - start)
+        if self._slowest_step:  # some processes open further channels later, as for a validation
+            record_network(self._context, self._network)
+
+    def _validate_weights(self, validate: Validate) -> None:
+        """Record the validation loss of the given weights, which the run must not end above."""
+        with (
+            self._context.show_current_work("validating the given weights"),
+            self._context.watchdog.slow_work(),
+        ):
+            result = validate(self._stop_reason)
+        if result is not None and math.isfinite(result.loss):
+            figures = {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
+            self._context.record_event("validated", step=0, **figures)
 
     def _finish(self, row: Row, seconds: float) -> None:
         """Record the step that has just ended, `state.step`, and save if it is due.
@@ -67,7 +85,7 @@ class StepLoop:
         """
         self._context.watchdog.record_step(seconds)
         if not self._slowest_step:  # the first one opened the channels
-            record_fallback(self._context)
+            self._network = record_network(self._context)
         else:
             self._slowest_usual = max(self._slowest_usual, seconds)
         self._slowest_step = max(self._slowest_step, seconds)

@@ -6,6 +6,7 @@ A tracker that cannot start or fails is dropped with a warning; it never ends a 
 import logging
 import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,11 +27,19 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
-_OF_VALIDATION = {"val_loss": "loss", "val_bits_per_byte": "bits_per_byte"}
-"""The validation figures, and the tag of the same figure in training."""
+_GROUPS = (
+    (re.compile(r"val_(.*)"), r"validation/\1"),
+    (re.compile(r"(.*_seconds)"), r"time/\1"),
+    (re.compile(r"(.*_per_second|mfu|.*memory.*_bytes|gpu_.*)"), r"perf/\1"),
+)
+"""Patterns of figures, and their tags in TensorBoard; the others are in the group `train/`."""
 _COMPARED = ("model.", "training.", "data.", "compute.")
 """The sections of the configuration that are shown as hyperparameters."""
-_COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
+_COMPARED_BY = {
+    "train/loss": "training loss",
+    "validation/loss": "validation loss",
+    "perf/tokens_per_second": "tokens/s",
+}
 """The figures shown beside the hyperparameters, by tag."""
 _CLOSING = "closing trackers"
 Scalar = bool | int | float | str
@@ -63,8 +72,7 @@ class TensorBoardTracker:
     """Event files under `tensorboard/`; rows after the step resumed from, left by a killed run, are hidden.
 
     TensorBoard draws the same tag of several folders in one chart. The validation figures are therefore
-    written a second time, into `tensorboard/validation/` under the tags of training. The parent folder keeps
-    all tags of a row, as in earlier versions.
+    written a second time, into `tensorboard/validation/` under the tags of training.
     """
 
     def __init__(self, run: TrackedRun) -> None:
@@ -80,8 +88,8 @@ class TensorBoardTracker:
             for summary in _session_start(self._run.hyperparameters, folder.resolve().parent.name):
                 self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
         for name in row.keys() - _NOT_PLOTTED:
-            self._writer.add_scalar(name, row[name], global_step=row["step"], walltime=row["time"])
-        shared = {tag: row[name] for name, tag in _OF_VALIDATION.items() if name in row}
+            self._writer.add_scalar(tag_of(name), row[name], global_step=row["step"], walltime=row["time"])
+        shared = {f"train/{name[4:]}": value for name, value in row.items() if name.startswith("val_")}
         if shared and self._validation is None:
             self._validation = self._open_writer(self._run.directory.tensorboard / "validation")
         for tag, value in shared.items():
@@ -104,6 +112,12 @@ class TensorBoardTracker:
 
         resumed_at = self._run.resumed_at
         return SummaryWriter(str(path), purge_step=resumed_at + 1 if resumed_at else None)
+
+
+def tag_of(name: str) -> str:
+    """The tag of a figure in TensorBoard, which shows the tags with the same first word together."""
+    found = (group.sub(tag, name) for group, tag in _GROUPS if group.fullmatch(name))
+    return next(found, f"train/{name}")
 
 
 class WandbTracker:

@@ -9,8 +9,7 @@ import platform
 import random
 import resource
 import sys
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,6 @@ _HEAP_SETTINGS = {
     "M_TRIM_THRESHOLD": (-1, -1),  # never
     "M_TOP_PAD": (-2, 64 << 20),  # the bytes by which the heap grows beyond the request
 }
-
-_PEAK_SIZE = 1024
-_PEAK_SECONDS = 0.1
-_PEAK_ROUNDS = 3
-_PEAK_MEASUREMENTS = 5
-"""The largest number of measurements; a machine that needs more is too busy for a meaningful peak."""
 
 _SSE = "x86-64-v2"
 
@@ -174,37 +167,6 @@ def keep_memory() -> bool:
     library = ctypes.CDLL(None)
     done = [library.mallopt(number, value) for number, value in _HEAP_SETTINGS.values()]
     return all(done)
-
-
-class Peak:
-    """The peak FLOP/s of all devices of a run."""
-
-    def __init__(self, known: float | None, measure: Callable[[], float] | None = None) -> None:
-        """`measure` estimates a peak that is not `known`. Without it, an unknown peak stays unknown."""
-        self._flops, self._measure = known, measure
-        self._left = _PEAK_MEASUREMENTS
-
-    def share(self, flops: float) -> float | None:
-        """`flops` (FLOP/s) as a share of the peak, at most 1; None when it is not known."""
-        while self._measure is not None and self._left and (self._flops is None or flops > self._flops):
-            self._left -= 1
-            self._flops = max(self._flops or 0.0, self._measure())
-        return flops / self._flops if self._flops and flops <= self._flops else None
-
-
-def cpu_peak_flops(dtype: torch.dtype) -> float:
-    """Measure the FLOP/s of the fastest of several square matrix products in `dtype`, with torch's threads.
-
-    It takes a tenth of a second, or longer if one product does. It draws no random numbers.
-    """
-    left, right = torch.ones(2, _PEAK_SIZE, _PEAK_SIZE, dtype=dtype)
-    product = left @ right  # the first product prepares threads and kernels
-    fastest, rounds, start = float("inf"), 0, time.perf_counter()
-    while rounds < _PEAK_ROUNDS or time.perf_counter() - start < _PEAK_SECONDS:
-        before = time.perf_counter()
-        torch.mm(left, right, out=product)
-        fastest, rounds = min(fastest, time.perf_counter() - before), rounds + 1
-    return float(2 * _PEAK_SIZE**3 / fastest)
 
 
 def _prepare_compiler(bits: int | None) -> None:

@@ -1,16 +1,19 @@
-"""The table of evidence: for each text in a log, the class of failure and its nearness to the cause.
+"""The table of causes, read from causes.yaml, and the patterns of lines that only look like evidence.
 
-Every pattern is a message of a program, found in its source or in logs that people posted. It may be anywhere
-in a line, because a progress bar, a time stamp or another rank's output may come before it. `HARMLESS` and
-the patterns after it match lines that only look like evidence; `RESOLVED_BY` matches lines that revoke
-earlier ones.
+Each rule is a message of a program, found in its source or in logs that people posted. It may be anywhere in
+a line, because a progress bar, a time stamp or another rank's output may come before it. `HARMLESS` and the
+patterns after it match lines that only look like evidence; `RESOLVED_BY` matches lines that revoke earlier
+ones.
 """
 
+import functools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
+from importlib import resources
+from typing import Any
+
+import yaml
 
 from trainyard.watch.failure_classes import FailureClass
 
@@ -22,205 +25,70 @@ class Nearness(IntEnum):
     """The machine, the kernel or the cluster reports its own action."""
     CAUSE = 1
     """The program reports the cause."""
-    RAISED = 2
+    SYMPTOM = 2
+    """The program reports an effect that has several causes."""
+    RAISED = 3
     """The last line of a traceback that names no cause; elsewhere the same words do not count."""
-    COMMUNICATION = 3
+    COMMUNICATION = 4
     """A connection broke or could not be made: often the first sign that another process had failed."""
-    WAITED = 4
+    WAIT = 5
     """A process waited too long for another one that failed, hangs or is slow."""
-    PENDING = 5
+    PENDING = 6
     """The job waited before its start, which may have ended well."""
-    AFTERMATH = 6
+    AFTERMATH = 7
     """The processes are being ended: signals, cancelled steps, launchers that count their children."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of evidence."""
+    """One cause, and the messages that show it."""
 
     klass: FailureClass
     nearness: Nearness
-    pattern: re.Pattern[str]
-    heals: bool | None = None
-    """Whether a retry can heal it, if that differs from its class."""
+    cause: str
+    who: str
+    """Who must act: program, configuration, image, node, network, cluster, cloud, github or person."""
+    retry: str
+    """Where a retry recovers from this cause: no, same (any machine), other (node), later."""
+    fix: str
+    patterns: tuple[re.Pattern[str], ...] = ()
+    after: re.Pattern[str] | None = None
+    """An earlier line must match this."""
+    exact: bool = False
+    """The message is unmistakable, so other words on its line do not weaken it."""
+
+    def matches(self, line: str) -> tuple[re.Match[str], ...]:
+        """Return where the line has the message, for each form of it."""
+        return tuple(match for pattern in self.patterns if (match := pattern.search(line)))
 
 
-def _rules(
-    nearness: Nearness, klass: FailureClass, *patterns: str, heals: bool | None = None
-) -> Iterator[Rule]:
-    return (Rule(klass, nearness, re.compile(pattern), heals) for pattern in patterns)
+@functools.cache
+def rules() -> tuple[Rule, ...]:
+    """Return the rules of causes.yaml, in its order."""
+    return tuple(_rule(row) for row in table())
 
 
-_platform, _cause, _raised, _communication, _waited, _pending, _aftermath = (
-    partial(_rules, nearness) for nearness in Nearness
-)
-_XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
-_NO_LIST = r"\b(?!, ?\d{1,3}\b)"
-_HARDWARE_XIDS = f"(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150){_NO_LIST}"
-_APPLICATION_XIDS = f"(?:13|31|43|68|69){_NO_LIST}"
-"""From NVIDIA's list of Xid errors: faults of the hardware, and of the application. Others, such as 45, only
-report that a process ended."""
+def table() -> list[dict[str, Any]]:
+    """Return the rows of causes.yaml, with their examples."""
+    text = (resources.files(__package__) / "causes.yaml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return rows
 
-RULES = (
-    # The machine and the cluster.
-    *_platform(
-        FailureClass.HARDWARE,
-        rf"{_XID}{_HARDWARE_XIDS}",
-        r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC error|GPU has fallen off the bus",
-        r"Unable to determine the device handle for GPU|\bGPU is lost\b",
-        r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail",
-        r"UnexpectedAdmissionError[^\n]*(?:unhealthy|no healthy devices)",
-    ),
-    *_platform(
-        FailureClass.HOST_MEMORY,
-        r"\bOOMKilled\b|(?:Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process",
-        r"\boom-kill(?:er)?\b|oom_kill event|NODE_OUT_OF_MEMORY|OutOfMemoryError: Task was killed",
-        r"node running low on memory|low on resource: memory|The node was low on.*memory",
-    ),
-    *_platform(
-        FailureClass.DISK_FULL,
-        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|NodeHasDiskPressure",
-    ),
-    *_platform(
-        FailureClass.PREEMPTED,
-        r"(?i)\bPreempted by\b|preempted to accommodate|PreemptionByScheduler|DUE TO PREEMPTION",
-        r"(?i)reason[\"']?[:=] ?[\"']?Preempted\b|Spot (?:Instance )?interruption (?:notice|warning)",
-    ),
-    *_platform(
-        FailureClass.NODE_LOST,
-        r"\bNodeLost\b|\bNODE_FAIL\b|DUE TO NODE FAILURE|TaintManagerEviction",
-        r"node\.kubernetes\.io/unreachable:NoExecute|marked dead because the detector",
-        r"NodeNotReady\b.*Node is not ready|runner lost communication with the server",
-    ),
-    *_pending(
-        FailureClass.IMAGE_PULL,
-        r"(?i)toomanyrequests|pull[^\n]*(?:i/o timeout|TLS handshake timeout|429)",
-        heals=True,
-    ),
-    *_pending(
-        FailureClass.IMAGE_PULL,
-        r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|manifest unknown",
-    ),
-    *_pending(
-        FailureClass.QUOTA,
-        r"VcpuLimitExceeded|more vCPU capacity than your current|MaxSpotInstanceCountExceeded",
-        r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|insufficient (unused )?quota",
-    ),
-    *_pending(
-        FailureClass.UNSCHEDULABLE,
-        r"\d+/\d+ nodes are available: [^\n]*Insufficient|InsufficientInstanceCapacity",
-        heals=True,
-    ),
-    *_pending(
-        FailureClass.UNSCHEDULABLE,
-        r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity",
-        heals=False,
-    ),
-    *_aftermath(
-        FailureClass.TIME_LIMIT,
-        r"DUE TO TIME LIMIT|active longer than specified deadline|(?<!code = )\bDeadlineExceeded\b",
-        r"has exceeded the maximum execution time of|Build has timed out",
-    ),
-    # What the program says.
-    *_cause(
-        FailureClass.GPU_MEMORY,
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
-        r"Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
-        r"No available memory for the cache blocks|is less than desired GPU memory utilization",
-    ),
-    *_cause(
-        FailureClass.DATA_LOADER,
-        r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device",
-        r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)",
-        r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly",
-        r"DataLoader worker \(pid [\d, ]+\) is killed by signal: (?!Terminated|Interrupt)",
-        r"Unexpected bus error encountered in worker|in DataLoader worker process \d",
-    ),
-    *_cause(
-        FailureClass.DISK_FULL,
-        r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded",
-        r"Errno 122\]|os error 122\b|No space left: \d",
-        r"\b(?:could not|cannot) be \w+ \((?:\[Errno (?:28|122)\]|No space left on)",
-    ),
-    *_cause(
-        FailureClass.HOST_MEMORY,
-        r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc",
-        r"\bMemoryError\b|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
-        r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory",
-    ),
-    *_cause(
-        FailureClass.NOT_FINITE,
-        r"Step \d+[^\n]* not finite\b",
-        r"(?i)\bloss is (?:nan|inf|not finite)\b|non-?finite (?:loss|grad)|\bFloatingPointError\b",
-        r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? nan,? stopping",
-        r"(?i)(?:loss|gradients?)(?: \w+)? (?:is|are|was|became) (?:not finite|nan\b|infinite)",
-        r"Function '\w+Backward\d*' returned nan values",
-    ),
-    *_cause(
-        FailureClass.CUDA_MISMATCH,
-        r"driver version is insufficient for CUDA runtime|driver on your system is too old",
-        r"no kernel image is available for execution|forward compatibility was attempted on non supported",
-        r"Driver/library version mismatch|mismatches the version that was used to compile",
-        r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
-    ),
-    *_cause(
-        FailureClass.AUTH,
-        r"\bGatedRepoError\b|Invalid (?:user token|username or password)",
-        r"\bExpiredToken(?:Exception)?\b|InvalidClientTokenId|InvalidAccessKeyId|SignatureDoesNotMatch",
-        r"\bAccessDenied(?:Exception)?\b|Unable to locate credentials|\bNoCredentialsError\b",
-        r"api_key not configured|not authorized to perform",
-    ),
-    *_cause(
-        FailureClass.CONFIGURATION,
-        r"\d+ errors?\. Nothing was started\.|error: (?:unrecognized arguments|the following arguments are)",
-        r"error: argument \S+: (?:invalid|expected)|omegaconf\.errors\.|hydra\.errors\.|Could not override '",
-        r"yaml\.\w+\.\w+Error|pydantic\S*ValidationError|validation errors? for \w+",
-        r"(?:Error|assert)[^\n]*divisible by|Bootstrap ?: no socket interface found",
-        r"CUDA error: invalid device ordinal|Duplicate GPU detected",
-        r"Error: network .+ not found\.|Failed to initialize any NET plugin",
-    ),
-    *_cause(
-        FailureClass.USER_CODE,
-        r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
-        rf"{_XID}{_APPLICATION_XIDS}",
-    ),
-    # The last line of a traceback.
-    *_raised(FailureClass.AUTH, r"\b40[13] Client Error"),
-    *_raised(FailureClass.CONFIGURATION, r"\bModuleNotFoundError: No module"),
-    # Connections.
-    *_communication(FailureClass.NCCL_ERROR, r"\bncclInvalid(?:Usage|Argument)\b", heals=False),
-    *_communication(
-        FailureClass.PORT_IN_USE,
-        r"failed to listen on any local network address|OSError: \[Errno 98\]",
-    ),
-    *_communication(
-        FailureClass.NCCL_ERROR,
-        r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b",
-        r"NCCL error in: [^\n]*(?:unhandled system error|internal error|unhandled cuda error)",
-    ),
-    *_communication(
-        FailureClass.RENDEZVOUS_TIMEOUT,
-        r"\bRendezvous(?:Timeout|Connection)Error\b|Timed out after \d+ seconds waiting for clients",
-    ),
-    *_waited(
-        FailureClass.NCCL_ERROR,
-        r"\bncclRemoteError\b|remote process exited or there was a network error",
-    ),
-    # Waiting.
-    *_waited(FailureClass.NCCL_TIMEOUT, r"Watchdog caught collective operation timeout"),
-    *_waited(
-        FailureClass.HANG,
-        r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation",
-        r"hang_suspected\b|a hang was suspected|no progress for \d+",
-        r"Step \d+: nothing moved for \d",
-    ),
-    # Ending.
-    *_aftermath(
-        FailureClass.CANCELLED,
-        r"\bKeyboardInterrupt\b|The operation was cancell?ed|got signal: 2\b|STEP [\d.]+ ON \S+ CANCELLED AT",
-        r"JOB \d+ ON \S+ CANCELLED AT",
-    ),
-)
+
+def _rule(row: dict[str, Any]) -> Rule:
+    after = row.get("after")
+    return Rule(
+        FailureClass(row["class"]),
+        Nearness[row["level"].upper()],
+        row["cause"],
+        row["who"],
+        row["retry"],
+        row["fix"],
+        tuple(re.compile(pattern) for pattern in row["match"]),
+        re.compile(after) if after else None,
+        row.get("exact") is True,
+    )
+
 
 _ZERO = (
     r"[\"']?\s*[:=|]\s*[\"']?(?:0(?:\.0+)?(?![\w./-])"
@@ -282,11 +150,20 @@ QUOTED = re.compile(
     r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
 )
 """Training data in the log: whatever follows on the line is not a message of the program."""
-OFTEN_SURVIVED = frozenset({FailureClass.AUTH, FailureClass.CONFIGURATION, FailureClass.CUDA_MISMATCH})
+OFTEN_SURVIVED = frozenset(
+    {
+        FailureClass.AUTH,
+        FailureClass.CONFIGURATION,
+        FailureClass.CUDA_MISMATCH,
+        FailureClass.IMAGE,
+        FailureClass.NETWORK,
+        FailureClass.SERVICE,
+    }
+)
 """Outside a traceback, programs often survive these, so a later broken connection makes them doubtful."""
 WARNING = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
-    r"|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
+    r"|\[[IW] \w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
 )
 """A program continues after a warning or an information; those of NCCL and Kubernetes are excluded."""
 HELP = re.compile(r"(?i)^\s*(?:usage|(?:\w+ )?(?:options|arguments|flags)):")
@@ -306,12 +183,36 @@ RESOLVED_BY = {
 PROGRESS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d+)",
+        r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d+)(?!/\d+ ?:)",
         r"(\d+)/\d+ \[[\d:]+<",
         r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+(?:\.\d+)?)",
     )
 )
 """Lines of a training that continues; the first pattern that matches gives its step or epoch."""
+NO_TRAINING = re.compile(
+    r"(?i)\b(?:map|filter|generating|loading|download\w*|fetching|tokeniz\w*|resolving|upload\w*|saving"
+    r"|convert\w*|casting|creating|prepar\w*|preprocess\w*|shards?|splits?|files?|writing|capturing|#\d+)\b[^|\n]{0,60}:?"
+    r"\s+\d+%\|"
+    r"|\bStep \d+/\d+ ?: (?:FROM|RUN|COPY|ADD|ENV|WORKDIR|ARG|CMD|ENTRYPOINT|USER|LABEL|EXPOSE)\b"
+)
+"""Progress bars of data, downloads and image builds, which show no training step."""
+ALARM = re.compile(
+    r"(?i)err|fail|exce|kill|oom|memory|space|quota|den|refus|reset|close|abort|assert|invalid|cannot"
+    r"|can't|could|not |unable|no |timed|time|limit|lost|died|dead|nan|inf|xid|nccl|gloo|rdma|efa|fi_"
+    r"|rc: -|nodes|insuff|unkn|missing|unexp|mismatch|auth|token|expire|forbid|40[13]|429|50[0234]"
+    r"|throttl|slow|too|cancel|preempt|int|spot|evict|shut|signal|deprec|delet|pull|image|h[au]ng"
+    r"|stuck|stall|block|lock|barrier|rendez|clients|socket|peer|port|address|bus|read|stale|endpoint"
+    r"|scale|divi|multip|cuda|driver|lib|wheel|hash|out of|reach|start|runner|webhook|gated|key|bucket"
+    r"|redirect|proxy|cert|eof|skew|sign|docker|secret|param|load|arch|metadata|git|resolv|dns|gai"
+    r"|host|comp|nvml|ecc|gpu|hardware|kubelet|rank|worker|coll|receiv|sampl|split|column|hub|sub|data"
+    r"|fork|type|shape|size|tensor|index|target|over|struct|exit|must|avail|requir|yaml|json|instance"
+    r"|node|job|actor|volume|flash|kernel|ninja|nvcc|header|state|trap|bound|need|capab|task|check|map"
+    r"|pickl|exhaust|alloc|ephemeral|full|edquot|enospc|folder|rc: |a process|running|bad queue|event"
+    r"|pipe|op\.|prior iter|nothing|addrinuse|envoy|finite|mode|traffic|path|inplace|einsum|sequence"
+    r"|underflow|config|option|versions|resolution|symbol|built|cudnn|exec|pending|broker|vcpu|maximum"
+    r"|queue|implem|misbehav|dial|discon|dubious|eacces|by user|return|fault"
+)
+"""Each message of the table has one of these parts; a line without one is not compared with the rules."""
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"

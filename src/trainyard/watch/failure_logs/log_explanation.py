@@ -3,36 +3,45 @@
     logs, events, exit code  ──evidence──>  what counts  ──choose──>  LogExplanation
 
 A line does not count when training continued after it, when a later line revokes it, or when it is about an
-earlier start of a container. Different causes, in one log or in several, give `unknown` with both of them,
-unless one exception led to the other. A wrong class would decide wrongly about a retry.
+earlier start of a container. Of several causes the first in time decides, and a retry is right only if it
+recovers from all of them. Where the logs of several processes name different causes and no clock orders
+them, the answer is `unknown` with all of them. A wrong class would decide wrongly about a retry.
 """
 
-import builtins
+import collections
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainyard.watch.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
-    EXCEPTION,
+    ALARM,
     GLOSSARY,
     GOES_ON,
     HARMLESS,
     HYPOTHETICAL,
     NAMED,
+    NO_TRAINING,
     OFTEN_SURVIVED,
     PROGRESS,
     QUOTED,
     RESOLVED_BY,
-    RULES,
     WARNING,
     Nearness,
     Rule,
+    rules,
 )
-from trainyard.watch.failure_logs.log_structure import Raised, lines_of_help, read_tracebacks, split_prefix
+from trainyard.watch.failure_logs.log_structure import (
+    Raised,
+    lines_of_help,
+    missing_part,
+    read_tracebacks,
+    split_prefix,
+    stamp_of,
+)
 
 _STEPS_THAT_SHOW_LIFE = 3
 """A line did not end the training if so many steps follow it; slower ranks may still log one or two."""
@@ -47,7 +56,35 @@ _NEXT_FIELD = re.compile(
 )
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
-_RAISED = Rule(FailureClass.USER_CODE, Nearness.RAISED, EXCEPTION)
+_CLOCK_SECONDS = 5.0
+"""The clocks of two machines may differ by so much."""
+_BY_TIME = (Nearness.SYMPTOM, Nearness.RAISED)
+"""Of these the first in time decides, unless one led to the other."""
+_RAISED = Rule(
+    FailureClass.USER_CODE,
+    Nearness.RAISED,
+    "the program raised an exception that it did not handle",
+    "program",
+    "no",
+    "the last frame of the traceback that is your own file is the place",
+)
+_RAISED_IN_LIBRARY = replace(
+    _RAISED,
+    klass=FailureClass.UNKNOWN,
+    cause="a library of the program raised an exception that no rule knows",
+    fix="the message is from the library; the last frame of your own file shows what it was asked to do",
+)
+_LOOK = "look at the last lines, the kernel's log and, on a cluster, the pod's events (--events)"
+_HINTS = {
+    126: "the command cannot be executed: check its file mode and interpreter",
+    127: "the command or its interpreter does not exist on this machine or in this image",
+    134: "a native library aborted: look at its lines in the log above the end",
+    135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
+    137: "something killed it: the kernel's log and the pod's events (--events) show memory or a limit",
+    139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
+    143: "a preemption, a drained node, a limit or a person asked it to end: the events say which",
+}
+"""The fix by exit code, where no line of a log decides."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +93,8 @@ class LogText:
 
     name: str
     lines: tuple[str, ...]
+    is_cut: bool = False
+    """Whether its first lines were not read."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +119,28 @@ class Evidence:
 
 @dataclass(frozen=True)
 class LogExplanation:
-    """The class of a failure and its evidence."""
+    """The class of a failure, its cause, and what to do about it."""
 
     klass: FailureClass
     evidence: tuple[str, ...]
     """The deciding line first, then others; sentences if no line says it."""
     retryable: bool
+    """Whether a retry from the newest good checkpoint recovers from this cause."""
+    cause: str = ""
+    who: str = ""
+    """Who must act; empty if unknown."""
+    fix: str = ""
 
     def record(self) -> dict[str, Any]:
         """Return the data that `scripts/explain_failure.py --json` prints."""
-        return {"class": str(self.klass), "evidence": list(self.evidence), "retryable": self.retryable}
+        return {
+            "class": str(self.klass),
+            "cause": self.cause,
+            "who": self.who or None,
+            "fix": self.fix,
+            "retryable": self.retryable,
+            "evidence": list(self.evidence),
+        }
 
 
 def log_of(name: str, text: str) -> LogText:
@@ -124,41 +175,141 @@ def _event_line(event: Mapping[str, Any]) -> str:
 
 
 def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplanation:
-    """Return the class of the failure in the logs, and the lines that show it."""
+    """Return the cause of the failure in the logs, and the lines that show it."""
     if exit_code == 0:
-        return LogExplanation(FailureClass.FINISHED, ("it ended with exit code 0",), False)
+        why = "it ended with exit code 0"
+        return LogExplanation(FailureClass.FINISHED, (why,), False, why, "", "nothing to do")
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
-    nearest = min((each.rule.nearness for each in found), default=None)
-    if nearest is None or (exit_code == _STOPPED and nearest > Nearness.CAUSE):
+    if exit_code == _STOPPED:
+        found = [each for each in found if _ends_in_spite_of_75(each)]
+    first = _first_causes(found)
+    if not first:
         return _by_exit_code(exit_code, logs)
-    if nearest is Nearness.RAISED:
+    cut = tuple(_missing_parts(logs))
+    shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
+    decisive = _earliest(first)
+    others = [each for each in found if decisive and _stands_beside(each, decisive)]
+    if decisive is not None and any(each.rule.nearness > Nearness.CAUSE for each in others):
+        first, decisive = [decisive, *others], None
+    if decisive is None:
+        names = " and ".join(sorted({each.rule.klass for each in first}))
+        why = f"the logs name several causes: {names}"
+        fixes = "; ".join(dict.fromkeys(f"{each.rule.klass}: {_fill(each)[1]}" for each in first))
+        return LogExplanation(FailureClass.UNKNOWN, (why, *shown, *cut), False, why, "", fixes)
+    cause, fix = _fill(decisive)
+    retryable = all(each.rule.retry != "no" for each in [*first, *others])
+    return LogExplanation(decisive.rule.klass, (*shown, *cut), retryable, cause, decisive.rule.who, fix)
+
+
+def _stands_beside(each: Evidence, decisive: Evidence) -> bool:
+    """Return whether a line names another cause that the decisive one may not explain.
+
+    Outside a traceback programs often survive some problems, so a later broken connection makes them
+    doubtful.
+    """
+    if each.rule.klass == decisive.rule.klass or decisive.rule.nearness is not Nearness.CAUSE:
+        return False
+    is_doubtful = (
+        decisive.raised is None and decisive.rule.klass in OFTEN_SURVIVED and not decisive.rule.exact
+    )
+    is_broken = (
+        each.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAIT) and "NCCL WARN" not in decisive.text
+    )
+    return each.rule.nearness is Nearness.CAUSE or (is_doubtful and is_broken and each.log == decisive.log)
+
+
+def _fill(evidence: Evidence) -> tuple[str, str]:
+    """Return cause and fix with the names and figures of the line."""
+    groups = [match.groupdict() for match in evidence.rule.matches(evidence.text)]
+    words = {name: word for found in reversed(groups) for name, word in found.items() if word}
+    known = collections.defaultdict(lambda: "?", words)
+    if "{who_is}" in evidence.rule.cause:
+        known.setdefault("who_is", "the identity")
+    return evidence.rule.cause.format_map(known), evidence.rule.fix.format_map(known)
+
+
+def _ends_in_spite_of_75(each: Evidence) -> bool:
+    """A run that stopped with a good checkpoint may have met problems that it survived."""
+    return each.rule.nearness <= Nearness.CAUSE and each.rule.klass not in OFTEN_SURVIVED
+
+
+def _first_causes(found: list[Evidence]) -> list[Evidence]:
+    """Return the first evidence of each log that is nearest to the cause; empty if there is none."""
+    nearest = min((each.rule.nearness for each in found), default=None)
+    if nearest is None:
+        return []
+    if nearest in _BY_TIME:
         found = _without_later_exceptions(found)
         nearest = min(each.rule.nearness for each in found)
-    first = _deciding(found, nearest)
-    classes = {each.rule.klass for each in first}
-    shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
-    if len(classes) > 1:
-        names = " and ".join(sorted(classes))
-        return LogExplanation(FailureClass.UNKNOWN, (f"the logs name several causes: {names}", *shown), False)
-    rule = first[0].rule
-    heals = rule.klass in HEALS if rule.heals is None else rule.heals
-    return LogExplanation(rule.klass, shown, heals)
+    deciding: dict[str, Evidence] = {}
+    for each in found:
+        chosen = deciding.get(each.log)
+        if chosen is None:
+            if each.rule.nearness is nearest or (nearest in _BY_TIME and each.rule.nearness in _BY_TIME):
+                deciding[each.log] = each
+        elif _replaces(each, chosen):
+            deciding[each.log] = each
+    return list(deciding.values())
+
+
+def _replaces(later: Evidence, first: Evidence) -> bool:
+    """Return whether the later line is the cause, and the first one a problem that the program survived.
+
+    An exception that led to another one is its cause, unless only the later one has a rule.
+    """
+    near, nearer = first.rule.nearness, later.rule.nearness
+    if near is Nearness.PLATFORM:
+        return False
+    is_same_chain = (
+        first.raised is not None and later.raised is not None and first.raised.chain == later.raised.chain
+    )
+    if near is Nearness.RAISED and is_same_chain:
+        if nearer is Nearness.RAISED and later.raised and first.raised:
+            return later.raised.caused_by != first.raised.caused_by and later.rule.klass != first.rule.klass
+        return nearer < near
+    if first.raised is None and first.rule.klass in OFTEN_SURVIVED and not first.rule.exact:
+        return later.raised is not None and nearer <= Nearness.RAISED and later.rule.klass != first.rule.klass
+    return False
+
+
+def _earliest(first: list[Evidence]) -> Evidence | None:
+    """Return the first cause in time of several logs; None if the logs differ and show no order."""
+    if len({each.rule.klass for each in first}) == 1:
+        return first[0]
+    times = [(stamp_of(each.text), each) for each in first]
+    known = sorted((time, n, each) for n, (time, each) in enumerate(times) if time is not None)
+    if len(known) < len(first) or known[1][0] - known[0][0] < _CLOCK_SECONDS:
+        return None
+    return known[0][2]
 
 
 def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
     """Explain an exit code without logs: 137 may be a lack of memory, an eviction or a person."""
+    cut = tuple(_missing_parts(logs))
     if exit_code == _STOPPED:
-        said = "exit code 75: it stopped early with a good checkpoint"
-        return LogExplanation(FailureClass.STOPPED, (said,), True)
+        why = "exit code 75: it stopped early with a good checkpoint"
+        return LogExplanation(
+            FailureClass.STOPPED, (why, *cut), True, why, "", "run the same command again to continue"
+        )
     if exit_code == _INTERRUPTED or exit_code == -2:
-        said = "it was interrupted from the keyboard (SIGINT)"
-        return LogExplanation(FailureClass.CANCELLED, (said,), False)
-    said = "no line of the logs says why it ended"
+        why = "it was interrupted from the keyboard (SIGINT)"
+        return LogExplanation(
+            FailureClass.CANCELLED, (why, *cut), False, why, "person", "start it again when you want it"
+        )
+    why = "no line of the logs says why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
         by = f", which is signal {signal}" if 0 < signal < 65 else ""
-        said += f"; exit code {exit_code}{by} alone does not either"
-    return LogExplanation(FailureClass.UNKNOWN, (said, *_last_lines(logs)), False)
+        why += f"; exit code {exit_code}{by} alone does not either"
+    code = exit_code or 0
+    fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
+    return LogExplanation(FailureClass.UNKNOWN, (why, *cut, *_last_lines(logs)), False, why, "", fix)
+
+
+def _missing_parts(logs: Sequence[LogText]) -> Iterator[str]:
+    for log in logs:
+        if log.is_cut or (part := missing_part(log.lines)):
+            yield f"{log.name}: the {'beginning' if log.is_cut else part} of this log is missing"
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
@@ -170,46 +321,15 @@ def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
             yield f"{log.name}:{number}: the last line: {line.strip()[:_SHOWN_LETTERS]}"
 
 
-def _deciding(found: Iterable[Evidence], nearest: Nearness) -> list[Evidence]:
-    """Return each log's first evidence nearest to the cause, and other causes in that log that contradict it.
-
-    Each log is judged alone, because line numbers of different logs cannot be compared.
-    """
-    deciding: dict[str, list[Evidence]] = {}
-    for each in found:
-        chosen = deciding.setdefault(each.log, [])
-        is_other = each.rule.klass not in {other.rule.klass for other in chosen}
-        if _contests(each, chosen[0]) and is_other if chosen else each.rule.nearness is nearest:
-            chosen.append(each)
-    return [each for chosen in deciding.values() for each in chosen]
-
-
-def _contests(later: Evidence, first: Evidence) -> bool:
-    """Return whether the later line may be the cause, and the first a problem that the program survived."""
-    nearness = first.rule.nearness
-    if nearness not in (Nearness.CAUSE, Nearness.RAISED):
-        return False
-    if later.rule.nearness > Nearness.RAISED:
-        is_doubtful = first.raised is None and first.rule.klass in OFTEN_SURVIVED
-        is_broken = later.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)
-        return is_doubtful and is_broken and "NCCL WARN" not in first.text
-    if later.raised is not None and first.raised is not None:
-        if later.raised.caused_by == first.raised.caused_by:
-            return False
-        if nearness is Nearness.CAUSE and later.raised.chain == first.raised.chain:
-            return False
-    if nearness is Nearness.CAUSE and later.rule is _RAISED:
-        return later.raised is not None and hasattr(builtins, later.raised.name)
-    return True
-
-
 def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
     """Remove exceptions that follow a broken connection of the same process: they are its consequence."""
-    broken = [each for each in found if each.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)]
+    broken = [each for each in found if each.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAIT)]
     return [
         each
         for each in found
-        if each.rule.nearness is not Nearness.RAISED or not any(_answers(each, other) for other in broken)
+        if each.rule.nearness not in _BY_TIME
+        or each.rule.exact
+        or not any(_answers(each, other) for other in broken)
     ]
 
 
@@ -223,18 +343,24 @@ def _answers(raised: Evidence, broken: Evidence) -> bool:
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     """Return the evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
-    tracebacks = read_tracebacks(log.lines)
     split = [split_prefix(line) for line in log.lines]
+    tracebacks = read_tracebacks(split)
     lines = [plain for _, plain in split]
     ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
-        if number < alive_until or number in ignored or HARMLESS.search(line):
+        if number < alive_until or number in ignored:
             continue
         raised = tracebacks.raised.get(number)
-        matching = [rule for rule, match in _matches(line) if _tells(rule, match, raised)]
+        if raised is None and not ALARM.search(line):
+            continue
+        matching = [
+            rule
+            for rule, match in _matches(line)
+            if _reports(rule, match, raised) and _is_after(rule, lines[:number])
+        ]
         if not matching and raised is not None and raised.is_own:
-            matching = [_RAISED]
+            matching = [_RAISED_IN_LIBRARY if raised.in_library else _RAISED]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
@@ -247,16 +373,24 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
 @functools.lru_cache(maxsize=1024)
 def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     """Return the rules that match a line, and where. The processes of a run write many equal lines."""
-    return tuple((rule, match) for rule in RULES if (match := rule.pattern.search(line)))
+    return tuple((rule, match) for rule in rules() for match in rule.matches(line))
 
 
-def _tells(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
+def _is_after(rule: Rule, earlier: Sequence[str]) -> bool:
+    return rule.after is None or any(rule.after.search(line) for line in earlier)
+
+
+def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     """Return whether a line reports the evidence, and does not only mention it."""
     if raised is not None:
         return True
     if rule.nearness is Nearness.RAISED:
         return False
     line = match.string
+    if rule.exact:
+        return QUOTED.search(line[: match.start()]) is None
+    if HARMLESS.search(line):
+        return False
     before = line[max(0, match.start() - _WORDS_BEFORE) : match.start()]
     if HYPOTHETICAL.search(before) or QUOTED.search(before) or _only_warns(rule, line):
         return False
@@ -266,7 +400,8 @@ def _tells(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
 
 
 def _only_warns(rule: Rule, line: str) -> bool:
-    return rule.nearness is Nearness.CAUSE and "NCCL WARN" not in line and bool(WARNING.search(line))
+    is_cause = rule.nearness in (Nearness.CAUSE, Nearness.SYMPTOM, Nearness.COMMUNICATION)
+    return is_cause and "NCCL" not in line and bool(WARNING.search(line))
 
 
 def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
@@ -276,10 +411,11 @@ def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
 
 def _last_sign_of_life(log: LogText) -> int:
     """Return the line after which several higher steps were logged: nothing before it ended the training."""
-    found = ((number, _step_on(line)) for number, line in enumerate(log.lines))
-    steps = [(number, step) for number, step in found if step is not None]
     highest_later: list[float] = []
-    for number, step in reversed(steps):
+    for number in range(len(log.lines) - 1, -1, -1):
+        step = _step_on(log.lines[number])
+        if step is None:
+            continue
         if not highest_later or step < highest_later[-1]:
             highest_later.append(step)
         if len(highest_later) >= _STEPS_THAT_SHOW_LIFE:
@@ -289,7 +425,7 @@ def _last_sign_of_life(log: LogText) -> int:
 
 def _step_on(line: str) -> float | None:
     found = next((match for pattern in PROGRESS if (match := pattern.search(line))), None)
-    return float(found[1][:18]) if found else None
+    return float(found[1][:18]) if found and not NO_TRAINING.search(line) else None
 
 
 def _lines_of_earlier_life(lines: Sequence[str]) -> set[int]:

@@ -3,18 +3,27 @@
 It finds the last line of each traceback, and the lines of source code and help. It judges no cause.
 """
 
+import builtins
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
-from trainyard.watch.failure_logs.evidence_rules import EXCEPTION, HELP, LAUNCHER_EXCEPTIONS, OF_ANOTHER
+from trainyard.watch.failure_logs.evidence_rules import (
+    EXCEPTION,
+    GOES_ON,
+    HELP,
+    LAUNCHER_EXCEPTIONS,
+    OF_ANOTHER,
+)
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP] )?"
 _PREFIX = re.compile(
     rf"(?:{_TIME}|\[pod/[\w./-]+\] ?|[\w.-]+ +\| |\[?(?:default|rank)?\d{{1,6}}\]?:\s?"
-    r"|\([^()\n]{0,80}pid=\d+[^()\n]{0,80}\)\s)+"
+    r"|\([^()\n]{0,80}pid=\d+[^()\n]{0,80}\)\s|##\[(?:error|warning|debug|command)\]"
+    r"|\[Container\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? |[^\t\n]{1,80}\t[^\t\n]{1,80}\t(?=\d{4}-))+"
 )
-"""What kubectl, container logs, compose, torchrun, Slurm and Ray write before a line of a process."""
+"""What kubectl, container logs, compose, torchrun, Slurm, Ray, GitHub and CodeBuild write before a line."""
 _STAMP = re.compile(_TIME)
 _TRACEBACK = "raceback (most recent call last)"
 _CAUSED = re.compile(r"The above exception was the direct cause|Original Traceback \(most recent")
@@ -23,6 +32,21 @@ _SURVIVED = re.compile(r"^(?:Exception ignored in|--- Logging error ---)")
 """Python prints these tracebacks and continues."""
 _ENDED = re.compile(r"(?:KeyboardInterrupt|SystemExit|GeneratorExit)\b")
 _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_INDENT = re.compile(r"[ >]+(?=Traceback)")
+_MISTAKES = re.compile(
+    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion)Error",
+)
+"""Exceptions that show a mistake of the program, even where a library that it called raised them."""
+_TENSORS = re.compile(r"-packages/torch/(?:nn/(?:functional|modules/\w+)|_tensor|functional|_refs/.*)\.py$")
+"""Files of torch that check the tensors that a program gave them."""
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|<frozen ")
+_CUT = re.compile(
+    r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
+    r"|(?:log|output)s? (?:was |were |is |has been )?(?:truncated|cut off)\b"
+)
+_LAST_LINES = 40
+"""An exception without a traceback counts only so near to the end of a log."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +60,8 @@ class Raised:
     """The number of the first exception in its chain of `raise … from`."""
     chain: int
     """The number of the first exception in the chain that Python printed."""
+    in_library: bool = False
+    """Whether the innermost frame is code of an installed package, not the program's own."""
 
 
 @dataclass
@@ -56,9 +82,16 @@ class _Reading:
     caused: bool = False
     chained: bool = False
     newest: Raised | None = None
+    frame: str = ""
+    """The file of the innermost frame."""
+    has_own_frame: bool = False
+    """Whether any frame is in a file of the program's own."""
+    indent: str = ""
+    """What stands before each line of it: spaces, or the mark of a quotation."""
 
     def end(self) -> None:
         self.inside = self.survived = self.caused = self.chained = False
+        self.indent = ""
 
 
 def split_prefix(line: str) -> tuple[str, str]:
@@ -69,46 +102,111 @@ def split_prefix(line: str) -> tuple[str, str]:
     return _STAMP.sub("", found[0]), line[found.end() :]
 
 
-def read_tracebacks(lines: Sequence[str]) -> Tracebacks:
-    """The tracebacks of a log; those of several processes may be mixed if prefixes tell them apart."""
+def stamp_of(line: str) -> float | None:
+    """Return the time at which a line was written, in Unix seconds; None if it does not begin with one."""
+    found = _STAMP.search(line[:200])
+    if found is None:
+        return None
+    text = found[0].split(" std", 1)[0].strip().replace(",", ".")
+    try:
+        moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def read_tracebacks(lines: Sequence[tuple[str, str]]) -> Tracebacks:
+    """Return the tracebacks of a log, from what `split_prefix` returned for each line.
+
+    Those of several processes may be mixed if prefixes tell them apart.
+    """
     found = Tracebacks()
     readings: dict[str, _Reading] = {}
-    for number, line in enumerate(lines):
-        source, plain = split_prefix(line)
-        now = readings.setdefault(source, _Reading())
+    for number, (source, plain) in enumerate(lines):
+        now = readings.get(source)
+        if now is None:
+            if not _may_begin(plain) and not readings:
+                continue
+            now = readings[source] = _Reading()
         if source and not now.inside and (bare := readings.get("")) is not None and bare.inside:
             now = bare  # a rank that names itself in its last line only
-        _read_line(found, now, number, plain)
+        if now.inside or _may_begin(plain):
+            _read_line(found, now, number, plain)
+    if not found.raised:
+        _read_bare_exceptions(found, lines)
     return found
+
+
+def _may_begin(line: str) -> bool:
+    return "raceback" in line or "xception" in line or "File " in line or "---" in line
+
+
+def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -> None:
+    """Find exceptions near the end of a log without a traceback: it is cut, or has messages only."""
+    begin = max(0, len(lines) - _LAST_LINES)
+    for number, (_, line) in enumerate(lines[begin:], begin):
+        match = EXCEPTION.match(line.lstrip())
+        if match is not None and GOES_ON.search(line) is None:
+            raised = _raised(match, number, None, caused=False)
+            found.raised[number] = replace(raised, is_own=raised.is_own and hasattr(builtins, raised.name))
 
 
 def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None:
     now.survived = now.survived or bool(_SURVIVED.match(line))
     now.caused = now.caused or bool(_CAUSED.search(line))
     now.chained = now.chained or now.caused or _CHAINED in line
+    line = line.removeprefix(now.indent)
     if _TRACEBACK in line:
-        now.inside = True
+        now.inside, now.frame, now.has_own_frame = True, "", False
+        found_indent = _INDENT.match(line)
+        now.indent += found_indent[0] if found_indent else ""
+    elif (frame := _FRAME.match(line)) is not None:
+        now.inside, now.frame = True, frame[1]
+        now.has_own_frame = now.has_own_frame or not _LIBRARY.search(frame[1])
     elif now.inside and _SOURCE.match(line):
         found.no_evidence.add(number)
     elif now.inside and (match := EXCEPTION.match(line)) is not None:
         if now.survived:
             found.no_evidence.add(number)
         else:
-            now.newest = _raised(match, number, now.newest if now.chained else None, now.caused)
+            earlier = now.newest if now.chained else None
+            now.newest = _raised(match, number, earlier, caused=now.caused, frame=now.frame)
+            is_mistake = _MISTAKES.fullmatch(now.newest.name) or _TENSORS.search(now.frame)
+            if now.has_own_frame and is_mistake:
+                now.newest = replace(now.newest, in_library=False)
             found.raised[number] = now.newest
         now.end()
     elif now.inside and _ENDED.match(line):
         now.end()
 
 
-def _raised(match: re.Match[str], number: int, earlier: Raised | None, caused: bool) -> Raised:
+def _raised(
+    match: re.Match[str], number: int, earlier: Raised | None, *, caused: bool, frame: str = ""
+) -> Raised:
     name, message = match[1].rpartition(".")[2], match[2] or ""
     return Raised(
         name,
         not LAUNCHER_EXCEPTIONS.fullmatch(name) and not OF_ANOTHER.search(message),
         earlier.caused_by if earlier is not None and caused else number,
         earlier.chain if earlier is not None else number,
+        bool(_LIBRARY.search(frame)),
     )
+
+
+def missing_part(lines: Sequence[str]) -> str:
+    """Return which part of a log is missing: `beginning`, `end` or `middle`; empty if it looks complete."""
+    written = [line for line in lines if line.strip()]
+    if any(
+        _CUT.search(line) for line in written if "truncated" in line or "omitted" in line or "skipped" in line
+    ):
+        return "middle"
+    frames = (n for n, line in enumerate(written) if 'File "' in line and _FRAME.match(split_prefix(line)[1]))
+    first_frame = next(frames, None)
+    if first_frame is not None and not any(_TRACEBACK in line for line in written[:first_frame]):
+        return "beginning"
+    last = split_prefix(written[-1])[1] if written else ""
+    is_inside = _FRAME.match(last) or _TRACEBACK in last or (_SOURCE.match(last) and first_frame is not None)
+    return "end" if is_inside else ""
 
 
 def lines_of_help(lines: Sequence[str]) -> set[int]:

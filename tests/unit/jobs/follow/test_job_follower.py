@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,11 @@ def change(raw: Json, kind: str = "MODIFIED", version: str = "11") -> Json:
 
 
 def followed(
-    jobs: Script, pods: Script, seconds: float = 20.0, on_state: Callable[[JobState], None] | None = None
+    jobs: Script,
+    pods: Script,
+    seconds: float = 20.0,
+    on_state: Callable[[JobState], None] | None = None,
+    lost_seconds: float | None = None,
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
@@ -66,6 +71,7 @@ def followed(
             kind="pytorchjob",
             seconds=seconds,
             on_state=on_state or (lambda _: None),
+            lost_seconds=lost_seconds,
         )
 
 
@@ -141,6 +147,28 @@ def test_time_that_runs_out_ends_with_the_last_state() -> None:
         Script([list_of(says("Running"))], [QUIET]), Script([list_of(*running())], [QUIET]), seconds=0.8
     )
     assert (state.state, state.exit_code) == (State.RUNNING, ExitCode.TIMED_OUT)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(removed: bool) -> None:
+    """It may answer again before; then nothing is lost."""
+    first, second = running()
+    where = {"name": "job-1", "rank": 1, "node": "gpu-1", "uid": second["metadata"]["uid"], "silent": True}
+    more: Json = {"deleting": True, "disruption": "DeletionByTaintManager"} if removed else {}
+    pods = Script([list_of(first, second)], [Answer(events=[change(pod(**where, **more))], silent=60.0)])
+    told: list[JobState] = []
+    started = time.monotonic()
+    state = followed(
+        Script([list_of(says("Running"))], [QUIET]),
+        pods,
+        seconds=600.0 if removed else 3.0,
+        on_state=told.append,
+        lost_seconds=0.2,
+    )
+    assert time.monotonic() - started < 60 if removed else time.monotonic() - started >= 3
+    assert state.waiting is not None
+    assert (state.state, state.waiting.failure_class) == (State.RESTARTING, FailureClass.NODE_LOST)
+    assert told[-1].reason == "job-1: its node gpu-1 does not answer"
 
 
 def test_a_cluster_that_shows_nothing_is_not_waited_for_longer() -> None:

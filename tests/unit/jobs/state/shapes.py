@@ -51,6 +51,7 @@ def pod(
     node: str = "gpu-0",
     uid: str = "",
     deleting: bool = False,
+    silent: bool = False,
     reason: str = "",
     message: str = "",
     disruption: str = "",
@@ -60,7 +61,8 @@ def pod(
 ) -> Json:
     """A pod with one container."""
     running = phase == "Running"
-    conditions = [condition("Ready", "True" if (running if ready is None else ready) else "False")]
+    is_ready = (running if ready is None else ready) and not silent
+    conditions = [condition("Ready", "True" if is_ready else "False")]
     if unschedulable:
         conditions.append(condition("PodScheduled", "False", "Unschedulable", unschedulable))
         node = ""
@@ -79,6 +81,7 @@ def pod(
         meta["deletionTimestamp"] = moment(NOW)
     container: Json = {
         "name": "pytorch",
+        "ready": running if ready is None else ready,
         "restartCount": restarts,
         "state": state or ({"running": {"startedAt": moment(NOW)}} if running else {}),
         "lastState": last or {},

@@ -28,6 +28,8 @@ from trainyard.jobs.state.pod_failures import explain_lines
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import time_of
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.jobs.job_actions import state_markdown
+from trainyard.report.jobs.job_text import status_lines
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
 
@@ -532,3 +534,72 @@ def test_a_pod_whose_containers_succeeded_has_before_its_kubelet_says_so(
     raw = ended(code)
     raw["spec"]["restartPolicy"], raw["status"]["phase"] = policy, "Running"
     assert pod_facts(raw, find_kind("pytorchjob")).phase == expected
+
+
+MESSAGES = {
+    "rendezvous": (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
+        "connect to (llama-master-0, 23456).",
+        "rendezvous-timeout",
+        "llama-master-0",
+    ),
+    "memlock": (
+        "NET/OFI Couldn't register memory: RC: -12: fi_mr_reg failed: Cannot allocate memory",
+        "configuration",
+        "memlock",
+    ),
+    "istio": (
+        "istio-proxy: upstream connect error or disconnect/reset before headers",
+        "configuration",
+        "sidecar.istio.io/inject",
+    ),
+    "another ray job": (
+        "ValueError: Total available GPUs 0 is less than total desired GPUs 8",
+        "rendezvous-timeout",
+        "the pods that did not come",
+    ),
+    "hang": ("Step 7: nothing moved for 180 s", "hang", "logs/hang-rank-"),
+    "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu", "fewer"),
+    "no token": ("huggingface_hub.errors.GatedRepoError: 403 Client Error.", "auth", "licence"),
+}
+"""What the documents' tables of problems name: the last line of a pod, its class, and a word of the fix."""
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "rayjob"])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_answer_has_the_fix(kind: str, name: str) -> None:
+    line, failure_class, word = MESSAGES[name]
+    if kind not in KINDS:
+        raw = job(kind, jobDeploymentStatus="Failed", jobStatus="FAILED", message=f"exit code 1\n{line}")
+        pods = running()
+    else:
+        raw = job(kind, conditions=[condition("Failed")])
+        pods = [pod("job-0", rank=0), ended(1, name="job-1", rank=1, text=line)]
+    state = judge_job(seen(kind, raw, pods))
+    assert state.failure is not None
+    assert state.failure.failure_class == failure_class
+    shown = " ".join(" ".join(status_lines(state.record(), width=80)).split())
+    for text in (state.record()["failure"]["fix"], shown, state_markdown(state.record())):
+        assert word in text
+
+
+def test_a_run_that_is_not_proven_and_a_pod_that_cannot_start_have_a_fix() -> None:
+    line = "proof: The run is not proven: network (3 channels are NET/Socket) [failed]"
+    raw = job("pytorchjob", conditions=[condition("Failed")])
+    state = judge_job(seen("pytorchjob", raw, [ended(6, name="job-0", rank=0, text=line)]))
+    assert state.failure is not None
+    assert state.failure.failure_class == "not-proven"
+    assert "network (3 channels are NET/Socket)" in state.reason
+    assert "docs/runbooks/recovery.md" in state.failure.fix
+    stuck = waiting("ImagePullBackOff", "manifest unknown")
+    for pods, word in (
+        ([pod("job-1", "Pending", rank=1, state=stuck)], "push"),
+        (
+            [pod("job-1", "Pending", rank=1, unschedulable="0/4 nodes are available: 4 Insufficient a")],
+            "nodes",
+        ),
+        ([pod("job-1", rank=1, silent=True)], "send it again"),
+    ):
+        found = judge_job(seen("pytorchjob", job("pytorchjob", conditions=[condition("Running")]), pods))
+        data = found.record()
+        assert word in (data["failure"] or data["waiting"])["fix"], found

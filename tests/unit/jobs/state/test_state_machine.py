@@ -4,14 +4,17 @@ The expected answer comes from rules on the generated words, never from the code
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.unit.jobs.state.shapes import (
+    NOW,
     condition,
     ended,
     event,
     job,
+    moment,
     pod,
     running,
     seen,
@@ -23,6 +26,7 @@ from tests.unit.jobs.state.shapes import (
 from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.watch.failure_classes import FailureClass
 
@@ -79,6 +83,7 @@ PODS: dict[str, list[Json]] = {
         pod("job-1", rank=1, ready=False, restarts=3, state=waiting("CrashLoopBackOff"), last=terminated(1)),
     ],
     "one is not ready": [pod("job-0"), pod("job-1", rank=1, ready=False)],
+    "one is silent": [pod("job-0"), pod("job-1", rank=1, silent=True)],
     "one is lost": [pod("job-0"), pod("job-1", rank=1, deleting=True, disruption="DeletionByTaintManager")],
     "ended well": [ended(0, name=f"job-{n}", rank=n) for n in (0, 1)],
 }
@@ -96,7 +101,10 @@ def expected(kind: str, says: str, pods: str) -> State:
             return State.RUNNING
     if pods == "ended well" and kind not in ("rayjob", "raycluster"):
         return State.RUNNING
-    if says == "restarting" or pods in ("one failed", "one loops", "one is lost", "one runs after a restart"):
+    if says == "restarting" or pods in (
+        *("one failed", "one loops", "one is lost", "one is silent"),
+        "one runs after a restart",
+    ):
         return State.RESTARTING
     if pods in ("none", "one waits for a node", "all wait for a node"):
         return State.PENDING
@@ -379,6 +387,50 @@ def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
         seen("rayjob", raw, [head, worker, *tries, pod("job-2", "Pending", rank=None, labels=labels)])
     )
     assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)
+
+
+@pytest.mark.parametrize("kind", SAYS)
+def test_a_node_that_does_not_answer_is_named_before_its_pods_are_removed(kind: str) -> None:
+    """Kubernetes removes them after five minutes. A probe that fails is another matter."""
+    raw = job(kind, **SAYS[kind]["running"])
+    state = judge_job(seen(kind, raw, PODS["one is silent"]))
+    assert state.waiting is not None
+    assert (state.state, state.waiting.failure_class) == (State.RESTARTING, FailureClass.NODE_LOST)
+    assert state.reason == "job-1: its node gpu-0 does not answer"
+    probed = judge_job(seen(kind, raw, PODS["one is not ready"]))
+    assert probed.waiting is None
+
+
+HEADS: dict[str, Callable[[float], Json]] = {
+    "replaced": lambda age: pod("job-head", rank=None, age=age, labels={"ray.io/node-type": "head"}),
+    "restarted in place": lambda age: pod(
+        "job-head",
+        rank=None,
+        age=age + 90_000,
+        restarts=1,
+        last=terminated(137, "OOMKilled", at=NOW - age),
+        labels={"ray.io/node-type": "head"},
+    ),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("age", [10, 600, 890, 910, 7 * 86400])
+@pytest.mark.parametrize("before", [None, -30, 0, 30, 120, 80_000])
+def test_a_command_whose_head_was_lost_does_not_run(head: str, age: float, before: float | None) -> None:
+    """`before`: how long before the present head Ray started the command, as KubeRay last read it."""
+    raw = job("rayjob", **SAYS["rayjob"]["running"])
+    if before is not None:
+        raw["status"]["rayJobInfo"] = {"startTime": moment(NOW - age - before)}
+    worker = pod("job-worker", rank=None, labels={"ray.io/node-type": "worker"})
+    state = judge_job(seen("rayjob", raw, [HEADS[head](age), worker]))
+    if before is None or before <= 60:
+        assert state.state is State.RUNNING
+        return
+    assert state.state is (State.RESTARTING if age < PATIENCE else State.FAILED)
+    assert "job-head is a new head" in state.reason
+    if state.failure is not None:
+        assert (state.failure.failure_class, state.failure.retryable) == (FailureClass.NODE_LOST, True)
 
 
 def test_pods_that_prepare_data_have_no_rank() -> None:

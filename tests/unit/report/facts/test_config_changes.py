@@ -48,9 +48,9 @@ def test_a_run_is_compared_with_the_last_green_run_before_it(new_run: NewRun) ->
     assert found is not None
     assert found.since == "last"
     assert found.changes == (
-        ConfigChange("model.name", "old-llama", "smoke-llama"),
-        ConfigChange("training.max_steps", 5, None),
-        ConfigChange("training.seed", None, 42),
+        ConfigChange("model.name", ("old-llama", "smoke-llama")),
+        ConfigChange("training.max_steps", (5, None)),
+        ConfigChange("training.seed", (None, 42)),
     )
 
 

@@ -1,14 +1,17 @@
 """Reduced curves keep their extremes, their ends and their means."""
 
+from pathlib import Path
+
+import numpy as np
+import pytest
+
 from trainyard.report.facts.curve import average_curve, sparkline, thin_curve
-from trainyard.report.facts.history import Curve
+from trainyard.report.facts.history import Curve, read_history
+from trainyard.run.untrusted_files import iterate_json_batches, iterate_json_lines
 
 
 def curve(values: list[float]) -> Curve:
-    result = Curve()
-    for step, value in enumerate(values, start=1):
-        result.append(step, value)
-    return result
+    return Curve(np.arange(1.0, len(values) + 1), np.array(values, dtype=float))
 
 
 def test_a_spike_of_one_step_survives() -> None:
@@ -38,3 +41,33 @@ def test_a_sparkline_runs_from_high_to_low() -> None:
     assert sparkline(curve([8, 7, 6, 5, 4, 3, 2, 1]), 8) == "█▇▆▅▄▃▂▁"
     assert sparkline(curve([2, 2, 2]), 8) == "▁▁▁"
     assert sparkline(curve([2]), 8) == ""
+
+
+def test_a_history_skips_what_is_no_number_and_what_was_trained_again(tmp_path: Path) -> None:
+    lines = (
+        *('{"step": 1, "loss": 5, "time": 10}', '{"step": 2, "loss": 4, "val_loss": 4.5, "time": 11}'),
+        *('{"step": 3, "loss": 3, "loss": 1}', '{"step": 3, "loss": "3"}', "[1]", '{"val_loss": 9}', "{torn"),
+        *(
+            '{"step": 4, "loss": 2, "nested": {"x": 1}}',
+            '{"step": 2, "loss": 4.25, "time": 20}',
+            '{"step": 2}',
+        ),
+    )
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    history = read_history(tmp_path / "metrics.jsonl")
+    loss, validation = history.curve("loss"), history.curve("val_loss")
+    assert [*zip(loss.steps, loss.values, strict=True)] == [(1, 5), (2, 4.25)]
+    assert [*zip(validation.steps, validation.values, strict=True)] == [(2, 4.5)]
+    assert history.last == {"step": 2, "loss": 4.25, "time": 20, "val_loss": 9}
+    assert history.times.tolist() == [10, 11, 20]
+    assert len(history.curve("mfu")) == len(read_history(tmp_path / "none.jsonl").curve("loss")) == 0
+
+
+@pytest.mark.parametrize(
+    "row", ['{"step": 1, "step": 2}', '{"a":{}} ', '{"a": [1]}', "1", "{}", '{"a": "x\\":"}']
+)
+def test_lines_have_the_same_values_in_a_batch_as_alone(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"step": 1}}\n{row}\n{{"step": 2}}\n')
+    alone = [value for value in iterate_json_lines(path) if value is not None]
+    assert [value for batch in iterate_json_batches(path) for value in batch] == alone

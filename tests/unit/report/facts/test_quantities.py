@@ -22,13 +22,6 @@ def test_durations(seconds: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(1620, "0.45 hours"), (4500, "1.25 hours"), (112, "1 min 52 s"), (9.6, "10 s")]
-)
-def test_hours_are_used_from_six_minutes_on(seconds: float, words: str) -> None:
-    assert quantities.format_hours(seconds) == words
-
-
-@pytest.mark.parametrize(
     ("seconds", "words"),
     [(-3, "0 s ago"), (40, "40 s ago"), (720, "12 m ago"), (10800, "3 h ago"), (259200, "3 d ago")],
 )

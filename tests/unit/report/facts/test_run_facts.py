@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.proof import PARTS
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
@@ -94,7 +95,7 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
         {"parts": []},
         {"parts": None},
         {"parts": [{"name": "trained", "holds": True}]},
-        {"parts": [{"name": name, "holds": 1} for name in ("trained", "network", "stored", "repeatable")]},
+        {"parts": [{"name": name, "holds": 1} for name in PARTS]},
         {"parts": [{"name": "trained", "holds": True}] * 4},
     ],
 )

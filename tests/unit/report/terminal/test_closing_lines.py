@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.proof import PARTS
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.facts.run_facts import read_facts
@@ -40,11 +41,11 @@ def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
     assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
 
 
-def test_a_proof_is_a_block_of_four_lines(new_run: NewRun) -> None:
+def test_a_proof_is_a_block_of_five_lines(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove().path).proof
     assert proof is not None
     phases = [(phase, status) for phase, _, status in proof_lines(proof.parts, one_line=False)]
-    names = ("trained", "network", "stored", "repeatable")
+    names = PARTS
     assert phases == [("proven", ""), *((f"  {name}", "") for name in names)]
     logged = list(proof_lines(proof.parts, one_line=True))
     assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
@@ -58,14 +59,14 @@ def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None
     assert lines[0][1].startswith("stored: 5 of 6 objects")
     assert lines[0][2] == "failed"
     assert lines[1][0] == "next"
-    assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  network", "  repeatable"]
+    assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  learned", "  network", "  repeatable"]
 
 
 def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
     lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
-    assert lines == ["not proven", "  trained", "  network", "  repeatable"]
+    assert lines == ["not proven", "  trained", "  learned", "  network", "  repeatable"]
 
 
 def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:

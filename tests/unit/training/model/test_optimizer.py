@@ -1,3 +1,4 @@
+import itertools
 import math
 from typing import Any
 
@@ -36,6 +37,30 @@ def test_cosine_starts_at_the_peak_ends_at_the_floor_and_is_half_way_in_the_midd
 
 def test_constant_schedule_stays_at_the_peak() -> None:
     assert set(rates(CONFIG.model_copy(update={"lr_scheduler": "constant"}), 20)[3:]) == {1.0}
+
+
+@pytest.mark.parametrize("decay", [None, 1, 3, 40])
+@pytest.mark.parametrize("warmup", [0, 1, 4, 20])
+@pytest.mark.parametrize("steps", [1, 2, 5, 20, 33])
+@pytest.mark.parametrize("name", ["cosine", "linear", "warmup_stable_decay"])
+def test_every_schedule_rises_to_the_peak_and_ends_at_the_floor(
+    name: str, steps: int, warmup: int, decay: int | None
+) -> None:
+    changes = {"lr_scheduler": name, "warmup_steps": warmup, "decay_steps": decay}
+    values = rates(CONFIG.model_copy(update=changes), steps)
+    assert max(values) == 1.0
+    rising = values[: min(warmup, steps)]
+    assert rising == sorted(rising)
+    falling = values[max(0, min(warmup, steps) - 1) :]
+    assert falling == sorted(falling, reverse=True)
+    if steps > warmup + 1:
+        assert values[-1] == pytest.approx(0.1)
+    if name == "warmup_stable_decay":
+        below = sum(value < 1.0 for value in values[warmup:])
+        assert below <= (decay or math.ceil(steps / 5))
+    if name == "linear" and len(falling) > 2:
+        drops = [first - second for first, second in itertools.pairwise(falling[1:])]
+        assert drops == pytest.approx([drops[0]] * len(drops))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

@@ -446,7 +446,7 @@ def test_tensorboard_reads_the_logged_rows(
     reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     reader.Reload()
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
-    assert [(e.step, pytest.approx(e.value)) for e in reader.Scalars("loss")] == [
+    assert [(e.step, pytest.approx(e.value)) for e in reader.Scalars("train/loss")] == [
         (r["step"], r["loss"]) for r in rows
     ]
 

@@ -1,182 +1,180 @@
-"""TCP between machines that have a faster fabric: when NCCL writes its log, and the recorded event."""
+"""The network on record of our trainer: when NCCL keeps its log, what is recorded, how a fallback ends."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
+from tests.unit.proof.test_joining_network import P5_TYPE, facts_of
 
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, ExitCode, NetworkFallbackError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
-from trainyard.training.run.nccl_log import Fabric
-from trainyard.training.run.network_fallback import fabric_of, keep_nccl_log, record_fallback
+from trainyard.training.run import network_fallback
+from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log, record_network
 from trainyard.training.run.run_context import RunContext
+from trainyard.watch.network_record import NetworkWatch, network_verdict_of
+from trainyard.watch.network_verdict import Network, NetworkFacts
 
-TWO_MACHINES = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "RANK": "0"}
-SOCKET = "h:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Socket/0\n"
-
-
-def file(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
-@pytest.fixture
-def p5(tmp_path: Path) -> Path:
-    file(tmp_path / "sys/class/dmi/id/product_name", "p5.48xlarge")
-    return tmp_path / "sys"
+TWO_MACHINES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "0"}
+CHANNEL = (
+    "h{rank}:1:2 [0] NCCL INFO comm 0x5 rank {rank} nRanks 2 nNodes 2 localRanks 1\n"
+    "h{rank}:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/{network}/0\n"
+)
+Segment = Callable[..., RunContext]
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Any:
-    """A segment on GPUs in the middle of its first step; `others` is what the other ranks found."""
+def segment(tmp_path: Path, tiny_config: Callable[..., Config]) -> Segment:
+    """A segment of four processes; `others` are the facts of the other ranks."""
 
-    def build(*others: str, device: str = "cuda") -> Any:
+    def build(*others: NetworkFacts, on_fallback: str = "stop", watches: bool = True) -> RunContext:
         directory = RunDirectory(tmp_path / "run")
         directory.create()
-        world = SimpleNamespace(is_main=True, gather=lambda own: [own, *others])
+        world = SimpleNamespace(is_main=True, gather=lambda own: [own, *others], size=4)
         parts: dict[str, Any] = dict.fromkeys(RunContext.__dataclass_fields__)
-        parts |= {"directory": directory, "device": torch.device(device), "world": world}
-        parts |= {"state": SimpleNamespace(step=1)}
-        parts["listener"] = SimpleNamespace(on_event=lambda *_: None)
+        config = tiny_config(compute={"on_fallback": on_fallback})
+        parts |= {"config": config, "directory": directory, "device": torch.device("cpu"), "world": world}
+        parts |= {"state": SimpleNamespace(step=1), "listener": SimpleNamespace(on_event=lambda *_: None)}
+        parts["network"] = NetworkWatch(P5_TYPE) if watches else None
         return RunContext(**parts)
 
     return build
 
 
-def recorded_events(segment: RunContext, environment: dict[str, str], system: Path) -> list[dict[str, Any]]:
-    record_fallback(segment, environment, system)
-    return read_rows(segment.directory.events_file)
+def events(segment: RunContext, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_rows(segment.directory.events_file) if event["event"] == kind]
 
 
-def environment_with_log(segment: RunContext, *lines: str, **more: str) -> dict[str, str]:
-    """The environment after NCCL was configured to log and wrote `lines`."""
-    environment = TWO_MACHINES | more
-    keep_nccl_log(segment.directory.logs, "cuda", environment)
-    Path(environment["NCCL_DEBUG_FILE"].replace("%%", "%")).write_text("".join(lines))
-    return environment
+def write_log(segment: RunContext, network: str, *, rank: int = 0) -> None:
+    environment = {**TWO_MACHINES, "RANK": str(rank)}
+    keep_nccl_log(segment.directory.logs, environment)
+    text = CHANNEL.format(rank=rank, network=network)
+    Path(environment["NCCL_DEBUG_FILE"].replace("%%", "%")).write_text(text)
 
 
-def test_a_fallback_is_on_record_once_with_the_ranks_that_saw_it(segment: Any, p5: Path) -> None:
-    here = segment("", "though the machine has EFA")
-    [event] = recorded_events(
-        here, environment_with_log(here, "h:1:2 [0] NCCL INFO NET/Plugin: No plugin found (x)\n", SOCKET), p5
-    )
-    assert (event["event"], event["step"], event["ranks"]) == ("network_degraded", 1, [0, 2])
-    assert event["reason"] == (
-        "TCP between machines on ranks 0, 2, though the machine has EFA: its plugin was not found"
-    )
+@pytest.mark.parametrize("case", ["direct", "not direct", "sockets", "sockets requested"])
+@pytest.mark.parametrize("on_fallback", ["stop", "warn"])
+def test_the_network_is_on_record_and_a_fallback_ends_the_run(
+    segment: Segment, case: str, on_fallback: str
+) -> None:
+    here = segment(facts_of(case), on_fallback=on_fallback)
+    if case == "sockets" and on_fallback == "stop":
+        with pytest.raises(NetworkFallbackError) as raised:
+            record_network(here, environment=TWO_MACHINES)
+        error = raised.value
+        first, second = str(error).splitlines()
+        assert first.startswith(
+            "NCCL opened sockets between machines that have EFA: NCCL did not find the plug"
+        )
+        assert second.startswith("Install aws-ofi-nccl in the image")
+        assert "compute.network=tcp" in second
+        assert (error.exit_code, error.failure.kind) == (ExitCode.NOT_PROVEN, "tcp-fallback")  # type: ignore[attr-defined]
+    else:
+        found = record_network(here, environment=TWO_MACHINES)
+        record_network(here, found, TWO_MACHINES)  # at the end, nothing has changed
+    [event] = events(here, "network")
+    verdict = network_verdict_of([event])
+    assert verdict is not None
+    assert event["verdict"] == verdict.verdict == facts_of(case).judge(P5_TYPE).verdict
+    assert len(events(here, "network_degraded")) == (case in ("sockets", "not direct"))
 
 
-def test_many_ranks_are_counted(segment: Any, p5: Path) -> None:
-    here = segment(*["though the machine has EFA"] * 7)
-    [event] = recorded_events(here, environment_with_log(here), p5)
-    assert event["reason"] == "TCP between machines on 7 ranks, though the machine has EFA"
+def test_channels_that_were_opened_later_are_recorded_too(segment: Segment) -> None:
+    here = segment(facts_of("direct"), on_fallback="warn")
+    found = record_network(here, environment=TWO_MACHINES)
+    write_log(here, "Socket")
+    record_network(here, found, TWO_MACHINES)
+    assert [event["verdict"] for event in events(here, "network")] == ["efa-gpudirect", "tcp-fallback"]
 
 
-def test_a_healthy_or_missing_log_records_nothing(segment: Any, p5: Path) -> None:
-    here = segment("")
-    assert recorded_events(here, environment_with_log(here, SOCKET.replace("Socket", "Libfabric")), p5) == []
-    environment = environment_with_log(here)
-    (here.directory.logs / "nccl-rank-0.log").unlink()
-    assert recorded_events(here, environment, p5) == []
-
-
-def test_machines_that_have_nothing_faster_are_not_degraded(segment: Any, tmp_path: Path) -> None:
-    here = segment("")
-    assert recorded_events(here, environment_with_log(here, SOCKET), tmp_path / "sys") == []
-
-
-def test_the_log_of_an_earlier_segment_counts_for_nothing(segment: Any, p5: Path) -> None:
-    here = segment("")
-    environment_with_log(here, SOCKET)
-    assert recorded_events(here, TWO_MACHINES | {"NCCL_DEBUG": "WARN"}, p5) == []
+def test_each_rank_reads_its_own_log_of_this_segment(segment: Segment) -> None:
+    here = segment()
+    write_log(here, "Libfabric")
+    found = record_network(here, environment=TWO_MACHINES)
+    assert found is not None
+    assert found["verdict"] == Network.EFA_UNDETERMINED  # the other ranks show nothing
+    keep_nccl_log(here.directory.logs, dict(TWO_MACHINES))
+    assert record_network(here, environment=TWO_MACHINES) is None
 
 
 @pytest.mark.parametrize(
-    ("environment", "device"),
-    [({}, "cuda"), ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, "cuda"), (TWO_MACHINES, "cpu")],
+    "environment", [{}, {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, {**TWO_MACHINES, "off": ""}]
 )
-def test_one_machine_and_cpus_need_no_log(
-    segment: Any, p5: Path, environment: dict[str, str], device: str
+def test_one_machine_and_a_run_that_nobody_watches_record_nothing(
+    segment: Segment, environment: dict[str, str]
 ) -> None:
     before = dict(environment)
-    here = segment(device=device)
-    keep_nccl_log(here.directory.logs, device, environment)
+    here = segment(facts_of("sockets"), watches="off" not in environment)
+    object.__setattr__(here.world, "gather", lambda _: pytest.fail("no process waits for another"))
+    if "off" not in environment:
+        keep_nccl_log(here.directory.logs, environment)
     assert environment == before
-    here.world.gather = lambda _: pytest.fail("no process waits for another")
-    assert recorded_events(here, environment, p5) == []
+    assert record_network(here, environment=environment) is None
 
 
-@pytest.mark.parametrize("own", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/%h.%p"}])
-def test_the_users_settings_of_nccl_stay(tmp_path: Path, own: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        ({"NCCL_DEBUG": "WARN"}, False),
+        ({"NCCL_DEBUG_FILE": "/tmp/%h.%p"}, False),
+        ({"NCCL_DEBUG": "INFO"}, True),
+        ({"NCCL_DEBUG": "trace"}, True),
+    ],
+)
+def test_the_users_settings_of_nccl_stay(tmp_path: Path, own: dict[str, str], kept: bool) -> None:
     environment = TWO_MACHINES | own
-    keep_nccl_log(tmp_path / "logs", "cuda", environment)
-    assert environment == TWO_MACHINES | own
+    keep_nccl_log(tmp_path / "logs", environment)
+    log = {"NCCL_DEBUG_FILE": f"{tmp_path}/logs/nccl-rank-0.log"} if kept else {}
+    assert environment == TWO_MACHINES | own | log
 
 
 def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> None:
     environment = dict(TWO_MACHINES)
-    keep_nccl_log(tmp_path / "100%p" / "logs", "cuda", environment)
+    keep_nccl_log(tmp_path / "100%p" / "logs", environment)
     assert environment["NCCL_DEBUG_FILE"].endswith("/100%%p/logs/nccl-rank-0.log")
     assert (tmp_path / "100%p" / "logs").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="a file is where"):
-        keep_nccl_log(tmp_path / "file", "cuda", dict(TWO_MACHINES))
+        keep_nccl_log(tmp_path / "file", dict(TWO_MACHINES))
 
 
-@pytest.mark.parametrize(
-    ("files", "fabric"),
-    [
-        ({}, None),
-        ({"dmi/id/product_name": "p4d.24xlarge"}, Fabric.EFA),
-        ({"dmi/id/product_name": "p6-b200.48xlarge"}, Fabric.EFA),
-        ({"dmi/id/product_name": "g5.48xlarge"}, None),
-        ({"dmi/id/product_name": "PowerEdge XE9680"}, None),
-        ({"infiniband/rdmap79s0/device/vendor": "0x1d0f"}, Fabric.EFA),
-        (
-            {
-                "infiniband/mlx5_0/device/vendor": "0x15b3",
-                "infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
-                "infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
-            },
-            Fabric.INFINIBAND,
-        ),
-        (
-            {
-                "infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
-                "infiniband/mlx5_0/ports/1/state": "1: DOWN",
-            },
-            None,
-        ),
-        (
-            {
-                "infiniband/mlx5_0/ports/1/link_layer": "Ethernet",
-                "infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
-            },
-            None,
-        ),
-    ],
-)
-def test_only_a_fabric_that_the_machine_certainly_has_counts(
-    tmp_path: Path, files: dict[str, str], fabric: Fabric | None
+@pytest.mark.parametrize("network", ["Socket", "Libfabric/GDRDMA"])
+@pytest.mark.parametrize("on_fallback", ["stop", "warn"])
+def test_a_first_step_that_takes_long_is_ended_while_it_runs(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch, network: str, on_fallback: str
 ) -> None:
-    for name, text in files.items():
-        file(tmp_path / "class" / name, text)
-    assert fabric_of(tmp_path) is fabric
+    monkeypatch.setattr(network_fallback, "_LOOK_SECONDS", 0.01)
+    here, left = segment(on_fallback=on_fallback), threading.Event()
+    codes: list[int] = []
+    recorded: list[Any] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        here.state.step += 1
+        left.set()
+
+    write_log(here, network)
+    write_log(here, network, rank=1)
+    recorder: Any = SimpleNamespace(record=recorded.append)
+    ends = network == "Socket" and on_fallback == "stop"
+    with end_on_fallback(here, recorder, leave=leave, environment=TWO_MACHINES):
+        assert left.wait(30 if ends else 0.2) is ends
+    assert codes == ([ExitCode.NOT_PROVEN] if ends else [])
+    assert len(recorded) == len(events(here, "network")) == ends
 
 
-def test_the_loop_reads_the_log_once_after_the_first_step(
+def test_the_loop_reads_the_log_after_the_first_step_and_at_the_end(
     tiny_config: Callable[..., Config], run_training: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
     monkeypatch.setattr(
-        "trainyard.training.run.step_loop.record_fallback",
-        lambda parts: steps.append(cast(RunContext, parts).state.step),
+        "trainyard.training.run.step_loop.record_network",
+        lambda context, before=None: steps.append(context.state.step),
     )
     run_training(tiny_config())
-    assert steps == [1]
+    assert steps == [1, 12]

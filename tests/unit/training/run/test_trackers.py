@@ -26,6 +26,7 @@ from trainyard.training.run.trackers import (
     hyperparameters_of,
     is_still_closing,
     open_trackers,
+    tag_of,
 )
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
@@ -110,9 +111,26 @@ def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_res
     found = scalars_of(tmp_path)
     assert set(found) == {"run/tensorboard", "run/tensorboard/validation"}
     steps = [(1, 5.0), (2, 5.0), (3, 3.0), (4, 3.0), (5, 3.0), (6, 3.0)]
-    assert found["run/tensorboard"]["loss"] == steps
-    assert found["run/tensorboard/validation"]["loss"] == [(step, value + 1) for step, value in steps]
-    assert found["run/tensorboard"]["val_loss"] == found["run/tensorboard/validation"]["loss"]
+    assert found["run/tensorboard"]["train/loss"] == steps
+    assert found["run/tensorboard/validation"]["train/loss"] == [(step, value + 1) for step, value in steps]
+    assert found["run/tensorboard"]["validation/loss"] == found["run/tensorboard/validation"]["train/loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        *(
+            ("loss", "train/loss"),
+            ("grad_norm", "train/grad_norm"),
+            ("val_bits_per_byte", "validation/bits_per_byte"),
+        ),
+        *(("mfu", "perf/mfu"), ("samples_per_second", "perf/samples_per_second")),
+        *(("gpu_memory_bytes", "perf/gpu_memory_bytes"), ("memory_peak_bytes", "perf/memory_peak_bytes")),
+        *(("step_seconds", "time/step_seconds"), ("data_seconds", "time/data_seconds")),
+    ],
+)
+def test_tags_are_grouped(name: str, tag: str) -> None:
+    assert tag_of(name) == tag
 
 
 def test_tensorboard_compares_runs_by_their_hyperparameters_and_shows_the_sample(
@@ -132,9 +150,9 @@ def test_tensorboard_compares_runs_by_their_hyperparameters_and_shows_the_sample
     content = reader.SummaryMetadata(metadata.EXPERIMENT_TAG).plugin_data.content
     experiment = metadata.parse_experiment_plugin_data(content)
     assert {metric.name.tag for metric in experiment.metric_infos} == {
-        "loss",
-        "val_loss",
-        "tokens_per_second",
+        "train/loss",
+        "validation/loss",
+        "perf/tokens_per_second",
     }
     assert {info.name for info in experiment.hparam_infos} == set(started.hparams)
     (event,) = reader.Tensors("sample/text_summary")
@@ -154,6 +172,7 @@ def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
     assert all(isinstance(value, bool | int | float | str) for value in shown.values())
 
 
+@pytest.mark.process
 def test_wandb_keeps_hyperparameters_and_sample_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +217,7 @@ def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
     assert str(tmp_path / "tensorboard") in caplog.text
 
 
+@pytest.mark.process
 def test_a_mode_that_wandb_does_not_know_drops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,6 +255,7 @@ print("the run continues")
 """
 
 
+@pytest.mark.process
 def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     # A service that an earlier test left in the environment would be joined instead of one started.

@@ -1,0 +1,34 @@
+"""The evaluations of a stored run: those among its records, and those that were done after it was stored.
+
+The second kind is an object of its own beside the run, because what a manifest lists never changes.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.artifacts.record.manifest import RunManifest
+from trainyard.artifacts.store.layout import evaluations_key
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import RunConflictError
+from trainyard.run.untrusted_files import parse_json_line
+
+
+def read_evaluations(store: Store, manifest: RunManifest) -> list[dict[str, Any] | None]:
+    """Return the evaluations, oldest first; None stands for an unreadable line."""
+    keys = (f"{manifest.records_prefix}evaluations.jsonl", evaluations_key(manifest.run_number))
+    lines = [line for key in keys for line in (store.read_object(key) or b"").splitlines()]
+    return [parse_json_line(line) for line in lines]
+
+
+def add_evaluation(store: Store, run_number: int, record: Mapping[str, Any]) -> None:
+    """Record an evaluation of a run that is stored. Raises RunConflictError when another one was faster."""
+    key = evaluations_key(run_number)
+    before = store.read_object(key)
+    content = (before or b"") + json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    if before is None:
+        store.put_new(key, content, metadata={})
+    else:
+        store.swap(key, before, content, metadata={})
+    if store.read_object(key) != content:
+        raise RunConflictError(f"{key}: another evaluation was recorded at the same time. Evaluate it again.")

@@ -1,0 +1,225 @@
+"""Evaluate a checkpoint of a run by the command of its configuration, and record its figures.
+
+`evaluation.command` prints one JSON object, such as {"accuracy": 0.63}, as its output or its last line;
+`evaluation.thresholds` says what each figure needs. With --run-dir the newest checkpoint of the run, or that
+of --step, is evaluated; with --store and --run-number a stored one. The newest evaluation of a checkpoint
+counts: for the proof (`learned`) and for promotions.
+
+Reads:   the run directory or the store: config.yaml, the checkpoint (verified first); what the command reads
+Writes:  a line of evaluations.jsonl in the run directory, or evaluations/run-N.jsonl in the store: digest of
+         the checkpoint, command, data, figures; nothing with --dry-run; --json prints the same
+Exit codes: 0 evaluated, and good enough; 1 below a threshold, the command failed, or no checkpoint verifies;
+         2 no such run or step, or no evaluation.command; 4 the store refuses
+Example: scripts/evaluate.py --run-dir runs/20261120-214501-7c1f
+"""
+
+import argparse
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.run.directory import RunDirectory
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run")
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
+    which = "the checkpoint; newest, the default, is the newest complete one"
+    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
+    parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    args = parser.parse_args(argv)
+    if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):
+        parser.error("give --run-dir, or --store with --run-number")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.run.directory import RunDirectory
+
+    if args.run_dir:
+        return evaluate(RunDirectory(args.run_dir), args)
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.restore.restore import restore
+    from trainyard.artifacts.restore.selection import parse_selection
+    from trainyard.artifacts.store.store_address import open_store
+
+    store, number = open_store(args.store), parse_run_number(args.run_number)
+    step = "newest" if args.step is None else str(args.step)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        directory = RunDirectory(Path(folder) / "run")
+        restore(store, parse_selection(store, number, step), directory.path)
+        return evaluate(directory, args)
+
+
+def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
+    """Evaluate a checkpoint of the run, record its figures, and compare them with the thresholds."""
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.proof.gates import missed_thresholds, thresholds_of
+    from trainyard.report.facts.quantities import format_loss
+    from trainyard.run.run_settings import read_settings, setting
+    from trainyard.run.untrusted_files import read_bytes
+
+    try:
+        settings = read_settings(read_bytes(directory.config_file))
+    except FileNotFoundError:
+        raise ConfigError(f"{directory.config_file}: missing, so it is not a run directory") from None
+    words = setting(settings, "evaluation.command")
+    if not words:
+        raise ConfigError(
+            f"{directory.config_file} has no evaluation.command. docs/evaluation.md shows some for "
+            "perplexity, bits per byte and tasks of lm-eval."
+        )
+    step, checkpoint, digest = find_checkpoint(directory, args.step)
+    command = fill_command(words, directory, checkpoint)
+    output.announce("evaluation", f"step {step:,}: {shlex.join(command)}", copied=True)
+    if args.dry_run:
+        return ExitCode.DONE
+    started = time.time()
+    figures, thresholds = run_command(command), thresholds_of(settings)
+    record = {
+        "time": started,
+        "seconds": round(time.time() - started, 3),
+        "step": step,
+        "checkpoint_sha256": digest,
+        "command": [str(word) for word in words],
+        **data_of(setting(settings, "evaluation.data")),
+        "figures": figures,
+        "thresholds": thresholds,
+    }
+    save(record, directory, args)
+    for name, value in figures.items():
+        needs = f" (needs {thresholds[name]})" if name in thresholds else ""
+        output.announce("", f"{name} {format_loss(value)}{needs}")
+    missed = missed_thresholds(figures, thresholds)
+    if args.json:
+        output.print_json(record)
+    if not missed:
+        output.announce("evaluation", "good enough" if thresholds else "no threshold was set", "ok")
+        return ExitCode.DONE
+    text = f"trained, but not good enough: {', '.join(missed)}"
+    output.announce("evaluation", text, "failed")
+    annotate(Level.ERROR, text, title="Below a threshold")
+    return ExitCode.NO
+
+
+def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, Path, str]:
+    """Return step, path and digest of the manifest of a checkpoint, None: the newest. It is verified."""
+    from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
+    from trainyard.run.atomic_files import sha256_of_file
+    from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+
+    complete = [
+        each
+        for each in directory.checkpoint_steps()
+        if (directory.checkpoint(each) / MANIFEST_NAME).is_file()
+    ]
+    if not complete:
+        raise ConfigError(f"{directory.checkpoints} has no complete checkpoint to evaluate")
+    if step is not None and step not in complete:
+        steps = ", ".join(str(each) for each in complete)
+        raise ConfigError(f"--step {step}: {directory.checkpoints} has no such checkpoint. Steps: {steps}")
+    chosen = complete[-1] if step is None else step
+    path = directory.checkpoint(chosen)
+    verify_checkpoint(path)
+    return chosen, restorable_path(path), sha256_of_file(path / MANIFEST_NAME)
+
+
+def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Path) -> list[str]:
+    """Return the command with the paths in the place of their names."""
+    paths = {"{checkpoint}": str(checkpoint.absolute()), "{run_dir}": str(directory.path.absolute())}
+    filled = []
+    for word in map(str, words):
+        for name, path in paths.items():
+            word = word.replace(name, path)
+        filled.append(word)
+    return filled
+
+
+def run_command(command: Sequence[str]) -> dict[str, float]:
+    """Run the command and return its figures; its other output goes to this one's stderr.
+
+    Raises CheckFailedError when it fails or prints no JSON object with a number.
+    """
+    from trainyard.gateways.process import run_passing_signals
+
+    with tempfile.TemporaryFile() as printed:
+        try:
+            code = run_passing_signals(command, stdout=printed)
+        except OSError as error:
+            raise ConfigError(f"evaluation.command: {command[0]}: {error.strerror}") from None
+        printed.seek(0)
+        text = printed.read().decode(errors="replace")
+    if code:
+        output.print_remarks(text.splitlines()[-20:])
+        raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shlex.join(command)}")
+    figures = dict(flat_figures(json_object(text)))
+    if not figures:
+        output.print_remarks(text.splitlines()[-20:])
+        raise CheckFailedError(
+            "evaluation.command printed no JSON object with a number, as its output or as its last line"
+        )
+    return figures
+
+
+def json_object(text: str) -> Mapping[str, Any]:
+    """Return the object that `text` is, or that its last line is; empty without one."""
+    for part in (text, *text.strip().splitlines()[-1:]):
+        try:
+            found = json.loads(part)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the finite numbers of an object; those of an inner object as `outer.inner`."""
+    from trainyard.proof.recorded_facts import is_finite_number
+
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            yield from flat_figures(value, f"{outer}{name}.")
+        elif is_finite_number(value):
+            yield f"{outer}{name}", value
+
+
+def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
+    """Return the digest of the files that the evaluation reads; nothing where none are named."""
+    from trainyard.programs.inputs import read_data
+
+    if not patterns:
+        return {}
+    try:
+        found = read_data(Path.cwd(), patterns)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("program.data", "evaluation.data")) from None
+    return {"data": {"fingerprint": found.fingerprint, "files": found.files}}
+
+
+def save(record: Mapping[str, Any], directory: "RunDirectory", args: argparse.Namespace) -> None:
+    """Append the record to the run's evaluations, or to those in the store for a stored run."""
+    from trainyard.artifacts.record.evaluations import add_evaluation
+    from trainyard.artifacts.store.store_address import open_store
+    from trainyard.run.records import RecordWriter
+
+    if args.store:
+        add_evaluation(open_store(args.store), int(args.run_number), record)
+        return
+    writer = RecordWriter(directory.evaluations_file)
+    writer.write(dict(record))
+    writer.close()

@@ -1,0 +1,125 @@
+"""Print the script that completes commands, options and their choices in a shell: bash, zsh or fish.
+
+The script is static: it is made once, from the help of every command, and no Python starts while you type.
+Make it again after an update. Where it knows no word, the shell completes names of files.
+
+    bash   trainyard completion bash > ~/.local/share/bash-completion/completions/trainyard
+    zsh    echo 'source <(trainyard completion zsh)' >> ~/.zshrc
+    fish   trainyard completion fish > ~/.config/fish/completions/trainyard.fish
+
+Reads:      the help of every command
+Writes:     the script on stdout
+Exit codes: 0 printed; 2 wrong usage
+
+Example:    trainyard completion bash
+"""
+
+import argparse
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+
+from trainyard.command import output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+SHELLS = ("bash", "zsh", "fish")
+Words = Mapping[str, tuple[str, ...]]
+"""The words before the cursor (`image build`, or with an option `image build --level`) -> what can follow."""
+_OPTION = re.compile(r"^  (?:-\w, )?(--[a-z][a-z0-9-]*)(?: \{([^}]*)\})?", re.M)
+_POSITIONAL = re.compile(r"^  (?:\{([^}]*)\}|[A-Z_]+ +one of: ([a-z-]+(?:, +[a-z-]+)*))", re.M)
+# `known` are the words that name a command: one or two. An option with choices offers these; another option,
+# and a word that is not known, leave the names of files to the shell.
+_BASH = r"""_trainyard_words() {
+    case $1 in
+CASES
+    esac
+}
+_trainyard() {
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} known= words= i
+    for ((i = 1; i < COMP_CWORD && i < 3; i++)); do
+        [ -n "$(_trainyard_words "${known:+$known }${COMP_WORDS[i]}")" ] || break
+        known="${known:+$known }${COMP_WORDS[i]}"
+    done
+    if [ "$COMP_CWORD" -eq 1 ]; then words=$(_trainyard_words ''); elif [ -n "$known" ]; then
+        words=$(_trainyard_words "$known $previous")
+        [ -n "$words" ] || case $previous in
+            --*) case $current in -*) words=$(_trainyard_words "$known") ;; esac ;;
+            *) words=$(_trainyard_words "$known") ;;
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o bashdefault -o default -F _trainyard trainyard
+"""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    words = known_words()
+    if args.shell == "fish":
+        sys.stdout.write(fish_script(words))
+    else:
+        zsh = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
+        sys.stdout.write(zsh + bash_script(words))
+    return ExitCode.DONE
+
+
+def known_words() -> Words:
+    """Return what can follow the words that were typed, read from the help of every command."""
+    from trainyard.commands import COMMANDS
+
+    found: dict[str, tuple[str, ...]] = {"": tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))}
+    for name, command in COMMANDS.items():
+        group, _, second = name.partition(" ")
+        module, *first = command.split()
+        text = help_of(module)
+        options = dict(_OPTION.findall(text))
+        positional = _POSITIONAL.search(text)
+        actions = () if first or not positional else re.split(r", *", positional[1] or positional[2])
+        found[name] = (*found.get(name, ()), *actions, *options)
+        found |= {f"{name} {flag}": tuple(choices.split(",")) for flag, choices in options.items() if choices}
+        if second:
+            found[group] = (*found.get(group, ()), second)
+    return found
+
+
+def help_of(module: str) -> str:
+    """Return the help of a command."""
+    with redirect_stdout(io.StringIO()) as text, suppress(SystemExit):
+        import_module(f"trainyard.commands.{module}").main(["--help"])
+    return text.getvalue()
+
+
+def bash_script(words: Words) -> str:
+    """Return the functions for bash, which zsh understands too."""
+    lines = [f"        '{typed}') echo '{' '.join(following)}' ;;" for typed, following in words.items()]
+    return _BASH.replace("CASES", "\n".join(lines))
+
+
+def fish_script(words: Words) -> str:
+    """Return the lines for fish: a condition on the words so far, and what they allow."""
+    lines = [f"complete -c trainyard -n __fish_use_subcommand -xa '{' '.join(words[''])}'"]
+    for typed, following in words.items():
+        names = [word for word in typed.split() if not word.startswith("--")]
+        seen = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in names)
+        if typed and len(names) == len(typed.split()):
+            flags = [word for word in following if word.startswith("--")]
+            others = [word for word in following if word not in flags]
+            if others:
+                lines.append(f"complete -c trainyard -n '{seen}' -a '{' '.join(others)}'")
+            for flag in flags:
+                choices = words.get(f"{typed} {flag}")
+                value = f" -xa '{' '.join(choices)}'" if choices else ""
+                lines.append(f"complete -c trainyard -n '{seen}' -l {flag.removeprefix('--')}{value}")
+    return "\n".join([*lines, ""])

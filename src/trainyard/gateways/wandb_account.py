@@ -1,0 +1,54 @@
+"""Whose key of W&B this is: one request, without the client, which retries for half a minute."""
+
+import netrc
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import urllib3
+
+from trainyard.errors import ServiceError, ServiceTroubleError
+
+SERVER = "https://api.wandb.ai"
+CALL_SECONDS = 5.0
+_QUESTION = "query { viewer { username } }"
+
+
+def api_key(environment: Mapping[str, str]) -> str:
+    """Return the API key of the environment, or that of `wandb login` in ~/.netrc; empty without one."""
+    if key := environment.get("WANDB_API_KEY", "").strip():
+        return key
+    try:
+        entry = netrc.netrc().authenticators(urlsplit(_server(environment)).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return ""
+    return str(entry[2] or "") if entry else ""
+
+
+def owner_of(key: str, environment: Mapping[str, str]) -> str:
+    """Return who the key belongs to, as a text for people.
+
+    Raises ServiceError for a key that W&B does not know, ServiceTroubleError when W&B cannot be reached.
+    """
+    server = _server(environment)
+    headers = urllib3.make_headers(basic_auth=f"api:{key}")
+    try:
+        answer = urllib3.request(
+            "POST",
+            f"{server}/graphql",
+            json={"query": _QUESTION},
+            headers=headers,
+            timeout=CALL_SECONDS,
+            retries=False,
+        )
+        viewer = (answer.json().get("data") or {}).get("viewer") if answer.status == 200 else None
+    except (urllib3.exceptions.HTTPError, ValueError, AttributeError) as error:
+        raise ServiceTroubleError(f"W&B at {server} does not answer ({type(error).__name__})") from None
+    if answer.status >= 500:
+        raise ServiceTroubleError(f"W&B at {server} answered {answer.status}")
+    if not viewer:
+        raise ServiceError(f"W&B at {server} does not know this API key (status {answer.status})")
+    return f"the key of {viewer.get('username')} at {server}"
+
+
+def _server(environment: Mapping[str, str]) -> str:
+    return (environment.get("WANDB_BASE_URL") or SERVER).rstrip("/")

@@ -1,0 +1,135 @@
+"""The checklist before a deployment: what was checked, what was found, and how to repair it. Pure.
+
+findings of other commands ──> CheckItem, CheckItem, … ──> rows of 80 columns, or a page to sign
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+_AREA, _VERDICT = 14, 12
+_DONE = ("ok", "done")
+
+
+class CheckState(StrEnum):
+    """The result of an item; only `FAILED` means not ready."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    UNKNOWN = "cannot look"
+    """Nothing is known: a tool, a login or a network is missing."""
+    UNUSED = "not used"
+    """The configuration and the environment ask for nothing of the kind."""
+
+
+@dataclass(frozen=True)
+class CheckItem:
+    """One line of the checklist."""
+
+    area: str
+    """The part of the deployment, such as `machine`, `store` or `github`."""
+    name: str
+    state: CheckState
+    found: str
+    fix: str = ""
+
+
+def items_of_findings(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
+    """Return the items of a command that prints `{"findings": [{check, verdict, found, fix}]}`."""
+    return [
+        CheckItem(area, each["check"], CheckState(each["verdict"]), each["found"], each["fix"] or "")
+        for each in found["findings"]
+    ]
+
+
+def items_of_setup(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
+    """Return the items of `trainyard init github --dry-run --json`: one for each step."""
+    items = []
+    for step in found["steps"]:
+        state = CheckState.FAILED
+        if step["verdict"] in _DONE:
+            state = CheckState.OK
+        elif step["verdict"] == "optional":
+            state = CheckState.UNUSED
+        elif step["verdict"] in ("not reached", "refused"):
+            state = CheckState.UNKNOWN
+        fix = [*step["calls"], *(todo["command"] for todo in step["todo"])]
+        items.append(CheckItem(area, step["name"], state, step["text"], "\n".join(fix)))
+    return items
+
+
+def items_of_cluster(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
+    """Return the items of `trainyard cluster check --json`: one for each finding."""
+    states = {
+        "error": CheckState.FAILED,
+        "warning": CheckState.DEGRADED,
+        "info": CheckState.OK,
+        "passed": CheckState.OK,
+        "skipped": CheckState.UNKNOWN,
+    }
+    return [
+        CheckItem(area, each["check"], states[each["severity"]], each["evidence"], each["remedy"])
+        for each in found["checks"]
+    ]
+
+
+def is_ready(items: Sequence[CheckItem]) -> bool:
+    """Return whether nothing failed. What could not be looked at does not count, but is listed."""
+    return all(item.state is not CheckState.FAILED for item in items)
+
+
+def conclusion(items: Sequence[CheckItem]) -> str:
+    """Return one sentence: `Ready: 14 of 20 items are ok, 2 could not be looked at, 4 are not used.`"""
+    count = {state: sum(item.state is state for item in items) for state in CheckState}
+    words = {
+        CheckState.FAILED: "failed",
+        CheckState.DEGRADED: "degraded",
+        CheckState.UNKNOWN: "could not be looked at",
+        CheckState.UNUSED: "not used",
+    }
+    parts = [f"{count[state]} {text}" for state, text in words.items() if count[state]]
+    whole = f"{count[CheckState.OK]} of {len(items)} items are ok"
+    return f"{'Ready' if is_ready(items) else 'Not ready'}: {', '.join([whole, *parts])}."
+
+
+def checklist_rows(items: Sequence[CheckItem], *, width: int = 80) -> Iterator[str]:
+    """Yield the lines of the checklist; a fix stands below what it repairs."""
+    indent = " " * (_AREA + _VERDICT)
+    for index, item in enumerate(items):
+        area = item.area if index == 0 or items[index - 1].area != item.area else ""
+        text = f"{item.name}: {item.found}" if item.name != item.area else item.found
+        start = f"{area:<{_AREA}}{item.state:<{_VERDICT}}"
+        yield textwrap.fill(" ".join(text.split()), width, initial_indent=start, subsequent_indent=indent)
+        if item.fix and item.state is not CheckState.OK:
+            for line in item.fix.splitlines():  # a command is not broken: it is copied
+                yield f"{indent}{line}" if line.startswith(" ") else f"{indent}fix: {line}"
+
+
+def sign_off_page(items: Sequence[CheckItem], header: Mapping[str, str]) -> str:
+    """Return the checklist as Markdown with the given facts, and lines for the names of those who sign."""
+    rows = [
+        f"| {' | '.join(map(_cell, (item.area, item.name, item.state, item.found, item.fix)))} |"
+        for item in items
+    ]
+    facts = [f"- {name}: {value}" for name, value in header.items()]
+    return "\n".join(
+        [
+            f"# {conclusion(items)}",
+            "",
+            *facts,
+            "",
+            "| area | item | result | found | fix |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "Signed by: ______________________  Date: ______________",
+            "",
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    return "<br>".join(text.replace("|", "\\|").splitlines())

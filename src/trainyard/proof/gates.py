@@ -1,0 +1,307 @@
+"""Judge what a run learned against its own start and the gates in its configuration.
+
+    Curves, settings, evaluation, compared run ──> Learned: problem or none, and one line of evidence
+
+The gates are `proof.learned` (a limit of the validation loss, a run to compare with) and
+`evaluation.thresholds`. `learning` decides whether a figure changed; nothing is read from disk here.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from trainyard.proof.learning import FEWEST_ROWS, FIGURES, Change, Curves, change_of
+from trainyard.proof.recorded_facts import (
+    RecordedFacts,
+    digest_or_none,
+    integer_or_none,
+    is_finite_number,
+    other_program,
+    section_or_empty,
+)
+from trainyard.run.run_settings import setting
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_THRESHOLD = re.compile(r"(>=|<=|>|<)\s*(\S+)")
+# Judged figure -> its name in the outcome.
+_OUTCOMES = {"reward": "final_reward", "val_loss": "validation_loss", "loss": "final_loss"}
+# Random weights guess uniformly, ln(vocabulary) nats per token; their first logits add less than half of it.
+# A run above this has diverged, even if its first rows had already.
+_MOST_OF_CHANCE = 1.5
+_CHANGES_TO_TRY = (
+    "check the learning rate, the data, and the weights or the checkpoint that it started from; then: {again}"
+)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """An earlier run with which the figures are compared."""
+
+    name: str
+    """Such as `last green run 11`."""
+    facts: RecordedFacts = field(default_factory=dict)
+    """Its `run.json`."""
+    evaluation: RecordedFacts = field(default_factory=dict)
+    """The figures of the evaluation of its last checkpoint."""
+    problem: str = ""
+    """Why it cannot be read; it is then not compared."""
+
+    def figure(self, name: str) -> float | None:
+        """Return the judged figure `name` at its end, or the figure of its evaluation."""
+        known = section_or_empty(self.facts, "outcome") if name in _OUTCOMES else self.evaluation
+        value = known.get(_OUTCOMES.get(name, name))
+        return value if is_finite_number(value) else None
+
+
+@dataclass(frozen=True)
+class ComparedFigure:
+    """A figure of the run beside that of the compared run and its threshold."""
+
+    name: str
+    value: float | None
+    was: float | None = None
+    """Of the compared run."""
+    needs: str = ""
+    """The threshold, such as `>= 0.6`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "is_missed": bool(self.needs) and not _meets(self.value, self.needs)}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the records show of a run's learning."""
+
+    evidence: str
+    is_red: bool = False
+    next_step: str = ""
+    """`{again}` and `{evaluate}` are the commands that train and evaluate it again."""
+    is_judged: bool = True
+    """False if it is too short to say."""
+    figures: tuple[ComparedFigure, ...] = ()
+    """What people decide by: the judged figure and those of the evaluation."""
+
+
+def judge_learning(
+    run: RecordedFacts,
+    curves: Curves,
+    *,
+    begins_after: int,
+    settings: Mapping[str, Any],
+    evaluations: Sequence[RecordedFacts | None] = (),
+    compared: ComparedRun | None = None,
+) -> Learned:
+    """Return whether the run learned, within the gates of `settings`, the content of its `config.yaml`."""
+    found = [
+        _judge_change(run, curves, begins_after, settings),
+        _judge_limit(curves, setting(settings, "proof.learned.max_validation_loss")),
+        _judge_comparison(run, curves, settings, compared),
+        _judge_evaluation(run, settings, evaluations),
+    ]
+    results = [each for each in found if each is not None]
+    red = [each for each in results if each.is_red]
+    figures = _compare_figures(run, curves, settings, evaluations=evaluations, compared=compared)
+    ordered = (*red, *(each for each in results if not each.is_red))
+    return Learned(
+        "; ".join(each.evidence for each in ordered),
+        is_red=bool(red),
+        next_step=red[0].next_step if red else "",
+        is_judged=any(each.is_judged for each in results),
+        figures=tuple(figures),
+    )
+
+
+def _compare_figures(
+    run: RecordedFacts,
+    curves: Curves,
+    settings: Mapping[str, Any],
+    *,
+    evaluations: Sequence[RecordedFacts | None],
+    compared: ComparedRun | None,
+) -> Iterator[ComparedFigure]:
+    beside = compared or ComparedRun("")
+    if curves.last is not None:
+        limit = setting(settings, "proof.learned.max_validation_loss")
+        needs = f"<= {limit}" if is_finite_number(limit) and curves.judged == "val_loss" else ""
+        name = FIGURES[curves.judged][0]
+        yield ComparedFigure(name, curves.last, beside.figure(curves.judged), needs)
+    figures, thresholds = evaluated_figures(run, evaluations) or {}, thresholds_of(settings)
+    for name in dict.fromkeys((*thresholds, *figures)):
+        value = figures.get(name)
+        known = value if is_finite_number(value) else None
+        if known is not None or name in thresholds:
+            yield ComparedFigure(name, known, beside.figure(name), thresholds.get(name, ""))
+
+
+def thresholds_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the thresholds of the evaluation, by the name of the figure."""
+    found = setting(settings, "evaluation.thresholds")
+    return {str(name): str(text) for name, text in found.items()} if isinstance(found, Mapping) else {}
+
+
+def missed_thresholds(figures: Mapping[str, Any], thresholds: Mapping[str, str]) -> list[str]:
+    """Return the figures that are missing or miss their threshold, in words."""
+    return [
+        f"{name} {_shown(figures.get(name))} (needs {text})"
+        for name, text in thresholds.items()
+        if not _meets(figures.get(name), text)
+    ]
+
+
+def _meets(figure: object, threshold: str) -> bool:
+    match = _THRESHOLD.fullmatch(threshold.strip())
+    if match is None or not is_finite_number(figure):
+        return False
+    try:
+        return _COMPARISONS[match[1]](figure, float(match[2]))
+    except ValueError:
+        return False
+
+
+def _judge_change(
+    run: RecordedFacts, curves: Curves, begins_after: int, settings: Mapping[str, Any]
+) -> Learned:
+    figure = setting(settings, "proof.learned.figure")
+    if figure == "none":
+        return Learned("not judged, as proof.learned.figure requests", is_judged=False)
+    if figure in FIGURES:
+        curves = replace(curves, chosen=figure)
+    name = FIGURES[curves.judged][0]
+    if not curves.rows and not section_or_empty(run, "outcome"):
+        return Learned(f"no {name} and no outcome is on record", True, "{again}")
+    has_weights = _starts_from_weights(run, settings, begins_after)
+    change = change_of(curves, begins_after, has_weights=has_weights)
+    if change is None:
+        text = f"too short to say: {curves.rows} rows with a {name}, {FEWEST_ROWS} are needed"
+        is_red = setting(settings, "proof.learned.required") is True
+        step = "train for more steps, or set monitoring.log_steps to fewer: {again}"
+        return Learned(text, is_red, step, is_judged=False)
+    is_validation = change.figure == "val_loss" and curves.bits_per_byte is not None
+    bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
+    ends = f"{FIGURES[change.figure][0]} {_shown(change.first)} → {_shown(change.last)}{bits}"
+    limit = _highest_loss(run, settings)
+    if limit is not None and curves.judged != "reward" and change.last > limit:
+        chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
+        return Learned(f"{ends}: it ended far above chance, {chance}", True, _CHANGES_TO_TRY)
+    if change.is_worse:
+        return Learned(f"{ends}: it ended worse than it started{_beyond(change)}", True, _CHANGES_TO_TRY)
+    if change.is_better or has_weights:
+        kept = "" if change.is_better else f", not worse than the given weights{_beyond(change, within=True)}"
+        return Learned(ends + kept)
+    return Learned(
+        f"{ends}: it did not get better than it started{_beyond(change, within=True)}", True, _CHANGES_TO_TRY
+    )
+
+
+def _beyond(change: Change, *, within: bool = False) -> str:
+    place = "within" if within else "beyond"
+    return f", {place} its noise of {_shown(change.noise)}"
+
+
+def _starts_from_weights(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> bool:
+    """Whether it started from given weights or from another run's checkpoint, and not from random ones."""
+    return bool(
+        section_or_empty(run, "model")
+        or section_or_empty(run, "parent")
+        or begins_after
+        or (other_program(run) is not None and setting(settings, "model.path"))
+    )
+
+
+def _highest_loss(run: RecordedFacts, settings: Mapping[str, Any]) -> float | None:
+    """Return the loss above which random weights of this repository's trainer have diverged."""
+    size = integer_or_none(setting(settings, "model.architecture.vocab_size"))
+    if other_program(run) is not None or section_or_empty(run, "model") or size is None or size < 2:
+        return None
+    return _MOST_OF_CHANCE * math.log(size)
+
+
+def _judge_limit(curves: Curves, limit: object) -> Learned | None:
+    if not is_finite_number(limit):
+        return None
+    values = curves.by_name["val_loss"].values
+    if not values:
+        text = f"no validation loss is on record, and proof.learned.max_validation_loss is {limit}"
+        return Learned(text, True, "validate, for example with training.validation_steps: {again}")
+    if values[-1] <= limit:
+        return Learned(f"threshold {limit}")
+    text = f"validation loss {_shown(values[-1])} is above proof.learned.max_validation_loss, {limit}"
+    return Learned(text, True, "train longer or better, or raise the threshold: {again}")
+
+
+def _judge_comparison(
+    run: RecordedFacts, curves: Curves, settings: Mapping[str, Any], compared: ComparedRun | None
+) -> Learned | None:
+    wanted = setting(settings, "proof.learned.compare_with")
+    if compared is None:
+        return Learned(f"no run to compare with ({wanted})", is_judged=False) if wanted else None
+    if compared.problem:
+        is_red = isinstance(wanted, str) and wanted.startswith("run:")
+        step = "name a run of this store with proof.learned.compare_with: {again}"
+        return Learned(f"{compared.name} is not compared: {compared.problem}", is_red, step, is_judged=False)
+    was = compared.figure(curves.judged)
+    last = section_or_empty(run, "outcome").get(_OUTCOMES[curves.judged], curves.last)
+    if was is None or not is_finite_number(last):
+        return Learned(f"{compared.name} has no {FIGURES[curves.judged][0]}", is_judged=False)
+    delta = f"{compared.name} {_shown(was)}"
+    if not wanted:
+        return Learned(delta, is_judged=False)
+    fingerprints = [section_or_empty(each, "data").get("fingerprint") for each in (run, compared.facts)]
+    if digest_or_none(fingerprints[0]) is None or fingerprints[0] != fingerprints[1]:
+        text = f"{delta} had other data or another tokenizer, so that it is not judged"
+        return Learned(text, is_judged=False)
+    tolerance = setting(settings, "proof.learned.tolerance")
+    share = tolerance if is_finite_number(tolerance) else 0.0
+    if FIGURES[curves.judged][1] * (last - was) <= share * abs(was):
+        return Learned(delta)
+    text = (
+        f"{FIGURES[curves.judged][0]} {_shown(last)} is worse than that of {delta} by more than {share:.1%}"
+    )
+    return Learned(text, True, _CHANGES_TO_TRY)
+
+
+def _judge_evaluation(
+    run: RecordedFacts,
+    settings: Mapping[str, Any],
+    evaluations: Iterable[RecordedFacts | None],
+) -> Learned | None:
+    """Judge the evaluation of the checkpoint that the run ended with."""
+    thresholds, figures = thresholds_of(settings), evaluated_figures(run, evaluations)
+    if figures is None:
+        if not thresholds:
+            return None
+        return Learned("its last checkpoint was not evaluated", True, "{evaluate}")
+    if missed := missed_thresholds(figures, thresholds):
+        text = f"trained, but not good enough: {', '.join(missed)}"
+        return Learned(text, True, "train longer or better, or change evaluation.thresholds: {again}")
+    words = [f"{name} {_shown(figures[name])} (needs {text})" for name, text in thresholds.items()]
+    return Learned("; ".join(words)) if words else None
+
+
+def evaluated_figures(
+    run: RecordedFacts, evaluations: Iterable[RecordedFacts | None]
+) -> RecordedFacts | None:
+    """Return the figures of the newest evaluation of the run's last checkpoint; None without one."""
+    saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint")
+    digest, step = digest_or_none(saved.get("manifest_sha256")), integer_or_none(saved.get("step"))
+    figures: RecordedFacts | None = None
+    for each in evaluations:
+        if each is None or each.get("checkpoint_sha256") != digest or each.get("step") != step:
+            continue
+        figures = section_or_empty(each, "figures") if digest else None
+    return figures
+
+
+def _shown(value: object) -> str:
+    """About three significant digits; with more, two levels that differ would look equal."""
+    if not is_finite_number(value):
+        return "not on record" if value is None else str(value)
+    return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"

@@ -1,0 +1,96 @@
+"""The events of a run in words: as lines of a table, and as marks on the axis of the charts.
+
+Rows of `events.jsonl` in, text out. A new kind of event needs no entry here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.quantities import format_duration, format_size
+from trainyard.report.facts.run_facts import RunFacts
+
+_ROUTINE = ("started", "checkpoint_saved", "checkpoint_removed")
+"""Events that are no mark on the axis: there are too many, or their place is known."""
+_MOST_LINES, _MOST_MARKS = 100, 30
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """One event, or several of a kind that followed each other."""
+
+    time: float | None
+    """Unix seconds, of the last one."""
+    steps: str
+    words: str
+    details: str
+
+
+@dataclass(frozen=True)
+class AxisMark:
+    """An event at its step."""
+
+    step: float
+    words: str
+
+
+def event_lines(run: RunFacts) -> list[EventLine]:
+    """The last events, oldest first; equal ones that follow each other are one line."""
+    groups = [list(group) for _, group in groupby(run.events, key=lambda event: event.get("event"))]
+    return [_line(group) for group in groups[-_MOST_LINES:]]
+
+
+def axis_marks(run: RunFacts) -> list[AxisMark]:
+    """The last events that are worth a mark, in the order of their steps."""
+    notable = [event for event in run.events if event.get("event") not in _ROUTINE][-_MOST_MARKS:]
+    found = ((_step(event, run), event) for event in notable)
+    marks = [AxisMark(step, _name(event)) for step, event in found if step is not None]
+    return sorted(marks, key=lambda mark: mark.step)
+
+
+def _line(group: Sequence[Mapping[str, Any]]) -> EventLine:
+    last, count = group[-1], len(group)
+    steps = dict.fromkeys(
+        step for event in (group[0], last) if (step := finite_or_none(event.get("step"))) is not None
+    )
+    return EventLine(
+        finite_or_none(last.get("time")),
+        " to ".join(f"{step:,.0f}" for step in steps),
+        _name(last) + (f", {count} times" if count > 1 else ""),
+        ("last: " if count > 1 and _details(last) else "") + _details(last),
+    )
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    return str(event.get("event", "")).replace("_", " ")
+
+
+def _details(event: Mapping[str, Any]) -> str:
+    rest = ((key, value) for key, value in event.items() if key not in ("event", "time", "step"))
+    return ", ".join(words for key, value in rest for words in _detail(key, value))
+
+
+def _detail(key: str, value: object) -> Iterable[str]:
+    number, name = finite_or_none(value), key.replace("_", " ")
+    if isinstance(value, list):
+        yield f"{name} {', '.join(map(str, value))}"
+    elif number is None:
+        yield f"{'' if key == 'reason' else f'{name} '}{value}"
+    elif key.endswith("seconds"):
+        yield f"{name.removesuffix('seconds').strip()} {format_duration(number)}".strip()
+    elif key.endswith("bytes"):
+        yield f"{name.removesuffix('bytes').strip()} {format_size(number)}".strip()
+    else:
+        yield f"{name} {number:,.6g}"
+
+
+def _step(event: Mapping[str, Any], run: RunFacts) -> float | None:
+    """The step of an event; that of the last row before it where it has none."""
+    step, time = finite_or_none(event.get("step")), finite_or_none(event.get("time"))
+    if step is not None or time is None:
+        return step
+    rows = run.curve("time")
+    before = int((rows.values <= time).sum())
+    return float(rows.steps[before - 1]) if before else None

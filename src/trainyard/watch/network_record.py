@@ -1,0 +1,188 @@
+"""Record which network joined the machines of a run, and judge what is on record.
+
+    logs/nccl-*.log ──read_facts──> facts of some processes ──network_event──> events.jsonl, event `network`
+    events.jsonl    ──network_verdict_of──> the verdict, for whoever shows or proves it
+
+The event has the facts themselves, so that a proof judges them again. They outlive the logs: a segment that
+resumes overwrites these, and without a shared directory each machine has its own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.plan.instances import instance_called
+from trainyard.run.record_models import validate_record
+from trainyard.run.untrusted_files import open_regular
+from trainyard.watch.network_verdict import (
+    Expectation,
+    Network,
+    NetworkFacts,
+    NetworkLog,
+    NetworkVerdict,
+    lines_of_network,
+    merge_facts,
+)
+
+if TYPE_CHECKING:
+    from trainyard.gateways.local_machine import NetworkDevices
+
+EVENT = "network"
+_STARTS = ("started", "resumed")
+_UNREADABLE = NetworkVerdict(Network.UNKNOWN, ("the event of the network in events.jsonl cannot be read",))
+_LOG_FIX = "leave NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS unset, so that each process keeps its log"
+
+
+def read_facts(logs: Iterable[Path]) -> NetworkFacts:
+    """Return what the logs of some processes show; a log that is missing or unreadable shows nothing."""
+    log = NetworkLog()
+    for path in logs:
+        with suppress(OSError, DamagedFileError), open_regular(path) as file:
+            log.read(lines_of_network(file))
+    return log.facts()
+
+
+@dataclass(frozen=True)
+class NetworkWatch:
+    """Reads and judges the logs of a job for a program that cannot import this room."""
+
+    expected: Expectation
+
+    def read(self, logs: Iterable[Path]) -> NetworkFacts:
+        """Return what the logs of some processes show."""
+        return read_facts(logs)
+
+    def event(self, parts: Sequence[NetworkFacts]) -> dict[str, Any]:
+        """Return the fields of the event `network` for the facts of all processes."""
+        return network_event(parts, self.expected)
+
+    def fallback(self, event: Mapping[str, Any]) -> str | None:
+        """Return what happened in words if TCP is used where a faster network was expected; else None."""
+        if event["verdict"] != Network.TCP_FALLBACK:
+            return None
+        better = "InfiniBand" if self.expected.infiniband and not self.expected.efa else "EFA"
+        return f"NCCL opened sockets between machines that have {better}: {event['cause']}"
+
+    def trouble(self, event: Mapping[str, Any]) -> str | None:
+        """Return in words what is slower than the machines allow: a fallback, or EFA without GPUDirect."""
+        if "cause" not in event:
+            return None
+        return self.fallback(event) or f"EFA without GPUDirect, which the machines have: {event['cause']}"
+
+
+class NetworkFollower:
+    """Looks from time to time at the logs of a job that another program trains."""
+
+    def __init__(self, watch: NetworkWatch, find: Callable[[], Iterable[Path]]) -> None:
+        self.watch, self._find = watch, find
+        self._seen: dict[Path, int] = {}
+        self._reported: dict[Path, int] = {}
+
+    def look(self, *, is_over: bool = False) -> dict[str, Any] | None:
+        """Return the event `network` of what is new: a fallback at once, else when the logs grow no more."""
+        sizes: dict[Path, int] = {}
+        for path in self._find():
+            with suppress(OSError):
+                sizes[path] = path.stat().st_size
+        is_settled, self._seen = is_over or sizes == self._seen, sizes
+        if sizes == self._reported:
+            return None
+        event = self.watch.event([self.watch.read(sizes)])
+        if not event["facts"]["processes"] or not (is_settled or self.watch.fallback(event)):
+            return None
+        self._reported = sizes
+        return event
+
+
+def expectation_here(
+    requested: str, devices: "NetworkDevices", environment: Mapping[str, str], **known: Any
+) -> Expectation:
+    """Return what the logs of a job on machines like this one should show.
+
+    A pod has the type of its node and the EFA interfaces that it was given in its environment. Elsewhere the
+    machine states its type. RDMA types count as having their EFA also where no device is seen, because users
+    pay for it.
+    """
+    instance = instance_called(environment.get("TRAINYARD_INSTANCE_TYPE") or devices.machine_type)
+    given = environment.get("TRAINYARD_EFA_INTERFACES", "")
+    efa = int(given) if given.isdecimal() else devices.efa or None
+    if efa is None and instance is not None:
+        efa = instance.efa if instance.rdma else 0
+    return Expectation(
+        requested=requested,
+        efa=efa,
+        rdma=None if instance is None else instance.rdma,
+        instance_type="" if instance is None else instance.name,
+        infiniband=devices.has_infiniband,
+        **known,
+    )
+
+
+def nccl_warnings(logs: Iterable[Path]) -> list[str]:
+    """Return the warnings of NCCL in logs, each once by its words, in order."""
+    found: dict[str, str] = {}
+    for path in logs:
+        with suppress(OSError, DamagedFileError), open_regular(path) as file:
+            for line in lines_of_network(file):
+                if " NCCL WARN " in line:
+                    found.setdefault(line.partition(" NCCL WARN ")[2].strip(), line.strip())
+    return list(found.values())
+
+
+def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[str, Any]:
+    """Return the fields of the event `network` for the facts of all processes of a job."""
+    facts = merge_facts(parts)
+    return {"facts": asdict(facts), "expected": asdict(expected), **facts.judge(expected).to_json()}
+
+
+def network_verdict_of(events: Iterable[Mapping[str, Any] | None]) -> NetworkVerdict | None:
+    """Return the verdict on the network of a run's newest segment, from its events; None if none is known."""
+    newest = None
+    for event in events:
+        kind = event.get("event") if event is not None else None
+        newest = event if kind == EVENT else None if kind in _STARTS else newest
+    return None if newest is None else judge_event(newest)[0]
+
+
+def judge_event(event: Mapping[str, Any], **known: Any) -> tuple[NetworkVerdict, tuple[str, str] | None]:
+    """Return the verdict on the facts in an event `network`, and its shortfall.
+
+    `known` has fields of the expectation that another record states; they count before those of the event.
+    """
+    try:
+        facts = validate_record(NetworkFacts, event.get("facts"))
+        expected = replace(validate_record(Expectation, event.get("expected")), **known)
+        found = facts.judge(expected)
+    except ValueError:
+        return _UNREADABLE, (_UNREADABLE.evidence[0], _LOG_FIX)
+    return found, network_shortfall(found, expected)
+
+
+def network_shortfall(found: NetworkVerdict, expected: Expectation) -> tuple[str, str] | None:
+    """Return why several machines were not joined by the network that was asked for, and the fix; else None.
+
+    It is EFA with every channel shown, with GPUDirect where the type of the machines has it, or InfiniBand if
+    EFA was not asked for. TCP counts only if the configuration asked for it.
+    """
+    if found.verdict is Network.EFA_GPUDIRECT or (
+        found.verdict is Network.TCP and expected.requested == "tcp"
+    ):
+        return None
+    if found.verdict is Network.INFINIBAND and expected.requested != "efa":
+        return None
+    if found.verdict is Network.EFA_NO_GPUDIRECT and expected.rdma is not True:
+        if expected.instance_type:
+            return None
+        cause = "EFA without GPUDirect, on machines of a type that is not on record"
+        return (
+            cause,
+            "set TRAINYARD_INSTANCE_TYPE to it, because the type decides whether GPUDirect is missing",
+        )
+    if found.cause:
+        return f"{found.verdict.value}: {found.cause}", found.fix
+    if found.verdict is Network.TCP:
+        return "tcp: the machines were joined by TCP, which was not asked for", "set compute.network=tcp"
+    return f"{found.verdict.value}: {found.evidence[0]}", _LOG_FIX

@@ -1,0 +1,250 @@
+"""The functions that documents 000, 002 and 004 name, called as they are there, on servers and stand-ins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from tests.integration.conftest import Endpoint
+from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+from tests.unit.cluster.generated import Cluster, plain_eks
+from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+
+from trainyard import functions
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError
+from trainyard.functions import (
+    build_docker_image,
+    calculate_file_hash,
+    create_manifest,
+    deploy_training_job,
+    manage_eks_cluster,
+    push_to_ecr,
+    sync_to_s3,
+    upload_manifest,
+    verify_s3_upload,
+)
+
+Options = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = str(ROOT / "configs" / "smoke.yaml")
+IMAGE = "registry.invalid/train@sha256:" + "a" * 64
+CONFLICT = """\
+FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime
+RUN pip install torch==2.6.0 torchvision==0.20.0
+USER 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """No call leaves a handler of a signal in the process that made it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+@pytest.fixture
+def aws(moto: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
+    """AWS, and a machine with stand-ins for buildah, docker and oras."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GITHUB_"))]:
+        monkeypatch.delenv(name)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in ("docker", "buildah", "oras"):
+        stand_in = ROOT / "tests" / "integration" / f"{program}_stand_in.py"
+        (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n')
+        (programs / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with ScriptedAws(moto.url).serving() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def client(aws: ScriptedAws, name: str, region: str = REGION) -> Any:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return boto3.client(name, endpoint_url=aws.moto, region_name=region, **keys)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / f"llama-training-{time.time_ns()}"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM scratch\nCOPY a.txt /\nUSER 1\n")
+    (folder / "a.txt").write_text("hello")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_an_image_is_built_here_under_its_name_and_version(aws: ScriptedAws, project: Path) -> None:
+    local: Options = {"builder": "local", "program": "buildah"}
+    built = build_docker_image(image_name="llama3-8b", image_tag="v1.0.0", **local)
+    assert (built["exit_code"], built["built"]) == (0, True)
+    images = json.loads((project.parent / "buildah-images.json").read_text())
+    assert {built["image"], "llama3-8b:latest", "llama3-8b:1.0.0", "llama3-8b:1.0"} <= set(images)
+    assert build_docker_image(dry_run=True, **local)["builds"][0]["image"].startswith(project.name)
+    with pytest.raises(ConfigError, match="--version llama32-1b-v1: this is no version"):
+        build_docker_image(dockerfile="Dockerfile", tag="llama32-1b-v1", **local)
+
+
+def test_a_conflict_is_fixed_before_the_build(aws: ScriptedAws, project: Path) -> None:
+    (project / "Dockerfile").write_text(CONFLICT)
+    build_docker_image(auto_fix=True, dry_run=True)
+    assert (project / "Dockerfile").read_text() == CONFLICT
+    build_docker_image(auto_fix=True, builder="local", program="buildah")
+    assert "torchvision==0.21.0" in (project / "Dockerfile").read_text()
+
+
+def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path) -> None:
+    plan = build_docker_image(dry_run=True)["builds"][0]
+    s3, ecr = client(aws, "s3", "us-east-1"), client(aws, "ecr")
+    s3.create_bucket(Bucket=project.name)
+    ecr.create_repository(repositoryName=project.name)
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "layers": []})
+    put = ecr.put_image(repositoryName=project.name, imageManifest=manifest, imageTag="early")
+    digest = put["image"]["imageId"]["imageDigest"]
+
+    def at_end() -> None:
+        ecr.put_image(repositoryName=project.name, imageManifest=manifest, imageTag=plan["tag"])
+
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
+    built = build_docker_image(image_tag="v1.0.0", max_attempts=3, source_bucket=project.name, poll=0.02)
+    assert built["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{project.name}@{digest}"
+    assert aws.builds[0].variables["VERSION"] == "v1.0.0"
+    aws.scripts = [Script(status="FAULT", fails_in="PROVISIONING"), Script(exported={})]
+    with pytest.raises(TrainyardError, match="PROVISIONING"):
+        build_docker_image(max_attempts=1, source_bucket=project.name, poll=0.02, rebuild=True)
+    assert len(aws.builds) == 2
+
+
+def test_a_local_image_is_pushed_and_read_back(aws: ScriptedAws, project: Path) -> None:
+    client(aws, "ecr").create_repository(repositoryName=project.name)
+    (project.parent / "docker-images.json").write_text(json.dumps({f"{project.name}:latest": {}}))
+    (project / "lock.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{'a' * 64}\n")
+    given: Options = {"program": "docker", "version": "1.2.3", "lock": ["lock.txt"]}
+    pushed = push_to_ecr(repository=project.name, region=REGION, **given)
+    assert aws.tags(project.name)["1.2.3"] == pushed["digest"]
+    assert pushed["image"].endswith(f"/{project.name}@{pushed['digest']}")
+    with pytest.raises(TrainyardError, match="nothing-here"):
+        push_to_ecr(repository=project.name, image="nothing-here:1", region=REGION, **given)
+
+
+@pytest.fixture
+def eks(tmp_path: Path) -> Iterator[tuple[Recorded, Cluster, str]]:
+    found = plain_eks()
+    with serving(found.state) as recorded:
+        yield recorded, found, str(recorded.kubeconfig(tmp_path))
+
+
+def test_a_cluster_is_checked_measured_and_fixed(eks: tuple[Recorded, Cluster, str]) -> None:
+    recorded, _, kubeconfig = eks
+    plan: Options = {"kubeconfig": kubeconfig, "instance_type": "p5.48xlarge", "volume": "checkpoints"}
+    verdict = manage_eks_cluster(validate_components=True, **plan)
+    assert (verdict["ready"], verdict["exit_code"]) == (True, 0), verdict["findings"]
+    refused = manage_eks_cluster(num_nodes=1000, auto_fix=True, **plan)
+    assert (refused["ready"], refused["exit_code"]) == (False, 1)
+    assert "capacity" in {finding["check"] for finding in refused["findings"]}
+    assert refused["steps"] and recorded.created == []
+    assert manage_eks_cluster(validate_components=False, **plan)["fits"] == "now"
+
+
+def test_a_cluster_is_found_by_its_name(aws: ScriptedAws) -> None:
+    with pytest.raises((ConfigError, ServiceError), match="sagemaker-test-cluster"):
+        manage_eks_cluster(
+            cluster_name="sagemaker-test-cluster", validate_components=True, auto_fix=True, region=REGION
+        )
+
+
+def test_a_job_is_planned_without_a_cluster(project: Path) -> None:
+    job: Options = {"config": CONFIG, "image_uri": IMAGE, "set": ["compute.strategy=ddp"], "dry_run": True}
+    planned = deploy_training_job(
+        job_name="llama32-1b-training", num_nodes=4, gpu_per_node=1, instance_type="ml.g5.8xlarge",
+        volume="fsx", auto_retry=True, monitor=True, **job,
+    )  # fmt: skip
+    plan = planned["plan"]
+    assert (plan["name"], plan["nodes"], plan["auto_retry"]) == ("llama32-1b-training", 4, 3)
+    assert [body["kind"] for body in planned["objects"]] == ["ConfigMap", "PyTorchJob"]
+    on_cpu = deploy_training_job(gpu_per_node=0, instance_type="ml.g5.8xlarge", **job)
+    assert (on_cpu["plan"]["resources"]["gpus"], plan["resources"]["gpus"]) == (0, 1)
+    with pytest.raises(ConfigError, match="hf_token_secret"):
+        deploy_training_job(job_name="llama3-gated", hf_token="hf_x", **job)
+    with pytest.raises(ConfigError, match="these options are refused"):
+        deploy_training_job(num_nodes=0, **job)
+    with pytest.raises(ConfigError, match="2 nodes need a volume"):
+        deploy_training_job(num_nodes=2, instance_type="ml.g5.8xlarge", **job)
+
+
+def test_a_job_is_sent_and_a_cluster_that_is_not_ready_is_refused(eks: tuple[Recorded, Cluster, str]) -> None:
+    recorded, _, kubeconfig = eks
+    for place, name, kind in (
+        ("/api/v1", "configmaps", "ConfigMap"),
+        ("/apis/kubeflow.org/v1", "pytorchjobs", "PyTorchJob"),
+    ):
+        served = {"resources": [{"name": name, "kind": kind}]}
+        recorded.misbehaviours.append(Misbehaviour(place, status=200, body=served, whole=True))
+    job: Options = {"config": CONFIG, "image_uri": IMAGE, "set": ["compute.strategy=ddp"]}
+    job |= {"kubeconfig": kubeconfig, "instance_type": "p5.48xlarge", "volume": "checkpoints"}
+    with pytest.raises(CheckFailedError, match="exit code 1"):
+        deploy_training_job(job_name="llama", num_nodes=1000, **job)
+    assert recorded.created == []
+    sent = deploy_training_job(job_name="llama", **job)
+    assert (sent["job"], sent["kind"], sent["exit_code"]) == ("llama", "pytorchjob", 0)
+    assert {body["kind"] for body in recorded.created} == {"ConfigMap", "PyTorchJob"}
+
+
+def test_a_checkpoint_is_stored_and_verified(
+    seaweedfs: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    bucket = seaweedfs.new_bucket()
+    checkpoint, metrics = tmp_path / "latest.pt", tmp_path / "metrics.json"
+    checkpoint.write_bytes(os.urandom(2000))
+    metrics.write_text('{"step": 500, "loss": 1.08}')
+    digest, key = calculate_file_hash(str(checkpoint)), "phase2/checkpoint-42.pt"
+    assert sync_to_s3(str(checkpoint), bucket, key, {"run-number": "42", "git-sha": "abc"})
+    assert seaweedfs.client.head_object(Bucket=bucket, Key=key)["Metadata"]["git-sha"] == "abc"
+    assert verify_s3_upload(key, digest, bucket)
+    assert not verify_s3_upload(key, "0" * 64, bucket)
+    assert not verify_s3_upload("phase2/nothing.pt", digest, bucket)
+    manifest = create_manifest(str(checkpoint), str(metrics), bucket, 42)
+    assert digest in json.dumps(manifest)
+    assert upload_manifest(manifest, bucket, 42)
+    assert upload_manifest(manifest, bucket, 42)
+    assert not upload_manifest({**manifest, "run_id": "another"}, bucket, 42)
+    stored = seaweedfs.client.get_object(Bucket=bucket, Key="manifests/run-42-manifest.json")["Body"].read()
+    assert json.loads(stored) == manifest
+    assert not sync_to_s3(str(tmp_path / "missing.pt"), bucket, key)
+
+
+def test_a_dashboard_reports_on_a_metrics_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2.25}\n')
+    (tmp_path / "run.json").write_text("{}")
+    dashboard = functions.TrainingDashboard(str(metrics))
+    assert "Training Loss: 2.25" in dashboard.generate_text_report()
+    assert "2.25" in json.dumps(dashboard.generate_json_report())
+    dashboard.print_report()
+    assert "Training Loss: 2.25" in capsys.readouterr().out
+    dashboard.save_report(str(tmp_path / "report.json"))
+    assert json.loads((tmp_path / "report.json").read_text()) == dashboard.generate_json_report()
+
+
+def test_every_documented_name_is_there_and_nothing_heavy_is_imported() -> None:
+    code = "import sys, trainyard.functions; print({'torch', 'boto3', 'pydantic', 'yaml'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "set()"
+    assert [name for name in functions.__all__ if not hasattr(functions, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        functions.nothing  # noqa: B018

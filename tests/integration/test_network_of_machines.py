@@ -1,0 +1,135 @@
+"""Two machines train over gloo, and a stand-in writes the log that NCCL would have written; it is judged.
+
+The stand-in is preloaded into each worker. It writes where `NCCL_DEBUG_FILE` says, as NCCL does, once the
+process group exists. Programs of others and our own trainer are started by the same command.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_launchers import CONFIG, Nodes, free_port, nodes, trainjob
+from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
+
+from trainyard.commands import explain_failure, prove_run
+from trainyard.errors import ExitCode
+
+__all__ = ["nodes"]
+pytestmark = pytest.mark.slow
+FORM = VERSIONS["nccl 2.30, plugin 1.21"]
+STAND_IN = """
+import os, pathlib
+if "LOCAL_RANK" in os.environ:
+    import torch.distributed as dist
+    join = dist.init_process_group
+
+    def join_as_nccl_does(*args, **options):
+        join(*args, **options)
+        place, rank = os.environ["NCCL_DEBUG_FILE"], os.environ["RANK"]
+        for sign, value in (("%h", "machine-" + rank), ("%p", str(os.getpid())), ("%%", "%")):
+            place = place.replace(sign, value)
+        log = pathlib.Path(os.environ["REPLAYED"], f"rank-{rank}.log").read_text()
+        pathlib.Path(place).write_text(log)
+
+    dist.init_process_group = join_as_nccl_does
+"""
+PROGRAM = """
+import json, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+weight = torch.zeros(1)
+for step in range(1, 13):
+    gradient = torch.tensor([weight.item() - dist.get_rank()])
+    dist.all_reduce(gradient)
+    weight -= 0.1 * gradient
+    time.sleep(0.5)
+    if dist.get_rank() == 0:
+        print(json.dumps({"step": step, "loss": float((weight - 0.5) ** 2 + 1)}), flush=True)
+dist.destroy_process_group()
+"""
+ENDLESS = PROGRAM.replace("range(1, 13)", "range(1, 100_000)")
+COMMAND = """
+recipe: command
+program: {{command: [{python}, {script}], processes: 1, data: []}}
+compute: {{network: efa}}
+"""
+OURS = ("compute.network=efa", "training.max_steps={steps}")
+
+
+def replay(nodes: Nodes, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nodes.folder / "sitecustomize.py").write_text(STAND_IN)
+    for rank in range(2):
+        lines = process(FORM, cases(FORM)[case], rank, 2)
+        (nodes.folder / f"rank-{rank}.log").write_text("".join(lines))
+    monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
+    monkeypatch.setenv("REPLAYED", str(nodes.folder))
+    monkeypatch.setenv("TRAINYARD_INSTANCE_TYPE", "ml.p5.48xlarge")
+
+
+def settings_of(who: str, nodes: Nodes, *, endless: bool) -> tuple[str, ...]:
+    """The settings of our trainer, or of a program in its own configuration."""
+    if who == "trainer":
+        (nodes.folder / "config.yaml").write_text(CONFIG)
+        return tuple(setting.format(steps=10**6 if endless else 4) for setting in OURS)
+    script = nodes.folder / "train.py"
+    script.write_text(ENDLESS if endless else PROGRAM)
+    text = COMMAND.format(python=json.dumps(sys.executable), script=json.dumps(str(script)))
+    (nodes.folder / "config.yaml").write_text(text)
+    return ()
+
+
+def network_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    prove_run.main(["--run-dir", str(folder), "--only", "network", "--json"])
+    parts = json.loads(capsys.readouterr().out)["parts"]
+    return next(part for part in parts if part["name"] == "network")
+
+
+@pytest.mark.parametrize("who", ["trainer", "program"])
+def test_a_run_whose_channels_are_all_of_efa_is_proven(
+    who: str, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay(nodes, "direct", monkeypatch)
+    name = f"{who}-direct"
+    settings = settings_of(who, nodes, endless=False)
+    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), *settings, run_dir=name):
+        assert code == 0, errors
+        assert "NCCL INFO" not in errors, "the log of NCCL stays in its file"
+    assert len(list((nodes.folder / name / "logs").glob("nccl-*.log"))) == 2
+    part = network_part(nodes.folder / name, capsys)
+    assert part["holds"], part
+    assert part["evidence"].startswith(
+        "2 processes on several machines, every channel over EFA with GPUDirect"
+    )
+
+
+@pytest.mark.parametrize("who", ["trainer", "program"])
+def test_a_run_that_opened_sockets_ends_within_a_minute_and_is_red(
+    who: str, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay(nodes, "sockets", monkeypatch)
+    name = f"{who}-sockets"
+    settings = settings_of(who, nodes, endless=True)
+    both = nodes.finish(trainjob(free_port(), per_node="1"), *settings, run_dir=name)
+    assert [code for code, _ in both] == [ExitCode.NOT_PROVEN] * 2, both
+    run = nodes.run(name)
+    outcome = run["outcome"]
+    assert outcome["status"] == "failed"
+    assert outcome["reason"].startswith(
+        "NCCL opened sockets between machines that have EFA: NCCL did not find"
+    )
+    assert outcome["failure"]["class"] == "tcp-fallback"
+    opened = min(log.stat().st_mtime for log in (nodes.folder / name / "logs").glob("nccl-*.log"))
+    assert outcome["finished"] - opened < 60.0
+    part = network_part(nodes.folder / name, capsys)
+    assert not part["holds"]
+    assert part["evidence"].startswith("tcp-fallback: NCCL did not find the plugin of EFA")
+    log = nodes.folder / "errors.log"
+    for code, errors in both:
+        log.write_text(errors)
+        explain_failure.main(["--log", str(log), "--exit-code", str(code), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (found["class"], found["retryable"]) == ("tcp-fallback", False)
+    assert time.time() > opened

@@ -1,0 +1,145 @@
+"""Where explain_failure finds a failure: a run, a workflow run at GitHub, a build, and logs that are cut."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.gateways import test_github_api
+from tests.unit.gateways.test_github_api import TOKEN, Server
+
+from trainyard.commands import explain_failure
+from trainyard.errors import ConfigError
+
+server = test_github_api.server
+LOST = "The self-hosted runner: gpu-7 lost communication with the server."
+CANCELED = "2026-11-20T12:00:00.1234567Z ##[error]The operation was canceled.\n"
+
+
+def explain(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert explain_failure.main([*map(str, words), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert set(found) == {"class", "cause", "who", "fix", "retryable", "evidence"}
+    return found
+
+
+def make_run(folder: Path, recipe: str, outcome: dict[str, Any], log: str = "") -> Path:
+    (folder / "logs").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"run_id": "r1", "recipe": recipe, "outcome": outcome}))
+    (folder / "logs" / "node-0.log").write_text(log)
+    return folder
+
+
+def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = {
+        "class": "nan",
+        "mend": "Lower training.learning_rate",
+        "set": {"training.learning_rate": 1e-5},
+    }
+    outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
+    ours = make_run(tmp_path / "ours", "pretraining", {**outcome, "failure": failure})
+    found = explain("--run-dir", ours, capsys=capsys)
+    assert (found["class"], found["who"], found["retryable"]) == ("nan", "configuration", False)
+    assert found["fix"].startswith("Lower training.learning_rate: ") and "learning_rate=1e-05" in found["fix"]
+
+    outcome = {"status": "failed", "exit_code": 1, "reason": "the program ended with exit code 1"}
+    other = make_run(
+        tmp_path / "an other", "command", outcome, "OSError: [Errno 28] No space left on device\n"
+    )
+    found = explain("--run-dir", other, capsys=capsys)
+    assert found["class"] == "disk-full" and "; then: " in found["fix"] and "an other" in found["fix"]
+
+    with pytest.raises(ConfigError, match="not a run"):
+        explain_failure.main(["--run-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize("address", [False, True])
+def test_a_workflow_run_is_explained_by_annotations_and_logs(
+    address: bool,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    monkeypatch.setenv("GITHUB_API_URL", server.url)
+    jobs = [
+        {"id": 1, "name": "plan", "conclusion": "success"},
+        {"id": 2, "name": "train", "conclusion": "failure"},
+    ]
+    page = "per_page=100&page=1"
+    server.say(f"GET /repos/o/r/actions/runs/4711/jobs?filter=latest&{page}", (200, {"jobs": jobs}))
+    server.say(f"GET /repos/o/r/check-runs/2/annotations?{page}", (200, [{"message": LOST}]))
+    server.say("GET /repos/o/r/actions/jobs/2/logs", (200, CANCELED.encode()))
+    run = "https://github.com/o/r/actions/runs/4711/job/2" if address else "4711"
+    found = explain("--github-run", run, capsys=capsys)
+    assert (found["class"], found["who"], found["retryable"]) == ("node-lost", "node", True)
+    assert found["evidence"][0] == f"annotations of train:1: {LOST}"
+
+    server.say(f"GET /repos/o/r/check-runs/2/annotations?{page}", (200, []))
+    found = explain("--github-run", run, capsys=capsys)
+    assert found["class"] == "unknown" and "annotations" in found["fix"], "the line says no cause"
+
+    server.say("GET /repos/o/r/actions/jobs/2/logs", (404, {"message": "Not Found"}))
+    assert "log is not there" in str(explain("--github-run", run, capsys=capsys)["evidence"])
+
+
+def test_a_build_is_explained_by_its_phases_and_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = {
+        "batch_get_builds": {
+            "builds": [
+                {
+                    "id": "p:1",
+                    "buildStatus": "FAILED",
+                    "logs": {"groupName": "g", "streamName": "s"},
+                    "phases": [
+                        {
+                            "phaseType": "BUILD",
+                            "phaseStatus": "FAILED",
+                            "contexts": [
+                                {"statusCode": "COMMAND_EXECUTION_ERROR", "message": "exit status 1"}
+                            ],
+                        }
+                    ],
+                }
+            ]
+        },
+        "get_log_events": {
+            "events": [{"message": "[Container] 2026/11/20 12:00:00 error: Hash mismatch for `numpy==2`"}]
+        },
+    }
+
+    class Account:  # moto's builds have neither messages nor logs
+        region = "us-east-1"
+
+        def __init__(self, region: str) -> None: ...
+
+        def call(self, service: str, operation: str, **words: object) -> object:
+            return answers[operation]
+
+    monkeypatch.setattr("trainyard.gateways.aws_refusals.AwsAccount", Account)
+    found = explain("--build", "p:1", capsys=capsys)
+    assert (found["class"], found["who"]) == ("installer", "configuration")
+    assert found["evidence"][-1] == "log of p:1: the beginning of this log is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('  File "a.py", line 3, in f\n    x()\nKeyError: 1\n', "beginning"),
+        ('Traceback (most recent call last):\n  File "a.py", line 3, in f\n', "end"),
+        ("step 1\n... [output truncated] ...\nstep 9\n", "middle"),
+    ],
+)
+def test_a_log_that_is_cut_says_so(
+    text: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(text)
+    assert f"{log}: the {part} of this log is missing" in explain("--log", log, capsys=capsys)["evidence"]
+    log.write_text('step 1\nTraceback (most recent call last):\n  File "a.py", line 3\nKeyError: 1\n')
+    assert "missing" not in str(explain("--log", log, capsys=capsys)["evidence"])

@@ -1,0 +1,73 @@
+"""The checklist before a deployment: each answer of each command becomes an item by a rule."""
+
+from itertools import product
+
+import pytest
+
+from trainyard.cluster.check_definition import Severity
+from trainyard.github.setup_step import SetupVerdict
+from trainyard.machine.checklist import (
+    CheckItem,
+    CheckState,
+    checklist_rows,
+    conclusion,
+    is_ready,
+    items_of_cluster,
+    items_of_findings,
+    items_of_setup,
+    sign_off_page,
+)
+from trainyard.machine.preflight import PreflightVerdict
+
+OK, DEGRADED, FAILED, UNKNOWN, UNUSED = CheckState
+
+
+@pytest.mark.parametrize("verdict", PreflightVerdict)
+def test_a_finding_keeps_its_verdict(verdict: PreflightVerdict) -> None:
+    found = {"findings": [{"check": "disk", "verdict": verdict, "found": "2 GB", "fix": None}]}
+    (item,) = items_of_findings("machine", found)
+    assert (item.area, item.name, item.found, item.fix) == ("machine", "disk", "2 GB", "")
+    assert item.state.name == verdict.name
+
+
+@pytest.mark.parametrize("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
+def test_a_step_of_the_set_up_is_done_open_unused_or_not_to_be_seen(verdict: SetupVerdict) -> None:
+    step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
+    (item,) = items_of_setup("github", {"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
+    expected = {"OK": OK, "DONE": OK, "OPTIONAL": UNUSED, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
+    assert item.state is expected.get(verdict.name, FAILED)
+    assert item.fix == "gh api x\nsudo ./svc.sh start"
+
+
+@pytest.mark.parametrize("severity", Severity)
+def test_a_check_of_the_cluster_that_was_skipped_is_not_ok(severity: Severity) -> None:
+    check = {"check": "efa", "severity": severity.value, "evidence": "e", "remedy": "r"}
+    (item,) = items_of_cluster("cluster", {"checks": [check]})
+    expected = {"ERROR": FAILED, "WARNING": DEGRADED, "SKIPPED": UNKNOWN}
+    assert item.state is expected.get(severity.name, OK)
+
+
+@pytest.mark.parametrize("states", list(product(CheckState, repeat=2)))
+def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
+    states: tuple[CheckState, CheckState],
+) -> None:
+    items = [CheckItem("a", str(index), state, "f", "do it") for index, state in enumerate(states)]
+    assert is_ready(items) is (FAILED not in states)
+    text = conclusion(items)
+    assert text.startswith("Not ready: " if FAILED in states else "Ready: ")
+    words = {FAILED: "failed", DEGRADED: "degraded", UNKNOWN: "could not be looked at", UNUSED: "not used"}
+    for state, word in words.items():
+        assert (f"{states.count(state)} {word}" in text) is (state in states)
+    assert f"{states.count(OK)} of 2 items are ok" in text
+    rows = list(checklist_rows(items))
+    assert sum("fix: do it" in row for row in rows) == sum(state is not OK for state in states)
+    assert all(len(line) <= 80 for row in rows for line in row.splitlines())
+
+
+def test_a_page_to_sign_has_every_item_and_what_it_refers_to() -> None:
+    items = [CheckItem("store", "run | number", FAILED, "line 1\nline 2", "a | b")]
+    page = sign_off_page(items, {"commit": "0123"})
+    assert page.startswith("# Not ready: 0 of 1 items are ok, 1 failed.\n")
+    assert "- commit: 0123\n" in page
+    assert "| store | run \\| number | failed | line 1<br>line 2 | a \\| b |\n" in page
+    assert "Signed by:" in page

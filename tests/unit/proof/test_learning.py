@@ -1,0 +1,274 @@
+"""What counts as learned: generated runs of every course, by every figure, with every gate."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.proof.test_proof import SAVED, part, proven_run
+
+from trainyard.proof.gates import ComparedRun, Learned, judge_learning, missed_thresholds
+from trainyard.proof.learning import Curves, change_of
+from trainyard.proof.proof import Configuration, prove
+from trainyard.run.run_settings import setting
+
+Numbers = "np.ndarray[Any, np.dtype[np.float64]]"
+LENGTHS = (10, 40, 400)
+COURSES: dict[str, Callable[[Any], Any]] = {  # the level over the run's time, 0 to 1
+    "falling": lambda time: 5 - 4 * time,
+    "falling early": lambda time: 1 + 4 * np.exp(-30 * time),
+    "flat": lambda time: 5 + 0 * time,
+    "rising": lambda time: 5 + 4 * time,
+    "diverging early": lambda time: 20 - 14 * np.exp(-50 * time) - 2 * time,
+}
+GOOD = ("falling", "falling early")
+
+
+def series(course: str, rows: int, seed: int = 0, noise: float = 0.1) -> Any:
+    random = np.random.default_rng([seed, rows])
+    return COURSES[course](np.linspace(0, 1, rows)) + noise * random.normal(size=rows)
+
+
+def rows_of(loss: Any, *, figure: str = "loss", every: int = 1, shift: float = 0.0) -> list[dict[str, Any]]:
+    """Rows with a loss; `figure` is in each row whose step is a multiple of `every`, and in the last."""
+    rows: list[dict[str, Any]] = [{"step": step, "loss": float(value)} for step, value in enumerate(loss, 1)]
+    for row in rows:
+        if figure != "loss" and (row["step"] % every == 0 or row["step"] == len(rows)):
+            row[figure] = row["loss"] + shift
+    return rows
+
+
+def judge(
+    rows: Iterable[dict[str, Any]],
+    settings: dict[str, Any] | None = None,
+    *,
+    run: dict[str, Any] | None = None,
+    **more: Any,
+) -> Learned:
+    curves = Curves()
+    list(curves.collect(rows))
+    return judge_learning(
+        proven_run() if run is None else run, curves, begins_after=0, settings=settings or {}, **more
+    )
+
+
+def gates(**learned: Any) -> dict[str, Any]:
+    return {"proof": {"learned": learned}}
+
+
+@pytest.mark.parametrize("every", [0, 1, 5, 1000], ids="validation every {}".format)
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize("course", COURSES)
+def test_only_what_falls_beyond_its_noise_is_learned(course: str, rows: int, every: int) -> None:
+    found = rows_of(series(course, rows), figure="val_loss" if every else "loss", every=every or 1)
+    learned = judge(found)
+    assert learned.is_red is (course not in GOOD), learned
+    assert learned.is_judged
+    if learned.is_red:
+        assert "learning rate" in learned.next_step
+
+
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize("course", COURSES)
+def test_rewards_turn_the_direction(course: str, rows: int) -> None:
+    found = [
+        {"step": row["step"], "loss": 0.0, "reward": -row["loss"]} for row in rows_of(series(course, rows))
+    ]
+    assert judge(found).is_red is (course not in GOOD)
+
+
+@pytest.mark.parametrize("figure", ["loss", "val_loss", "reward"])
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize("course", COURSES)
+def test_given_weights_must_not_end_worse(course: str, rows: int, figure: str) -> None:
+    sign = -1 if figure == "reward" else 1
+    found = rows_of(series(course, rows))
+    found = [{"step": row["step"], "loss": row["loss"], figure: sign * row["loss"]} for row in found]
+    for origin in ({"model": {"path": "weights"}}, {"parent": {"manifest_sha256": "ab" * 32}}):
+        assert judge(found, run=proven_run() | origin).is_red is (course not in (*GOOD, "flat"))
+
+
+def test_a_run_of_few_rows_is_too_short_unless_that_is_required() -> None:
+    for course, figure in itertools.product(COURSES, ("loss", "val_loss", "reward")):
+        found = rows_of(series(course, 9), figure=figure)
+        assert not judge(found).is_red
+        assert not judge(found).is_judged
+        assert "too short to say: 9 rows" in judge(found).evidence
+        assert judge(found, gates(required=True)).is_red
+    assert judge([]).evidence == "too short to say: 0 rows with a loss, 10 are needed"
+
+
+def test_rows_that_no_reader_can_use_do_not_count() -> None:
+    found = [
+        *rows_of(series("falling", 40)),
+        {"step": 41, "loss": "nan"},
+        {"step": 42, "loss": True},
+        {"x": 1},
+    ]
+    assert not judge(found).is_red
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_validation_before_the_first_step_is_the_start(validates: bool) -> None:
+    """Fine-tuning that ruins a model within its first steps, and then recovers a part, ends worse."""
+    curves = Curves()
+    list(curves.collect(rows_of(4 + series("falling early", 40), figure="val_loss", every=4)))
+    events = [{"event": "validated", "step": 0, "val_loss": 2.0}, None] if validates else []
+    curves.start_with(events, 0)
+    learned = judge_learning({"model": {"path": "w"}}, curves, begins_after=0, settings={})
+    assert learned.is_red is validates
+    assert ("2.00 → " in learned.evidence) is validates
+
+
+def test_a_resumed_run_is_judged_as_one() -> None:
+    """Its last segment alone is flat."""
+    rows = rows_of(series("falling early", 400))
+    events = [{"event": "started", "step": 0}, {"event": "resumed", "step": 300}]
+    proof = prove(proven_run(), rows, events, _nothing_stored())
+    assert part(proof, "learned").holds
+    assert change_of(_curves(rows[300:]), 0, has_weights=False) is not None
+    assert judge(rows[300:]).is_red
+
+
+def test_random_weights_that_end_above_chance_have_diverged_before_the_first_row() -> None:
+    vocabulary = {"model": {"architecture": {"vocab_size": 256}}}
+    found = rows_of(15 + series("falling", 40))
+    assert not judge(found).is_red
+    assert judge(found, vocabulary).is_red
+    assert "5.55 is the loss of a guess" in judge(found, vocabulary).evidence
+    assert not judge(rows_of(series("falling", 40)), vocabulary).is_red
+    assert not judge(found, vocabulary, run=proven_run() | {"recipe": "command", "program": {}}).is_red
+
+
+@pytest.mark.parametrize(("end", "is_red"), [(3.0, False), (5.6, True), (7.0, True)])
+def test_what_diverged_and_came_back_is_compared_with_its_first_row(end: float, is_red: bool) -> None:
+    values = np.concatenate([[5.5], np.full(9, 20.0), np.full(90, end)]) + 0.1 * series("flat", 100) - 0.5
+    learned = judge(rows_of(values))
+    assert learned.is_red is is_red
+    assert "20." not in learned.evidence
+
+
+@pytest.mark.parametrize(("limit", "is_red"), [(None, False), (1.5, False), (0.9, True)])
+@pytest.mark.parametrize("rows", [4, 40])
+def test_a_limit_of_the_validation_loss_is_kept(limit: float | None, rows: int, is_red: bool) -> None:
+    learned = judge(rows_of(series("falling", rows), figure="val_loss"), gates(max_validation_loss=limit))
+    assert learned.is_red is is_red
+    if limit is not None:
+        assert judge(rows_of(series("falling", rows)), gates(max_validation_loss=limit)).is_red
+
+
+def compared(figure: float, *, data: str = "e01c" + "0" * 60) -> ComparedRun:
+    outcome = {"final_loss": figure, "validation_loss": figure}
+    return ComparedRun("last green run 7", {"data": {"fingerprint": data}, "outcome": outcome})
+
+
+@pytest.mark.parametrize("figure", ["loss", "val_loss"])
+def test_a_compared_run_must_not_be_better_by_more_than_the_tolerance(figure: str) -> None:
+    rows, run = rows_of(series("falling", 40, noise=0), figure=figure), proven_run()
+    run["outcome"] |= {"final_loss": 1.0, "validation_loss": 1.0}
+    wanted = gates(compare_with="last-green", tolerance=0.1)
+    for was, is_red in ((2.0, False), (1.0, False), (0.92, False), (0.9, True)):
+        learned = judge(rows, wanted, run=run, compared=compared(was))
+        assert learned.is_red is is_red, was
+        assert "last green run 7" in learned.evidence
+        assert not judge(rows, run=run, compared=compared(was)).is_red
+        assert [row.was for row in learned.figures] == [was]
+    other = judge(rows, wanted, run=run, compared=compared(0.1, data="f" * 64))
+    assert not other.is_red
+    assert "other data or another tokenizer" in other.evidence
+    assert not judge(rows, wanted, run=run).is_red
+    assert judge(rows, gates(compare_with="run:7"), compared=ComparedRun("run 7", problem="missing")).is_red
+
+
+def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    saved = {"step": SAVED["step"], "checkpoint_sha256": SAVED["manifest_sha256"]}
+    return {**saved, "figures": figures, **changes}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "holds"),
+    [
+        (">= 0.60", 0.6, True),
+        (">= 0.60", 0.59, False),
+        ("<=1.3", 1.3, True),
+        ("<= 1.3", 1.31, False),
+        ("> 0", 0, False),
+        ("< -1e-3", -1, True),
+        (">= 0.6", None, False),
+        (">= 0.6", "0.9", False),
+        (">= 0.6", True, False),
+        (">= 0.6", float("nan"), False),
+        ("about 3", 3, False),
+    ],
+)
+def test_thresholds_of_an_evaluation(threshold: str, value: Any, holds: bool) -> None:
+    settings = {"evaluation": {"thresholds": {"accuracy": threshold}}}
+    assert (missed_thresholds({"accuracy": value}, {"accuracy": threshold}) == []) is holds
+    for rows in (4, 40):
+        found = rows_of(series("falling", rows))
+        learned = judge(found, settings, evaluations=[evaluation({"accuracy": value})])
+        assert learned.is_red is not holds
+        assert learned.is_judged
+        assert "accuracy" in learned.evidence
+        others: tuple[list[Any], ...] = (
+            [],
+            [None],
+            [evaluation({"accuracy": 1.0}, step=1)],
+            [evaluation({"accuracy": 1.0}, checkpoint_sha256="0" * 64)],
+        )
+        for missing in others:
+            assert judge(found, settings, evaluations=missing).next_step == "{evaluate}"
+
+
+def test_the_newest_evaluation_of_the_last_checkpoint_counts() -> None:
+    settings = {"evaluation": {"thresholds": {"accuracy": ">= 0.6"}}}
+    found, both = (
+        rows_of(series("falling", 40)),
+        [evaluation({"accuracy": 0.9}), evaluation({"accuracy": 0.1})],
+    )
+    assert judge(found, settings, evaluations=both).is_red
+    assert not judge(found, settings, evaluations=both[::-1]).is_red
+    assert [row.value for row in judge(found, evaluations=both).figures][1:] == [0.1]
+
+
+@pytest.mark.parametrize("figure", ["none", "loss", "val_loss", "reward"])
+def test_a_figure_can_be_named(figure: str) -> None:
+    rising = series("rising", 40)
+    rows = [{"step": row["step"], "loss": row["loss"], "reward": row["loss"]} for row in rows_of(rising)]
+    learned = judge(rows, gates(figure=figure))
+    assert learned.is_red is (figure == "loss")
+    assert learned.is_judged is (figure in ("loss", "reward"))
+
+
+def _curves(rows: Iterable[dict[str, Any]]) -> Curves:
+    curves = Curves()
+    list(curves.collect(rows))
+    return curves
+
+
+def _nothing_stored() -> Any:
+    from tests.unit.proof.test_proof import InspectionFacts
+
+    return InspectionFacts(verification=None, checkpoints={})
+
+
+def test_the_rates_of_wrong_verdicts_by_chance() -> None:
+    """Decision 0040 has the rates; runs as short as the rule allows have the most."""
+    most = {10: 0.05, 40: 0.02, 400: 0.02}
+    for rows, rate in most.items():
+        greens = [judge(rows_of(series("flat", rows, seed))).is_red for seed in range(200)].count(False)
+        reds = [judge(rows_of(series("falling", rows, seed, 0.4))).is_red for seed in range(200)].count(True)
+        assert greens <= 200 * rate, (rows, greens)
+        assert reds <= 200 * 0.05, (rows, reds)
+
+
+def test_the_gates_are_read_from_the_configuration() -> None:
+    rows = rows_of(series("falling", 40), figure="val_loss")
+    settings = gates(max_validation_loss=0.5)
+    assert setting(settings, "proof.learned.max_validation_loss") == 0.5
+    proof = prove(proven_run(), rows, [], _nothing_stored(), configuration=Configuration(settings=settings))
+    learned = part(proof, "learned")
+    assert not learned.holds
+    assert "scripts/train.py" in str(learned.next_step)
+    assert proof.to_json(now=0.0)["figures"][0]["needs"] == "<= 0.5"

@@ -1,0 +1,65 @@
+"""Each row of the table of situations in docs/workflows.md has a test that shows it.
+
+Under act, in GitHub's evaluator of expressions, or on a stand-in of its API.
+"""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = (
+    "tests/workflows/act/test_training_ci.py",
+    "tests/workflows/test_conditions.py",
+    "tests/workflows/test_job_ends.py",
+    "tests/scripts/test_run_step.py",
+    "tests/scripts/test_continue_lineage.py",
+    "tests/scripts/setup_github/test_circumstances.py",
+    "tests/unit/github/test_runner_watchdog.py",
+)
+SHOWN_BY = """
+parts of the proof hold -> a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket
+are [proven already] -> what_the_store_holds_proven_is_not_trained_again_and_old_runs_are_removed
+is missing: push, schedule -> a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands
+the same: dispatch -> who_asks_a_fresh_copy_for_a_training_is_refused_with_the_same_commands
+the daily run is off -> the_daily_run_is_off_and_says_what_turns_it_on
+push to another branch -> who_plans_a_training
+`TRAINYARD_SUPERSEDE` -> a_superseded_push_is_dropped_by_choice
+a dry run -> a_dry_run_is_green_and_trains_nothing
+configuration, input or variable wrong -> a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for
+role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
+the machine is not fit -> a_push_is_red_in_seconds_when_the_gpu_does_not_answer
+required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
+another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
+no runner takes the job -> a_training_that_never_started_leaves_no_checkpoint
+more than 100 jobs -> a_cancellation_is_reported_by_its_cause
+a loss is not finite -> a_loss_that_is_not_finite_makes_it_red
+the deadline, or SIGTERM -> three_segments_on_three_machines_come_to_the_same_bits_as_one
+no progress, nothing stored -> a_run_that_may_have_no_further_segment_ends_with_a_word_in_slack
+(exit 4), segment 1 -> a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifacts_refused
+the same in a later segment -> an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for_ever
+the branch was deleted -> a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file
+a byte in the store differs -> the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back
+somebody cancels -> a_cancelled_run_stops_there_with_its_checkpoints_stored
+reaches its time limit -> a_cancellation_is_reported_by_its_cause
+the runner dies -> a_run_whose_runner_died_is_resumed_in_the_next_segment
+artifact storage is full -> a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifacts_refused
+GitHub cannot create the tag -> a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do
+50 attempts -> github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested
+an environment that refuses -> a_failure_has_the_reason_of_the_job_itself_then_that_of_github
+free plan -> without_environments_secrets_are_the_repositorys
+"""
+"""Words of a row's first cell, and the name of the test that shows it."""
+
+
+def situations() -> list[str]:
+    table = (ROOT / "docs" / "workflows.md").read_text().partition("| situation |")[2].partition("\n\n")[0]
+    return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
+
+
+def test_every_situation_has_its_test() -> None:
+    rows, tests = situations(), "".join((ROOT / file).read_text() for file in FILES)
+    shown = [line.split(" -> ") for line in SHOWN_BY.strip().splitlines()]
+    assert len(rows) == len(shown) >= 30
+    for row, (words, test) in zip(rows, shown, strict=True):
+        assert words in row
+        assert re.search(rf"^def test_{test}\(", tests, flags=re.M), test
