@@ -155,6 +155,27 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
     assert len([c for c in aws.calls if c == "StartBuild"]) == 2
 
 
+def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
+    aws: ScriptedAws, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = importlib.import_module("trainyard.commands.check_image")
+    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    aws.scripts = [Script()]
+    image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
+    words = ["--image", image, "--level", "quick", "--cpu", "--efa", "--poll", "0.02", "--json"]
+    assert exit_code_of(lambda: check.main([*words, "--source-bucket", bucket])) == 0, capsys.readouterr().err
+    (build,) = aws.builds
+    assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
+    assert build.variables["CHECK_FLAGS"] == "--cpu --efa"
+    assert build.request["sourceTypeOverride"] == "S3"
+    key = build.request["sourceLocationOverride"].removeprefix(f"{bucket}/")
+    body = client(aws, "s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    names = set(zipfile.ZipFile(BytesIO(body)).namelist())
+    assert {"buildspec.yml", "Makefile", "scripts/check_image.py", "docker/probe/container_probe.py"} <= names
+
+
 def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
     (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     digest = pushed(aws, context.name, lambda: planned(run)["tag"])

@@ -7,6 +7,7 @@ public shape, all of them right.
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,11 +68,10 @@ BASES = {
 
 @dataclass(frozen=True)
 class Stated:
-    """What is stated of torch and torchvision; empty is unknown."""
+    """What is stated of torch; empty is unknown."""
 
     version: str = ""
     cuda: str = ""
-    vision: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,14 @@ RIGHT = f"torch==2.6.0 --index-url {WHEELS}/cu124"
 NO_BUILD = f"--index-url {WHEELS}/cu121\ntorch==2.6.0\n"
 """There is no torch 2.6.0 with CUDA 12.1."""
 PAIR = "torch==2.6.0\ntorchvision==0.19.0\n"
-"""torchvision 0.19 belongs to torch 2.4."""
 READS = Torch("", file=NO_BUILD, reads=WRONG)
 UNREAD = Torch("", file=NO_BUILD)
 COMPILED = "RUN pip install flash-attn==2.7.4.post1 --no-build-isolation"
-OLD_VISION = Stated(vision="0.19")
 INSTALL = "RUN pip install -r requirements.txt"
 TORCHES = {
     "none": Torch("RUN echo hello"),
     "bare": Torch("RUN pip install torch torchvision"),
-    "range": Torch('RUN pip install "torch>=2.6,<2.7" torchvision==0.19.0', OLD_VISION),
+    "range": Torch('RUN pip install "torch>=2.6,<2.7" torchvision==0.19.0'),
     "right": Torch(f"RUN pip install {RIGHT}", GOOD),
     "right, suffix": Torch("RUN pip3 install 'torch==2.6.0+cu124' -f x", GOOD, suffix=True),
     "right, argument": Torch(
@@ -118,19 +116,11 @@ TORCHES = {
     "right, compiled": Torch(f"RUN pip install {RIGHT}\n{COMPILED}", GOOD, compiles=True),
     "no build": Torch(f"RUN pip install torch==2.6.0 --index-url {WHEELS}/cu121", WRONG),
     "no build, suffix": Torch("RUN pip install torch==2.6.0+cu121", WRONG, suffix=True),
-    "pair": Torch(f"RUN pip install torchvision==0.19.0 {RIGHT}", replace(GOOD, vision="0.19")),
-    "pair, two commands": Torch(
-        f"RUN pip install {RIGHT} && \\\n    pip install torchvision==0.19.0", replace(GOOD, vision="0.19")
-    ),
-    "version unknown": Torch(
-        "ARG T\nRUN pip install torch==${T} torchvision==0.19.0", OLD_VISION, forgets=True
-    ),
-    "version never declared": Torch(
-        "RUN pip install torch==$T torchvision==0.19.0", OLD_VISION, forgets=True
-    ),
-    "argument of no stage": Torch(
-        "RUN pip install torch==$GLOBAL torchvision==0.19.0", OLD_VISION, forgets=True
-    ),
+    "pair": Torch(f"RUN pip install torchvision==0.19.0 {RIGHT}", GOOD),
+    "pair, two commands": Torch(f"RUN pip install {RIGHT} && \\\n    pip install torchvision==0.19.0", GOOD),
+    "version unknown": Torch("ARG T\nRUN pip install torch==${T} torchvision==0.19.0", forgets=True),
+    "version never declared": Torch("RUN pip install torch==$T torchvision==0.19.0", forgets=True),
+    "argument of no stage": Torch("RUN pip install torch==$GLOBAL torchvision==0.19.0", forgets=True),
     "index unknown": Torch(f"ARG CU\nRUN pip install torch==2.6.0 -i {WHEELS}/$CU", Stated("2.6")),
     "index computed": Torch(
         f'RUN pip install torch==2.6.0 --index-url "{WHEELS}/cu$(echo 12.1 | tr -d .)"', Stated("2.6")
@@ -157,7 +147,7 @@ TORCHES = {
         READS,
         lines="ADD requirements.txt /r/x.txt\nRUN cd /r && python -m pip install -r x.txt && rm x.txt",
         file=PAIR,
-        reads=Stated("2.6", "", "0.19"),
+        reads=Stated("2.6"),
     ),
     "file, folder": replace(READS, lines="WORKDIR /w\nCOPY . .\nRUN pip install -r ./requirements.txt"),
     "file, folder elsewhere": replace(READS, lines="COPY . /src/\nRUN pip install -r /src/requirements.txt"),
@@ -204,8 +194,8 @@ TORCHES = {
 }
 NAMED = {
     "": ("", Stated()),
-    "right": ("torch==2.6.0+cu124\ntorchvision==0.21.0+cu124\n", Stated("2.6", "12.4", "0.21")),
-    "pair": (PAIR, Stated("2.6", "", "0.19")),
+    "right": ("torch==2.6.0+cu124\ntorchvision==0.21.0+cu124\n", Stated("2.6", "12.4")),
+    "pair": (PAIR, Stated("2.6")),
 }
 
 
@@ -214,7 +204,6 @@ def expected_errors(base: Base, torch: Torch, named: str) -> tuple[set[str], set
     first = NAMED[named][1] if named else torch.reads or Stated()
     own = torch.states
     version, cuda = (own.version, own.cuda) if own.version or torch.forgets else (first.version, first.cuda)
-    vision = own.vision or first.vision
     # pip leaves a torch that the base has already, whatever index is named.
     suffix = torch.suffix if own.version else named == "right"
     kept = bool(version) and base.torch == "2.6.0" and not suffix
@@ -223,15 +212,16 @@ def expected_errors(base: Base, torch: Torch, named: str) -> tuple[set[str], set
         found.add("torch-cuda")
         # With CUDA 13 in the base none of cu118, cu124 and cu126 is the one.
         fixable |= {"torch-cuda"} if own.version and base.cuda != 13 else set()
-    if version and vision == "0.19":
-        found.add("torch-pair")
-        fixable |= {"torch-pair"} if own.vision else set()
     if version and base.python == 8 and "conda" not in torch.lines:
         found.add("torch-python")
     if version and base.ngc and base.ngc != version and "uninstall" not in torch.lines:
         found.add("torch-twice")
     if version and cuda and torch.compiles and base.devel and base.cuda != 12 and not kept:
         found.add("base-cuda")
+    first_stage = [line for line in base.lines.splitlines() if line.startswith("FROM")][-1]
+    known = re.match(r"FROM (?:python|nvidia/cuda|ubuntu|pytorch/)[^$]*$", first_stage)
+    if torch.compiles and known and not base.devel:
+        found.add("flash-attn-build")
     return found, fixable
 
 
@@ -241,7 +231,7 @@ def lint(load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) 
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        code = script.main([*words, "--json"])
+        code = script.main([*(() if "--index" in words else ("--index", "none")), *words, "--json"])
         return code, json.loads(capsys.readouterr().out)
 
     return run
@@ -309,7 +299,10 @@ def test_a_build_argument_states_what_the_file_does_not(
     given = {"BASE": value, "T": "2.6.0", "CU": "cu124"}
     options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
     code, result = lint(*words, *options)
-    assert (code, errors(result)) == (1, {"base-cuda" if "cuda" in value else "torch-python"})
+    assert (code, errors(result)) == (
+        1,
+        ({"base-cuda"} if "cuda" in value else {"torch-python", "flash-attn-build"}),
+    )
     assert result["unknown"] == []
     given["CU"] = "cu121"
     options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]

@@ -6,7 +6,8 @@ processes. A check without an answer counts as failed. The lock is the one that 
 image was built with. Without one the versions are unknown, and what the image installed by name must import.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
-Writes:     --junit, --output; with --builder codebuild a build; in GitHub Actions the job summary
+Writes:     --junit, --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
+            job summary
 Exit codes: 0 no check fails; 1 one does; 2 wrong usage, or there is no such image; 4 AWS or the
             registry refused or failed; 5 it took too long; 130 interrupted
 Example:    scripts/check_image.py --image fsdp:latest --level standard --builder local
@@ -63,6 +64,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or "trainyard"
     parser.add_argument(
         "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
+    )
+    bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
+    parser.add_argument(
+        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
     )
     parser.add_argument("--region", default="", help="AWS region; default: from the environment")
     poll = "seconds between two requests for the state"
@@ -164,16 +169,26 @@ def check_in_aws(args: argparse.Namespace) -> int:
     """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.gateways.images.context_files import tool_files, write_archive
+    from trainyard.image.building.aws_build import send_source
     from trainyard.image.building.build_poll import BuildPoll
 
-    aws = CodeBuild(AwsAccount(args.region))
+    account = AwsAccount(args.region)
+    aws = CodeBuild(account)
+    source, _ = send_source(
+        aws,
+        tool_files(REPOSITORY_ROOT),
+        write_archive,
+        project=args.project,
+        bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
+    )
     flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
     variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)
     token = f"check-{time.time_ns():x}"
 
     def start(attempt: int) -> str:
-        return aws.start(args.project, source={}, variables=variables, token=f"{token}-{attempt}")
+        return aws.start(args.project, source=source, variables=variables, token=f"{token}-{attempt}")
 
     poll = BuildPoll(
         aws,

@@ -1,30 +1,42 @@
 """Find faults of an image before a 20-minute build does: version conflicts, EFA, user, secrets.
 
-The versions of torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA must
-fit together. They come from the Dockerfile, the name of its base image, and the files of requirements that
-it copies and installs from. What these do not state is unknown and is not judged. --fix corrects errors in
-single lines of the Dockerfile that have only one correct value, and shows the difference.
+The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and EFA must fit together. They
+come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies
+and installs from. uv resolves each installing command as pip would, with the metadata of the package index
+(--index); without one these are not checked. What nothing states is unknown and is not judged. --fix corrects
+errors in single lines of the Dockerfile that have only one correct value, and shows the difference.
 
-Reads:      --dockerfile, and what it installs from in --context; --lock
+Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
 Exit codes: 0 no fault; 1 a fault was found (with --fix: could not be fixed); 2 wrong usage or Dockerfile
 Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
 """
 
 import argparse
+import logging
+import os
 import re
+import shutil
+import time
 from collections.abc import Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
     from trainyard.image.conflict.finding import ImageFinding, TargetMachine
+    from trainyard.image.conflict.resolution import ResolverRequest
+
+_logger = logging.getLogger("trainyard.lint_image")
+RESOLVE_SECONDS = 240.0
+"""What is not resolved by then is not checked."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -41,6 +53,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--driver", type=driver, metavar="VERSION", help="version of the NVIDIA driver on the machine"
     )
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    index = "URL or folder of wheels instead of PyPI, to resolve with; `none` does not resolve"
+    parser.add_argument("--index", default="", metavar="INDEX", help=index)
     parser.add_argument(
         "--fix", action="store_true", help="correct the lines that have only one correct value"
     )
@@ -60,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.image.conflict.conflict_fix import diff_of, fix
-    from trainyard.image.conflict.conflicts import judge_versions
     from trainyard.run.atomic_files import write_bytes_atomically
     from trainyard.run.untrusted_files import read_named_text
 
@@ -69,16 +82,81 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.context and not args.context.is_dir():
         raise ConfigError(f"--context {args.context}: there is no such folder")
     locked = named_packages(args.lock or ())
-    after = before
+    after, linter = before, Linter(args, locked, machine)
     if args.fix:
-        after = fix(
-            before, lambda text: judge_versions(read_declared(args, text, locked), machine), file=name
-        )
+        after = fix(before, lambda text: linter.judge(text)[2], file=name)
     difference = diff_of(before, after, name)
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
-    declared = read_declared(args, after, locked)
-    return report(args, declared, judge_versions(declared, machine), difference)
+    declared, unchecked, findings = linter.judge(after)
+    return report(args, declared, unchecked, findings, difference=difference)
+
+
+class Linter:
+    """Judges texts of one Dockerfile; the answers of the resolver are kept."""
+
+    def __init__(
+        self, args: argparse.Namespace, locked: "dict[str, tuple[str, int, str]]", machine: "TargetMachine"
+    ) -> None:
+        self.args, self.locked, self.machine = args, locked, machine
+        self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
+        self.uv = find_uv()
+        self.reason = ""
+        self.limit = time.monotonic() + RESOLVE_SECONDS
+        if not self.uv:
+            self.reason = "uv is not installed"
+        elif args.index == "none" or (not args.index and is_true(os.environ.get("UV_OFFLINE", ""))):
+            self.reason = "no package index is used"
+
+    def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
+        """Return what a text states, what was not checked, and the findings."""
+        from trainyard.image.conflict.conflicts import judge_versions
+        from trainyard.image.conflict.resolution import resolve_installs, with_resolved
+
+        declared = read_declared(self.args, text, self.locked)
+        if self.reason:
+            steps = any(step.install.wheels and not step.install.removes for step in declared.steps)
+            notes = [f"what pip would refuse: {self.reason}"] if steps else []
+            return declared, notes, judge_versions(declared, self.machine)
+        platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
+        resolution = resolve_installs(declared, self.resolve, platform)
+        declared = with_resolved(declared, resolution.packages)
+        return (
+            declared,
+            list(resolution.unchecked),
+            judge_versions(declared, self.machine, resolution.findings),
+        )
+
+    def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
+        """Return uv's exit code, the chosen versions and its messages."""
+        from trainyard.gateways.package_resolver import compile_requirements
+
+        if request not in self.answers:
+            if time.monotonic() > self.limit:
+                return None, "", "error: the time for it is over"
+            assert self.uv
+            done, chosen = compile_requirements(
+                self.uv,
+                request.requirements,
+                constraints=request.constraints,
+                dropped=sorted(request.dropped),
+                preferred=dict(request.preferred),
+                flags=request.flags,
+                index=self.args.index,
+            )
+            self.answers[request] = (done.exit_code, chosen, done.stderr)
+        return self.answers[request]
+
+
+def find_uv() -> Path | None:
+    """Return the pinned uv of this checkout, or else the one of the path."""
+    pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
+    found = shutil.which("uv")
+    return pinned if pinned.is_file() else Path(found) if found else None
+
+
+def is_true(text: str) -> bool:
+    return text.lower() in ("1", "true", "yes", "on")
 
 
 def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
@@ -167,19 +245,25 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
 def report(
     args: argparse.Namespace,
     declared: "DeclaredVersions",
+    unchecked: "Sequence[str]",
     findings: "Sequence[ImageFinding]",
+    *,
     difference: str,
 ) -> int:
     from trainyard.gateways.github import Level, annotate
     from trainyard.image.conflict.base_choice import choose_base
     from trainyard.image.conflict.lint_text import declared_record, lint_lines
+    from trainyard.image.conflict.version_facts import old_tables
 
     choice = choose_base(declared, efa=bool(machine_of(args).efa))
+    for table in old_tables(date.today()):
+        _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
     failed = any(finding.severity == "error" for finding in findings)
     data = {
         "ok": not failed,
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
+        "not_checked": list(unchecked),
         "findings": [finding.record() for finding in findings],
         "base": {"found": declared.base.image, "proposed": choice.image, "reason": choice.reason},
         "difference": difference,

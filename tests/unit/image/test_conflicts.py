@@ -4,6 +4,7 @@ Expected answers come from the tables, which are read in another way here: every
 """
 
 import itertools
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,13 @@ from trainyard.image.conflict.declared_versions import DeclaredVersions, base_im
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.stated_packages import locked_packages
 from trainyard.image.conflict.version_facts import (
-    DRIVERS,
-    LIBRARIES,
-    NGC,
-    OLDEST_CUDA,
-    OTHER_CUDNN,
-    TORCH,
-    TORCH_PAIRS,
-    VERL_TRANSFORMERS,
-    VERL_VLLM,
-    VLLM_TORCH,
+    MOST_DAYS,
+    TABLES,
+    old_tables,
+    oldest_driver,
+    rows,
+    rows_with,
+    torch_builds,
     version,
     version_text,
 )
@@ -56,11 +54,16 @@ def test_nothing_is_said_of_a_sound_image() -> None:
     assert findings(CLEAN, "torch==2.13.0\ncuda-toolkit==13.0.3.0\n") == []
 
 
+TORCH = {version(row["torch"]): row for row in rows_with("torch", "pypi_cuda")}
+ARCHITECTURES = {row["architecture"]: version(row["cuda"]) for row in rows_with("cuda", "architecture")}
+NGC = [row for row in rows("containers") if row["image"] == "nvcr.io/nvidia/pytorch"]
+
+
 @pytest.mark.parametrize(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
 def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: int) -> None:
     text = f"FROM python:3.{python}{DIGEST}\nUSER 1\n"
-    release = TORCH[torch]
-    fits = release.oldest_python <= (3, python) <= release.newest_python
+    oldest, newest = map(version, TORCH[torch]["python"])
+    fits = oldest <= (3, python) <= newest
     assert ("torch-python" in rules(text, f"torch=={version_text(torch)}.0")) == (not fits)
     assert "python" not in rules(text), "what Trainyard needs is nothing to an image without it"
     assert ("python" in rules(f"{text}COPY src/trainyard /app\n")) == (python < 11)
@@ -71,7 +74,7 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     list(itertools.product(TORCH, ("118", "121", "124", "126", "128", "129", "130", "132"))),
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
-    exists = (int(cuda[:2]), int(cuda[2:])) in TORCH[torch].cuda
+    exists = (int(cuda[:2]), int(cuda[2:])) in torch_builds(torch)
     # cu128 and cu129 were built for later releases, too, although the matrix has them not.
     exists = exists or (cuda == "128" and torch >= (2, 7)) or (cuda == "129" and torch >= (2, 8))
     pinned = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0+cu{cuda}\n"
@@ -83,124 +86,39 @@ def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) ->
 
 @pytest.mark.parametrize(
     ("architecture", "cuda"),
-    list(itertools.product(OLDEST_CUDA, ("11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"))),
+    list(itertools.product(ARCHITECTURES, ("11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"))),
 )
 def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
     lock = f"torch==2.99.0\ncuda-toolkit=={cuda}.1\n"
     found = [f for f in findings(CLEAN, lock, TargetMachine(architecture)) if f.rule == "architecture"]
-    enough = version(cuda) >= OLDEST_CUDA[architecture]
+    enough = version(cuda) >= ARCHITECTURES[architecture]
     assert bool(found) == (not enough)
     if found:
-        runs = architecture == "sm_103" and version(cuda) >= OLDEST_CUDA["sm_100"]
+        runs = architecture == "sm_103" and version(cuda) >= ARCHITECTURES["sm_100"]
         assert found[0].severity == ("warning" if runs else "error")
         assert (found[0].file, found[0].line) == ("lock.txt", 1)
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_every_fact_has_a_source_and_a_date_and_a_table_past_its_date_is_named(table: str) -> None:
+    assert all(row["source"] and isinstance(row["date"], date) for row in rows(table))
+    newest = max(row["date"] for row in rows(table))
+    assert table not in old_tables(newest + timedelta(days=MOST_DAYS))
+    assert table in old_tables(newest + timedelta(days=MOST_DAYS + 1))
+
+
 def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
     used = {one.architecture for one in CATALOGUE} | {one.architecture for one in GPUS}
-    assert used <= set(OLDEST_CUDA)
+    assert used <= set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("major", DRIVERS)
+@pytest.mark.parametrize("major", [int(row["cuda"]) for row in rows_with("cuda", "driver")])
 def test_cuda_wants_a_driver_that_is_new_enough(major: int) -> None:
     lock = f"torch==2.99.0\ncuda-toolkit=={major}.0\n"
-    needed = DRIVERS[major]
+    needed = oldest_driver((major,))
     for driver, fits in ((needed, True), ((needed[0] + 1,), True), ((needed[0] - 1, 99), False)):
         assert ("driver" in rules(CLEAN, lock, TargetMachine(driver=driver))) == (not fits)
     assert "driver" not in rules(CLEAN, lock)
-
-
-@pytest.mark.parametrize(
-    ("vllm", "torch"), list(itertools.product(VLLM_TORCH, sorted(set(VLLM_TORCH.values()))))
-)
-def test_vllm_wants_its_own_torch(vllm: tuple[int, ...], torch: tuple[int, ...]) -> None:
-    lock = f"torch=={version_text(torch)}\nvllm=={version_text(vllm)}.post1\n"
-    assert ("vllm-torch" in rules(CLEAN, lock)) == (VLLM_TORCH[vllm] != torch)
-    text = f"{CLEAN}RUN pip install torch=={version_text(torch)} vllm=={version_text(vllm)}\n"
-    assert "vllm-torch" not in rules(fix(text, findings, file="Dockerfile"))
-
-
-@pytest.mark.parametrize("name", TORCH_PAIRS)
-def test_what_is_compiled_against_torch_belongs_to_it(name: str) -> None:
-    table = TORCH_PAIRS[name]
-    for torch, own in itertools.product(table, table.values()):
-        lock = f"torch=={version_text(torch)}.1\n{name}=={version_text(own)}.1\n"
-        assert ("torch-pair" in rules(CLEAN, lock)) == (table[torch] != own), (torch, own)
-
-
-CUDNN = sorted({one.cudnn for one in LIBRARIES.values()} | {(8, 9, 7), (9, 10, 1), (10, 0, 0)})
-
-
-@pytest.mark.parametrize(("torch", "cudnn"), list(itertools.product(LIBRARIES, CUDNN)))
-def test_torch_wants_the_cudnn_that_it_was_compiled_with(
-    torch: tuple[int, ...], cudnn: tuple[int, ...]
-) -> None:
-    lock = (
-        f"torch=={version_text(torch)}.1\nnvidia-cudnn-cu13=={version_text(cudnn)}.48\n"
-        "nvidia-cudnn-frontend==1.31.0\n"
-    )
-    found = [f for f in findings(CLEAN, lock) if f.rule == "cudnn-torch"]
-    own = LIBRARIES[torch].cudnn
-    if cudnn == own:
-        assert found == []
-    else:
-        loads = cudnn[0] == own[0] and cudnn[:2] >= own[:2]
-        assert [(f.severity, f.line) for f in found] == [("warning" if loads else "error", 2)]
-
-
-EVERY_BUILD = [(torch, cuda) for torch, release in TORCH.items() for cuda in release.cuda]
-
-
-@pytest.mark.parametrize(("torch", "cuda"), EVERY_BUILD)
-def test_another_build_of_torch_has_its_own_cudnn_and_is_not_judged_by_the_default_one(
-    torch: tuple[int, ...], cuda: tuple[int, ...]
-) -> None:
-    """For each build, named by a suffix and by the lock's toolkit, with every cuDNN of the tables."""
-    default = cuda == TORCH[torch].default_cuda
-    own = LIBRARIES[torch].cudnn if default else OTHER_CUDNN.get((torch, cuda))
-    plain, toolkit = f"torch=={version_text(torch)}.0", f"cuda-toolkit=={version_text(cuda)}.1\n"
-    suffix = f"{CLEAN}RUN pip install {plain}+cu{cuda[0]}{cuda[1]}\n"
-    for cudnn in sorted({one.cudnn for one in LIBRARIES.values()} | set(OTHER_CUDNN.values())):
-        libraries = f"nvidia-cudnn-cu{cuda[0]}=={version_text(cudnn)}.9\n"
-        said = own is not None and cudnn != own
-        assert ("cudnn-torch" in rules(suffix, libraries)) == said
-        assert ("cudnn-torch" in rules(CLEAN, f"{plain}\n{toolkit}{libraries}")) == said
-    old = f"nvidia-nccl-cu{cuda[0]}==2.10.3\n"
-    assert ("nccl-torch" in rules(suffix, old)) == default
-
-
-def test_the_table_of_other_builds_has_such_builds_only() -> None:
-    for torch, cuda in OTHER_CUDNN:
-        assert cuda in TORCH[torch].cuda
-        assert cuda != TORCH[torch].default_cuda
-    assert set(TORCH) == set(LIBRARIES)
-    assert all(release.default_cuda in release.cuda for release in TORCH.values())
-
-
-@pytest.mark.parametrize(
-    ("torch", "nccl"), list(itertools.product(LIBRARIES, sorted({one.nccl for one in LIBRARIES.values()})))
-)
-def test_torch_wants_no_older_nccl(torch: tuple[int, ...], nccl: tuple[int, ...]) -> None:
-    lock = f"torch=={version_text(torch)}.1\nnvidia-nccl-cu12=={version_text(nccl)}\n"
-    assert ("nccl-torch" in rules(CLEAN, lock)) == (nccl < LIBRARIES[torch].nccl)
-
-
-@pytest.mark.parametrize("verl", VERL_VLLM)
-def test_verl_wants_a_vllm_of_its_range(verl: tuple[int, ...]) -> None:
-    oldest, newest = VERL_VLLM[verl]
-    tried = {(0, 6, 9), (0, 99, 0), *(bound for span in VERL_VLLM.values() for bound in span if bound)}
-    for vllm in tried:
-        fits = oldest <= vllm and (not newest or vllm <= newest)
-        lock = f"verl=={version_text(verl)}\nvllm=={version_text(vllm)}.post1\n"
-        assert ("verl-vllm" in rules(CLEAN, lock)) == (not fits), vllm
-
-
-@pytest.mark.parametrize("verl", VERL_TRANSFORMERS)
-def test_verl_wants_transformers_of_its_range(verl: tuple[int, ...]) -> None:
-    oldest, too_new = VERL_TRANSFORMERS[verl]
-    for other, fits in ((oldest, True), ((5, 10, 4), True), ((5, 5, 2), False), ((*too_new, 0), False)):
-        lock = f"verl=={version_text(verl)}\ntransformers=={version_text(other)}\n"
-        assert ("verl-transformers" in rules(CLEAN, lock)) == (not fits), other
 
 
 @pytest.mark.parametrize("kind", ["training", "megatron", "verl"])
@@ -209,7 +127,7 @@ def test_the_locks_of_this_repository_hold_no_conflict(kind: str) -> None:
     base = CLEAN.replace("3.11", "3.12")
     assert [f for f in findings(base, text) if f.severity == "error"] == []
     torch = locked_packages(text)["torch"][0]
-    assert version(torch)[:2] in LIBRARIES, "the table has no row for the torch of the lock"
+    assert version(torch)[:2] in TORCH, "the table has no row for the torch of the lock"
 
 
 @pytest.mark.parametrize("suffix", ["11", "12", "13"])
@@ -218,9 +136,8 @@ def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
     assert ("cuda-suffix" in rules(CLEAN, lock)) == (suffix != "13")
 
 
-@pytest.mark.parametrize("tag", NGC)
-def test_replacing_the_torch_of_ngc_is_an_error(tag: str) -> None:
-    torch = version_text(NGC[tag][0])
+@pytest.mark.parametrize(("tag", "torch"), [(row["tag"], row["torch"]) for row in NGC])
+def test_replacing_the_torch_of_ngc_is_an_error(tag: str, torch: str) -> None:
     text = f"FROM nvcr.io/nvidia/pytorch:{tag}-py3{DIGEST}\nUSER 1\n"
     assert "torch-twice" not in rules(text)
     assert "torch-twice" not in rules(text, f"torch=={torch}.0")
@@ -390,13 +307,6 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
     assert found == ["error" if efa or has else "warning"]
 
 
-def test_one_fix_may_need_the_next() -> None:
-    text = f"{CLEAN}RUN pip install torch==2.4.0 torchvision==0.19.0 vllm==0.8.5\n"
-    after = fix(text, findings, file="Dockerfile")
-    assert "torch==2.6.0 torchvision==0.21.0 vllm==0.8.5" in after
-    assert rules(after) == set()
-
-
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
@@ -511,7 +421,7 @@ def test_a_tag_is_named_and_a_stage_is_not() -> None:
 
 def test_flash_attention_3_is_for_hopper() -> None:
     lock = "flash-attn-3==3.0.0\n"
-    for architecture in OLDEST_CUDA:
+    for architecture in ARCHITECTURES:
         assert ("flash-attn" in rules(CLEAN, lock, TargetMachine(architecture))) == (architecture != "sm_90")
 
 

@@ -179,11 +179,29 @@ class AwsBuilder:
         if self.options.source == "github":
             return github_source(request, self.origin, folder), folder
         own = {name: context / path for name, path in source_names(request, folder).items()}
-        with TemporaryDirectory(prefix="trainyard-source-") as where:
-            archive = Path(where) / "source.zip"
-            digest = self.write_archive(self.tool_files(self.root) | own, archive)
-            key = f"{self.options.project}/source/{digest}.zip"  # so that equal content is sent once
-            bucket = self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}"
-            is_new = self.aws.upload_source(archive, bucket=bucket, key=key)
-        self._log(request, f"source s3://{bucket}/{key}{'' if is_new else ' was there'}")
-        return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, folder or FOREIGN
+        source, is_new = send_source(
+            self.aws,
+            self.tool_files(self.root) | own,
+            self.write_archive,
+            project=self.options.project,
+            bucket=self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}",
+        )
+        self._log(request, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' was there'}")
+        return source, folder or FOREIGN
+
+
+def send_source(
+    aws: "CodeBuild",
+    files: Mapping[str, Path],
+    write_archive: Callable[[Mapping[str, Path], Path], str],
+    *,
+    project: str,
+    bucket: str,
+) -> tuple[dict[str, str], bool]:
+    """Put an archive of these files into S3; return the override of a project's source, and if it is new."""
+    with TemporaryDirectory(prefix="trainyard-source-") as where:
+        archive = Path(where) / "source.zip"
+        digest = write_archive(files, archive)
+        key = f"{project}/source/{digest}.zip"  # so that equal content is sent once
+        is_new = aws.upload_source(archive, bucket=bucket, key=key)
+    return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, is_new

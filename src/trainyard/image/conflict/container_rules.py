@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.version_facts import (
-    OLDEST_EFA_INSTALLER,
-    OLDEST_EFA_NCCL,
-    OLDEST_EFA_PLUGIN,
-    OLDEST_MODERN_PLUGIN,
+    Version,
+    fact,
+    row_of,
+    rows_with,
+    torch_row,
+    version,
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
@@ -24,13 +26,14 @@ from trainyard.plan.environment.variable_rules import LintSeverity, judge_variab
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+    row = next((one for one in rows_with("efa", "families") if machine.family in one["families"]), {})
     wanted = (
-        ("EFA installer", declared.efa_installer, OLDEST_EFA_INSTALLER),
-        ("aws-ofi-nccl", declared.efa_plugin, OLDEST_EFA_PLUGIN),
-        ("NCCL", declared.nccl, OLDEST_EFA_NCCL),
+        ("EFA installer", declared.efa_installer, "installer"),
+        ("aws-ofi-nccl", efa_plugin(declared), "plugin"),
+        ("NCCL", declared.nccl, "nccl"),
     )
-    for name, found, oldest in wanted:
-        if machine.efa and machine.family.startswith(("p5", "p6")) and found and found < oldest:
+    for name, found, key in wanted:
+        if machine.efa and row and found and found < version(row[key]):
             yield ImageFinding(
                 "efa-versions",
                 ERROR,
@@ -38,7 +41,7 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
                 0,
                 f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
-                f"take {name} {version_text(oldest)} or newer",
+                f"take {name} {row[key]} or newer",
             )
     if machine.efa and not declared.has_efa and declared.base.kind not in ("dlc", "other"):
         yield ImageFinding(
@@ -49,6 +52,69 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
             "no EFA installer and no aws-ofi-nccl is installed, and the machine has EFA",
             "NCCL finds no plugin and trains over TCP, several times slower, without an error",
             "install both as docker/fsdp/Dockerfile does",
+        )
+    if declared.has_latest_efa:
+        yield ImageFinding(
+            "efa-latest",
+            WARNING,
+            declared.dockerfile,
+            0,
+            "aws-efa-installer-latest is another installer each month",
+            "two builds of one commit may differ in libfabric and in the plugin, and the new one is untested",
+            "name a version, such as aws-efa-installer-1.49.0.tar.gz",
+        )
+
+
+def efa_plugin(declared: DeclaredVersions) -> Version:
+    """Return the plugin that is installed by itself, or else that of the EFA installer; () if unknown."""
+    row = row_of("efa", installer=version_text(declared.efa_installer))
+    return declared.efa_plugin or version(row.get("plugin", ""))
+
+
+def nccl_of(declared: DeclaredVersions) -> Version:
+    """Return the NCCL that torch runs with; () if unknown."""
+    torch = declared.torch
+    own = version(torch_row(torch.version).get("nccl", "")) if torch and declared.torch_build != "cpu" else ()
+    return declared.nccl or own
+
+
+def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+    row, nccl = next(rows_with("efa", "oldest_installer")), nccl_of(declared)
+    name, _, value = row["unless"].partition("=")
+    without = any((one.name, one.value) == (name, value) for one in declared.variables)
+    needed = version(row["oldest_installer"])
+    if (
+        declared.efa_installer
+        and declared.efa_installer < needed
+        and nccl >= version(row["nccl"])
+        and not without
+    ):
+        yield ImageFinding(
+            "efa-nccl",
+            ERROR if machine.rdma else WARNING,
+            declared.dockerfile,
+            0,
+            f"NCCL {version_text(nccl)} does not run with EFA installer "
+            f"{version_text(declared.efa_installer)}",
+            "with GPUDirect RDMA it ends with 'Unable to register memory (type = 2) … Invalid argument'",
+            f"take installer {version_text(needed)} or newer, or set {row['unless']}",
+        )
+
+
+def _system_nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    torch = declared.torch
+    own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
+    paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
+    first = next((one for one in paths if "nccl" in one.value.replace("ofi-nccl", "")), None)
+    if first and own and declared.nccl and declared.nccl < own:
+        yield ImageFinding(
+            "two-nccl",
+            WARNING,
+            declared.dockerfile,
+            first.line,
+            f"{first.name} puts NCCL {version_text(declared.nccl)} before the {version_text(own)} of torch",
+            "the loader takes the first; what torch calls and the older one lacks is an undefined symbol",
+            "leave NCCL to torch, or install the newer one",
         )
 
 
@@ -65,7 +131,7 @@ _JUDGED = frozenset(
 
 def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     place = VariableScope(
-        efa=None if machine.efa is None else int(machine.efa), plugin=declared.efa_plugin or None
+        efa=None if machine.efa is None else int(machine.efa), plugin=efa_plugin(declared) or None
     )
     for variable in declared.variables:
         name, value = variable.name, variable.value
@@ -93,7 +159,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
 
 
 def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str) -> tuple[str, str]:
-    if declared.efa_plugin and declared.efa_plugin < OLDEST_MODERN_PLUGIN:
+    if efa_plugin(declared) and efa_plugin(declared) < fact("efa", "modern_plugin"):
         return "", ""
     if value == "1" and machine.efa and machine.rdma is False:
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
@@ -162,4 +228,12 @@ def _severity_of_argument(name: str, value: str) -> str:
     return WARNING if is_secret_name(name) else ""
 
 
-CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinning, _user, _secrets)
+CONTAINER_RULES: tuple[Rule, ...] = (
+    _efa,
+    _memory_registration,
+    _system_nccl,
+    _variables,
+    _pinning,
+    _user,
+    _secrets,
+)

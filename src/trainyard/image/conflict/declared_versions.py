@@ -4,19 +4,25 @@ Nothing is resolved and nothing is assumed: what neither the Dockerfile, a file 
 from, nor a lock that was named states, is unknown. No rule judges what is unknown.
 """
 
+import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from trainyard.image.conflict.lock_files import read_lock, read_project
 from trainyard.image.conflict.stated_packages import (
     MAIN_INDEXES,
     OTHER_INDEXES,
     Package,
     PackageReader,
     RequirementsFile,
+    StatedRequirement,
+    conda_requirement,
+    read_requirement,
     read_requirements,
 )
-from trainyard.image.conflict.version_facts import NGC, Version, minor, version
+from trainyard.image.conflict.version_facts import Version, minor, row_of, version
 from trainyard.image.context.copied_files import context_paths
 from trainyard.image.context.dockerfile import Dockerfile, Instruction, Stage, is_stated, pairs_of
 from trainyard.image.context.install_commands import Install, installs_of
@@ -34,6 +40,9 @@ _OTHER_PYTHON = re.compile(
     r"|--python[ =]|\bpython3\.\d+\b"
 )
 """What may put another Python into an image than the base's."""
+_SYSTEM_PYTHON = re.compile(r"\bapt(?:-get)?\s[^;&|]*\binstall\b[^;&|]*\bpython3(?:-pip|-dev|-venv)?(?=\s|$)")
+"""The Python of a distribution, which pip then belongs to."""
+_SYSTEM_NCCL = re.compile(r"libnccl2=(\d+\.\d+\.\d+)")
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 """What may make pip and uv use another index."""
 _OTHER_ENVIRONMENT = re.compile(r"\b(?:venv|virtualenv|conda|mamba|micromamba)\b")
@@ -82,6 +91,30 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class InstallStep:
+    """One installing command, with the content of the files that it names."""
+
+    install: Install
+    files: tuple[tuple[str, RequirementsFile], ...]
+    """By their names, those that could be read."""
+    constraints: tuple[RequirementsFile, ...]
+    indexes: Mapping[str, str]
+    """The variables that name indexes."""
+    base: BaseImage
+    line: int
+    stage: int
+
+    def requirements(self, dockerfile: str) -> Iterator[tuple[StatedRequirement, tuple[str, int]]]:
+        """Yield what it installs, each with its file and line; `dockerfile` is the name of that file."""
+        read_word = read_requirement if self.install.wheels else conda_requirement
+        for word in self.install.words:
+            if one := read_word(word):
+                yield one, (dockerfile, self.line)
+        for name, content in self.files:
+            yield from ((one, (name, one.line or self.line)) for one in content.requirements)
+
+
+@dataclass(frozen=True)
 class DeclaredVersions:
     """Everything that the rules use."""
 
@@ -111,8 +144,13 @@ class DeclaredVersions:
     efa_installer: Version = ()
     efa_plugin: Version = ()
     nccl: Version = ()
+    """The NCCL that is installed beside torch's own, or instead of it."""
+    has_latest_efa: bool = False
+    """Whether the installer is the newest on the day of the build."""
     architectures: str = ""
     """TORCH_CUDA_ARCH_LIST."""
+    steps: tuple[InstallStep, ...] = ()
+    """What is installed, in this order."""
 
     @property
     def torch(self) -> Package | None:
@@ -164,7 +202,7 @@ def declare(
     if not waiting:  # no command installs the locks that were named: every pin of a command counts after them
         settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
         _take_named(reader, packages, Install(), settings=settings, base=(base.kind, base.torch))
-    has_efa = False
+    has_efa, latest, nccl, steps = False, False, Version(), list[InstallStep]()
     for place, line in enumerate(lines):
         instruction, text = line.instruction, line.text
         if instruction.stage not in used:
@@ -179,23 +217,35 @@ def declare(
         facts = (here.kind, here.torch)
         settings = _index_variables(lines[: place + 1], instruction.stage, parsed)
         for install in installs_of(text):
-            contents = list[tuple[str, RequirementsFile]]()
             if install.files and waiting:
                 waiting = False
                 _take_named(reader, packages, install, settings=settings, base=facts)
-            for path in () if packages else install.files:
-                paths = context_paths(parsed, lines, place, install=install, path=path)
-                found = read(paths) if read and paths else None
-                contents += [(found[0], read_requirements(found[1]))] if found else []
-                if found is None:
-                    unread.append(path)
-                    reader.opaque = True
+            beside = _FileReader(parsed, lines, place, install=install, read=read)
+            contents = [] if packages else beside.read_all()
+            constraints = [
+                one for path in install.constraints if (one := beside.read_one(path, read_requirements))
+            ]
+            unread += beside.unread
+            reader.opaque = reader.opaque or beside.opaque or bool(packages and install.projects)
             reader.take(install, contents, variables=settings, where=where, base=facts)
+            steps.append(
+                InstallStep(
+                    install,
+                    tuple(contents),
+                    tuple(content for _, content in constraints),
+                    settings,
+                    here,
+                    instruction.line,
+                    instruction.stage,
+                )
+            )
         efa = version(match[1]) if (match := _EFA.search(text)) else efa
         plugin = version(match[1]) if (match := _PLUGIN.search(text)) else plugin
+        nccl = version(match[1]) if (match := _SYSTEM_NCCL.search(text)) else nccl
+        latest = latest or "aws-efa-installer-latest" in text
         has_efa = has_efa or bool(re.search(r"efa[-_]installer|aws-ofi-nccl", text))
     stated = reader.packages
-    nccl = version(known.get("NCCL_VERSION", "").removeprefix("v"))
+    nccl = nccl or version(known.get("NCCL_VERSION", "").removeprefix("v"))
     wheel = next((stated[one].version for one in stated if one.startswith("nvidia-nccl-cu")), ())
     torch_kept = "torch" not in stated and "torch" not in reader.unknown and not reader.opaque
     environment = any(
@@ -221,8 +271,47 @@ def declare(
         has_efa=has_efa or bool(efa or plugin),
         installs_trainyard="trainyard" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
         nccl=wheel or nccl,
+        has_latest_efa=latest,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
+        steps=tuple(steps),
     )
+
+
+@dataclass
+class _FileReader:
+    """Reads the files that an installing command names."""
+
+    parsed: Dockerfile
+    lines: tuple[ResolvedInstruction, ...]
+    place: int
+    install: Install
+    read: ContextReader | None
+    unread: list[str] = field(default_factory=list)
+    opaque: bool = False
+    """Whether any of them cannot be read."""
+
+    def read_all(self) -> list[tuple[str, RequirementsFile]]:
+        """Return name and content of the files that can be read, and note the others."""
+        found = [self.read_one(path, read_requirements, note=True) for path in self.install.files]
+        for path in self.install.locks:
+            named = [extra for _, extras in self.install.projects for extra in extras]
+            found.append(self.read_one(path, partial(read_lock, path, extras=named), note=True))
+        if not any(found) or not self.install.locks:
+            for folder, extras in self.install.projects:
+                path = posixpath.join(folder, "pyproject.toml")
+                found.append(self.read_one(path, partial(read_project, extras=extras)))
+                self.opaque = self.opaque or not found[-1]
+        return [one for one in found if one]
+
+    def read_one(
+        self, path: str, parse: Callable[[str], RequirementsFile], *, note: bool = False
+    ) -> tuple[str, RequirementsFile] | None:
+        paths = context_paths(self.parsed, self.lines, self.place, install=self.install, path=path)
+        found = self.read(paths) if self.read and paths else None
+        if found is None and note:
+            self.unread.append(path)
+            self.opaque = True
+        return (found[0], parse(found[1])) if found else None
 
 
 def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction, ...]) -> BaseImage:
@@ -233,7 +322,12 @@ def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction,
     texts = (
         line.text for line in lines if line.instruction.stage in numbers and line.instruction.name != "FROM"
     )
-    return replace(found, python=()) if any(map(_OTHER_PYTHON.search, texts)) else found
+    everything = "\n".join(texts)
+    if _OTHER_PYTHON.search(everything):
+        return replace(found, python=())
+    if found.kind in ("cuda", "system") and _SYSTEM_PYTHON.search(everything):
+        return replace(found, python=_system_python(found.image))
+    return found
 
 
 def _index_variables(
@@ -297,7 +391,8 @@ def base_image(image: str, line: int = 0) -> BaseImage:
     cuda: Version = (int(m[1]), int(m[2])) if (m := _CUDA_TAG.search(tag)) else ()
     python: Version = (int(m[1]), int(m[2])) if (m := _PYTHON_TAG.search(tag)) else ()
     if head.endswith("nvidia/pytorch"):
-        torch, cuda, python = NGC.get(tag[:5], ((), (), ()))
+        row = row_of("containers", image="nvcr.io/nvidia/pytorch", tag=tag[:5])
+        torch, cuda, python = (version(row.get(key, "")) for key in ("torch", "cuda", "python"))
         return BaseImage(image, "ngc", torch, cuda, python, True, line)
     if "pytorch-training" in head:
         return BaseImage(image, "dlc", version(tag), cuda, python, True, line)
@@ -307,5 +402,12 @@ def base_image(image: str, line: int = 0) -> BaseImage:
         return BaseImage(image, "cuda", (), minor(version(tag)), (), "devel" in tag, line)
     if head.rpartition("/")[2] == "python":
         return BaseImage(image, "python", (), (), minor(version(tag)), False, line)
-    kind = "system" if head.rpartition("/")[2] in _SYSTEMS and is_stated(image) else "other"
+    name = head.rpartition("/")[2]
+    kind = "system" if name in _SYSTEMS and is_stated(image) else "other"
     return BaseImage(image, kind, (), cuda, python, False, line)
+
+
+def _system_python(image: str) -> Version:
+    """Return the python3 of the distribution that a base image names; () if unknown."""
+    release = re.search(r"ubuntu:?(\d{2}\.04)", image)
+    return version(row_of("containers", image="ubuntu", tag=release[1]).get("python", "")) if release else ()

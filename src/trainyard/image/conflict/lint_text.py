@@ -32,6 +32,7 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
         f"  versions      {versions or 'none is stated'}",
     ]
     lines += [f"  unknown       {one}" for one in data["unknown"]]
+    lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
     for finding in data["findings"]:
         place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
@@ -41,8 +42,9 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
     errors = sum(finding["severity"] == "error" for finding in data["findings"])
     others = len(data["findings"]) - errors
+    partly = data["unknown"] or data["not_checked"]
     if data["findings"]:
-        lines.append(f"  {errors} to break, {others} to consider")
+        lines.append(f"  {errors} to break{' in what is stated' * bool(partly)}, {others} to consider")
     else:
-        lines.append("  no fault in what is stated" if data["unknown"] else "  nothing would break")
+        lines.append("  no fault in what is stated" if partly else "  nothing would break")
     return lines

@@ -4,29 +4,45 @@ A rule that does not know a version reports nothing.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
-from trainyard.image.conflict.stated_packages import Package
+from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import (
-    BUILT_BESIDE,
-    DRIVERS,
-    OLDEST_CUDA,
-    OLDEST_PYTHON,
-    TORCH,
-    TORCH_PAIRS,
-    VLLM_TORCH,
     Version,
     minor,
+    oldest_cuda,
+    oldest_driver,
+    rows_with,
     same_prefix,
+    torch_builds,
+    torch_row,
+    version,
     version_text,
 )
+from trainyard.image.context.dockerfile import is_stated
 
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
 """Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
-_BOUND = frozenset((*_COMPILED, "torchaudio", "torchao", "torchtext", "xformers", "triton", "sglang"))
-"""Packages that go with one torch, and that the tables do not have."""
+OLDEST_PYTHON = (3, 11)
+"""The oldest Python that Trainyard runs on."""
+_BUILD_TOOLS = frozenset(
+    (
+        "pip",
+        "setuptools",
+        "wheel",
+        "packaging",
+        "ninja",
+        "cmake",
+        "build",
+        "uv",
+        "psutil",
+        "einops",
+        "pybind11",
+    )
+)
+"""Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
 
@@ -38,9 +54,9 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
     python = base.python
-    release = TORCH.get(minor(torch.version)) if torch else None
-    if torch and release and python and not release.oldest_python <= python <= release.newest_python:
-        span = f"{version_text(release.oldest_python)} to {version_text(release.newest_python)}"
+    oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
+    if torch and oldest and python and not oldest <= python <= newest:
+        span = f"{version_text(oldest)} to {version_text(newest)}"
         yield ImageFinding(
             "torch-python",
             ERROR,
@@ -48,7 +64,7 @@ def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             base.line,
             f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
-            f"take a base image with Python {version_text(release.newest_python)}, or another torch",
+            f"take a base image with Python {version_text(newest)}, or another torch",
         )
 
 
@@ -89,14 +105,17 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
 
 def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
-    release = TORCH.get(minor(torch.version)) if torch else None
-    if not torch or not release or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
+    builds = torch_builds(torch.version) if torch else []
+    if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
         return  # another index may have another build, and so may a night
-    beside = BUILT_BESIDE.get(torch.cuda)
-    if torch.cuda not in release.cuda and not (beside and minor(torch.version) >= beside):
-        wheels = ", ".join(f"cu{a}{b}" for a, b in release.cuda)
+    beside = any(
+        row["beside_cuda"] == version_text(torch.cuda) and minor(torch.version) >= version(row["torch"])
+        for row in rows_with("torch", "beside_cuda")
+    )
+    if torch.cuda not in builds and not beside:
+        wheels = ", ".join(f"cu{a}{b}" for a, b in builds)
         base = declared.base_of(torch).cuda
-        right = base if base in release.cuda else release.default_cuda
+        right = base if base in builds else version(torch_row(torch.version)["pypi_cuda"])
         yield ImageFinding(
             "torch-cuda",
             ERROR,
@@ -121,7 +140,7 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
 
 
 def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    cuda = _cuda(declared)
+    cuda = cuda_of(declared)
     compiled = sorted(name for name in _COMPILED if name in declared.packages)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
@@ -151,13 +170,13 @@ def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
 
 
 def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
-    cuda, needed = _cuda(declared), OLDEST_CUDA.get(machine.architecture)
+    cuda, needed = cuda_of(declared), oldest_cuda(machine.architecture)
     if not cuda or not needed or cuda >= needed:
         return
     torch = declared.torch
     file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
     # Code for sm_100 runs on sm_103, as of one major architecture.
-    runs = machine.architecture == "sm_103" and cuda >= OLDEST_CUDA["sm_100"]
+    runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
     yield ImageFinding(
         "architecture",
         WARNING if runs else ERROR,
@@ -182,7 +201,7 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     if runs or not listed or "+PTX" in declared.architectures:
         return
     line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
-    oldest = OLDEST_CUDA.get(machine.architecture, ())
+    oldest = oldest_cuda(machine.architecture)
     compiles = not declared.base.cuda or declared.base.cuda >= oldest
     yield ImageFinding(
         "arch-list",
@@ -199,8 +218,8 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
 
 
 def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
-    cuda = _cuda(declared)
-    needed = DRIVERS.get(cuda[0]) if cuda else None
+    cuda = cuda_of(declared)
+    needed = oldest_driver(cuda)
     if machine.driver and needed and machine.driver < needed:
         yield ImageFinding(
             "driver",
@@ -215,7 +234,7 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Imag
 
 
 def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    cuda = _cuda(declared)
+    cuda = cuda_of(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
         if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
@@ -230,64 +249,6 @@ def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[I
             )
 
 
-def _vllm(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    vllm, torch = declared.packages.get("vllm"), declared.torch
-    needed = VLLM_TORCH.get(vllm.version[:3]) if vllm else None
-    if vllm and torch and needed and not same_prefix(torch.version, needed):
-        yield ImageFinding(
-            "vllm-torch",
-            ERROR,
-            vllm.file,
-            vllm.line,
-            f"vllm {vllm.text} needs torch {version_text(needed)}, torch {torch.text} is installed",
-            "its kernels are compiled against exactly that torch; pip refuses, or the import fails",
-            f"take torch {version_text(needed)}, or a vllm of torch {version_text(torch.version)}",
-            _other_torch(declared, torch, needed),
-        )
-
-
-def _other_torch(declared: DeclaredVersions, torch: Package, needed: Version) -> Edit | None:
-    """The edit that takes another torch; None if packages whose torch is not in the tables depend on it."""
-    bound = any(name in _BOUND or name.startswith("nvidia-") for name in declared.packages)
-    if torch.file != declared.dockerfile or bound:
-        return None
-    written = torch.text.removesuffix(f"+{torch.index}") if torch.index else torch.text
-    build = f"+{written.partition('+')[2]}" if "+" in written else ""
-    return Edit(torch.line, f"torch=={written}", f"torch=={version_text(needed)}{build}")
-
-
-def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    torch = declared.torch
-    for name, table in TORCH_PAIRS.items():
-        package = declared.packages.get(name)
-        needed = table.get(minor(torch.version)) if torch else None
-        if torch and package and needed and not same_prefix(package.version, needed):
-            yield ImageFinding(
-                "torch-pair",
-                ERROR,
-                package.file,
-                package.line,
-                f"{name} {package.text} does not belong to torch {torch.text}",
-                f"it is compiled against torch; to {version_text(minor(torch.version))} belongs {name} "
-                f"{version_text(needed)}",
-                f"take {name} {version_text(needed)}",
-                Edit(
-                    package.line,
-                    f"{name}=={package.text}",
-                    f"{name}=={_pair_version(package, torch, needed)}",
-                )
-                if package.file == declared.dockerfile
-                else None,
-            )
-
-
-def _pair_version(package: Package, torch: Package, needed: Version) -> str:
-    """The release of a package that belongs to a release of torch: their third numbers are the same."""
-    third = torch.version[2] if len(torch.version) > 2 else 0
-    build = package.text.partition("+")[2]
-    return f"{version_text(needed)}.{third}" + (f"+{build}" if build else "")
-
-
 def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
@@ -300,31 +261,125 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
             "it imports, and the first forward pass fails",
             "take flash-attn 2, or PyTorch's own scaled_dot_product_attention",
         )
-    second = declared.packages.get("flash-attn")
-    base = declared.base_of(second)
-    known = base.kind != "other"
-    if second and known and not base.has_compiler and second.file == declared.dockerfile:
-        yield ImageFinding(
-            "flash-attn-build",
-            WARNING,
-            second.file,
-            second.line,
-            f"flash-attn {second.text} is installed where there is no nvcc ({base.image})",
-            "PyPI has only its source; without a wheel of exactly this torch, CUDA and Python it cannot be "
-            "built",
-            "install a wheel of its release page, or build it in a stage that starts from a -devel image",
-        )
 
 
-def _cuda(declared: DeclaredVersions) -> Version:
+def _flash_attention_build(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    torch_is_there = False
+    for step in declared.steps:
+        stated = [one for one, _ in step.requirements(declared.dockerfile)]
+        source = next((one for one in stated if one.name == "flash-attn" and not one.wheel), None)
+        base, install = step.base, step.install
+        if source and install.wheels and not install.removes and not install.other_indexes:
+            name = source.written or "flash-attn"
+            if not base.has_compiler and base.kind != "other" and is_stated(base.image):
+                certain = install.certain and not _MAY_HAVE_CUDA.search(_texts_of(declared, step))
+                yield ImageFinding(
+                    "flash-attn-build",
+                    ERROR if certain else WARNING,
+                    declared.dockerfile,
+                    step.line,
+                    f"{name} is compiled where there is no nvcc ({base.image})",
+                    "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
+                    "set' or 'nvcc was not found'",
+                    "install a wheel of its release page for this torch, CUDA and Python, or build it in a "
+                    "stage that starts from a -devel image",
+                )
+            elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
+                yield ImageFinding(
+                    "flash-attn-build",
+                    ERROR,
+                    declared.dockerfile,
+                    step.line,
+                    f"{name} is installed before torch",
+                    "its setup imports torch and ends with \"No module named 'torch'\"",
+                    "install torch first, and flash-attn after it with --no-build-isolation",
+                )
+        torch_is_there = torch_is_there or install.opaque or _brings_torch(step, stated)
+
+
+_MAY_HAVE_CUDA = re.compile(r"(?<!whl/)(?:cuda|nvcc|conda\b|SKIP_CUDA_BUILD|\.run\b)", re.IGNORECASE)
+"""What may install nvcc, or build flash-attn without it."""
+
+
+def _texts_of(declared: DeclaredVersions, step: InstallStep) -> str:
+    """Return what the stage does before a command, without what only the driver reads."""
+    stages = {stage.number for stage in declared.parsed.ancestors(step.stage)}
+    here = [i for i in declared.parsed.instructions if i.stage in stages and i.line <= step.line]
+    return "\n".join(
+        i.text for i in here if i.name in ("RUN", "COPY", "ADD", "ENV") and "NVIDIA_" not in i.text
+    )
+
+
+def _brings_torch(step: InstallStep, stated: Sequence[StatedRequirement]) -> bool:
+    """Return whether a command may install torch: it names more than a few tools."""
+    return not step.install.removes and any(one.name not in _BUILD_TOOLS for one in stated)
+
+
+def _wheel_names(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    """Judge wheels of release pages, whose names say what they are built for."""
+    for step in declared.steps:
+        for one, (file, line) in step.requirements(declared.dockerfile):
+            built = _BUILT_FOR.search(one.wheel)
+            differs = list(_differences(declared, step, built)) if built and step.install.certain else []
+            if differs:
+                yield ImageFinding(
+                    "wheel",
+                    ERROR,
+                    file,
+                    line,
+                    f"{one.wheel} is for {', '.join(want for want, _ in differs)}, not for "
+                    f"{', '.join(found for _, found in differs)}",
+                    "pip refuses a wheel of another Python; one of another torch, CUDA or C++ ABI fails to "
+                    "import with an undefined symbol",
+                    f"take the wheel of {one.name} whose name has {', '.join(found for _, found in differs)}",
+                )
+
+
+_BUILT_FOR = re.compile(
+    r"\+?(?:cu(?P<cuda>\d{2,3}))?torch(?P<torch>\d+\.\d+)(?:\.\d+)?(?:cxx11abi(?P<abi>TRUE|FALSE))?"
+    r"-cp(?P<python>3\d+)-(?P<stable>abi3)?"
+)
+
+
+def _differences(
+    declared: DeclaredVersions, step: InstallStep, built: re.Match[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what a wheel is for and what the image has instead."""
+    torch = declared.torch
+    own = torch.version if torch else declared.base.torch if declared.base_is_used else ()
+    if own and not same_prefix(minor(own), version(built["torch"])):
+        yield f"torch {built['torch']}", f"torch {version_text(minor(own))}"
+    cuda = cuda_of(declared)
+    if cuda and built["cuda"] and int(built["cuda"][:2]) != cuda[0]:
+        yield f"CUDA {built['cuda'][:2]}", f"CUDA {cuda[0]}"
+    python, wanted = step.base.python, (3, int(built["python"][1:]))
+    if python and (python < wanted if built["stable"] else python != wanted):
+        yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
+    abi = _abi(own, declared)
+    if abi and built["abi"] and abi != built["abi"]:
+        yield f"cxx11abi{built['abi']}", f"cxx11abi{abi}"
+
+
+def _abi(torch: Version, declared: DeclaredVersions) -> str:
+    """Return whether torch has the new C++ ABI, as TRUE or FALSE; empty if unknown."""
+    if declared.base_is_used and declared.base.kind == "ngc":
+        return "TRUE"
+    if not torch or (declared.torch_build not in ("pypi", "named") and declared.base.kind != "pytorch"):
+        return ""
+    old, new = next(rows_with("torch", "abi_until")), next(rows_with("torch", "abi_from"))
+    if minor(torch) <= version(old["abi_until"]):
+        return str(old["cxx11abi"])
+    return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
+
+
+def cuda_of(declared: DeclaredVersions) -> Version:
     """Return the CUDA release that torch runs with; empty if it is unknown."""
     if declared.base_is_used:
         return declared.base.cuda
     if declared.cuda:
         return declared.cuda
     own = declared.torch if declared.torch_build == "pypi" else None
-    release = TORCH.get(minor(own.version)) if own else None
-    return release.default_cuda if release else ()
+    return version(torch_row(own.version).get("pypi_cuda", "")) if own else ()
 
 
 PACKAGE_RULES: tuple[Rule, ...] = (
@@ -337,7 +392,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     _arch_list,
     _driver,
     _suffixes,
-    _vllm,
-    _pairs,
     _flash_attention,
+    _flash_attention_build,
+    _wheel_names,
 )

@@ -8,6 +8,7 @@ value, a project, what a condition decides.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
-from trainyard.image.conflict.version_facts import TORCH, TorchRelease, Version, minor, version
+from trainyard.image.conflict.version_facts import Version, torch_builds, version
 from trainyard.image.context.install_commands import Install, installs_of
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
@@ -30,6 +31,9 @@ _LINUX = {
     "platform_machine": "x86_64",
 }
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+_CONDA = re.compile(r"(?:[\w.-]+::)?([\w.-]+?)\s*(?:==?\s*([\w.]+))?(?:=[\w.*]+)?")
+"""`channel::name=version=build`; a range is no match."""
+_CONDA_NAMES = {"pytorch": "torch"}
 MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
 OTHER_INDEXES = (
     *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
@@ -70,20 +74,27 @@ class Package:
 
 
 @dataclass(frozen=True)
-class _Requirement:
+class StatedRequirement:
+    """A requirement as a command or a file states it."""
+
     name: str
+    """Canonical; empty if it may be any package."""
     pin: str
     """Empty if it is not pinned to one version."""
     allowed: SpecifierSet | None
     """None if it is not known which versions it allows."""
     line: int = 0
+    written: str = ""
+    """As written, for a resolver; empty if it has a URL or no resolver can read it."""
+    wheel: str = ""
+    """The name of the file, if it is a wheel by its name or URL."""
 
 
 @dataclass(frozen=True)
 class RequirementsFile:
     """The content of a file of requirements."""
 
-    requirements: tuple[_Requirement, ...] = ()
+    requirements: tuple[StatedRequirement, ...] = ()
     indexes: Install = field(default_factory=Install)
     """The indexes that it names, as a command without packages."""
     opaque: bool = False
@@ -108,7 +119,7 @@ def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> 
 
 def read_requirements(text: str, environment: Mapping[str, str] | None = None) -> RequirementsFile:
     """Return the content of a file of requirements, as it applies on Linux."""
-    found: list[_Requirement] = []
+    found: list[StatedRequirement] = []
     options = ""
     opaque = False
     lines = text.splitlines()
@@ -124,33 +135,46 @@ def read_requirements(text: str, environment: Mapping[str, str] | None = None) -
         line = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", line).strip()
         if line.startswith("-"):
             options += f" {line}"
-        elif line and (one := _requirement(line, environment)) is not None:
+        elif line and (one := read_requirement(line, environment)) is not None:
             found.append(replace(one, line=start))
             opaque = opaque or not one.name
     read = (installs_of(f"pip install{options}") or (Install(),))[0]
-    opaque = opaque or read.opaque or bool(read.files)
+    opaque = opaque or read.opaque or bool(read.files or read.projects)
     return RequirementsFile(tuple(one for one in found if one.name), read, opaque)
 
 
-def _requirement(text: str, environment: Mapping[str, str] | None = None) -> _Requirement | None:
-    """What a requirement states; None if it does not apply on Linux. Without a name it may be anything."""
+def read_requirement(text: str, environment: Mapping[str, str] | None = None) -> StatedRequirement | None:
+    """Return what a requirement states; None if it does not apply on Linux."""
     try:
         read = Requirement(text)
     except InvalidRequirement:
         if "/" in text or text.endswith((".whl", ".tar.gz", ".zip")) or text == ".":
-            wheel = _WHEEL.search(text)
-            return _Requirement(canonicalize_name(wheel[1]) if wheel else "", "", None)
+            wheel = _WHEEL.search(unquote(text))
+            name = canonicalize_name(wheel[1]) if wheel else ""
+            return StatedRequirement(name, "", None, wheel=wheel[0] if wheel else "")
         match = _NAME.fullmatch(text)
-        return _Requirement(canonicalize_name(match[1]) if match else "", "", None)
+        return StatedRequirement(canonicalize_name(match[1]) if match else "", "", None)
     name = canonicalize_name(read.name)
     applies = _applies(read.marker, environment)
     if applies is False:
         return None
     if read.url or applies is None:
-        return _Requirement(name, "", None)
+        wheel = _WHEEL.search(unquote(read.url or ""))
+        return StatedRequirement(
+            name, "", None, written="" if read.url else text, wheel=wheel[0] if wheel else ""
+        )
     pins = [one for one in read.specifier if one.operator == "==" and not one.version.endswith(".*")]
     pinned = len(read.specifier) == 1 and len(pins) == 1
-    return _Requirement(name, pins[0].version if pinned else "", read.specifier)
+    return StatedRequirement(name, pins[0].version if pinned else "", read.specifier, written=text)
+
+
+def conda_requirement(text: str) -> StatedRequirement | None:
+    """Return what a word of `conda install` states; None if it names no version."""
+    match = _CONDA.fullmatch(text)
+    if not match or not match[2] or match[2].count(".") < 2:  # `numpy=1.26` is any 1.26
+        return None
+    name = canonicalize_name(_CONDA_NAMES.get(match[1], match[1]))
+    return read_requirement(f"{name}=={match[2]}")
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:
@@ -195,7 +219,8 @@ class PackageReader:
 
         `base` is the kind of the base image and its torch.
         """
-        here = [(where.file, where.line, one) for text in install.words if (one := _requirement(text))]
+        read_word = read_requirement if install.wheels else conda_requirement
+        here = [(where.file, where.line, one) for text in install.words if (one := read_word(text))]
         files = list(read)
         for name, content in files:
             here += [(name, one.line, one) for one in content.requirements]
@@ -220,7 +245,7 @@ class PackageReader:
         self.packages.pop(name, None)
         self.unknown.add(name)
 
-    def _is_kept(self, one: _Requirement, base_torch: Version, *, upgrades: bool) -> bool:
+    def _is_kept(self, one: StatedRequirement, base_torch: Version, *, upgrades: bool) -> bool:
         """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
         before = self.packages.get(one.name)
         text = before.text if before else ""
@@ -252,7 +277,7 @@ class PackageReader:
         )
         indexes = [_PYTORCH_INDEX.fullmatch(url) for url in (*filter(None, [main]), *others)]
         official = install.wheels and all(indexes)
-        release = TORCH.get(minor(torch.version))
+        builds = torch_builds(torch.version)
         suffix = next((match[1] for match in indexes if match and match[1]), "")
         if "+" in torch.text:
             self.torch_build = "cpu" if "+cpu" in torch.text else "named" if official else "private"
@@ -266,12 +291,8 @@ class PackageReader:
             self.torch_build = "pypi"
         elif suffix == "cpu":
             self.torch_build = "cpu" if len(indexes) == 1 and main else ""
-        elif suffix and len(indexes) == 1 and (main or _is_built(release, suffix)):
+        elif suffix and len(indexes) == 1 and (main or (int(suffix[2:4]), int(suffix[4:])) in builds):
             self.packages["torch"] = replace(torch, text=f"{torch.text}+{suffix}", index=suffix)
             self.torch_build = "named"
         else:
             self.torch_build = ""
-
-
-def _is_built(release: TorchRelease | None, suffix: str) -> bool:
-    return release is not None and (int(suffix[2:4]), int(suffix[4:])) in release.cuda

@@ -24,11 +24,14 @@ _HARMLESS = frozenset(("rm", "cat", "ls", "chmod", "chown", "test", "[", "echo",
 """Programs that do not change the content of a file which they name, except to remove it."""
 _TESTS = frozenset(("[", "[[", "test"))
 _FILES = frozenset(("-r", "--requirement", "--requirements"))
+_CONSTRAINTS = frozenset(("-c", "--constraint", "--constraints"))
+_ENVIRONMENTS = frozenset(("-t", "--target", "--prefix", "--root", "-p", "--python", "-n", "--name"))
+_PROJECT = re.compile(r"(?:file://)?(\.{1,2}(?:/[^\[\]]*)?|/[^\[\]]+)(?:\[([^\]]*)\])?")
+_ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2")
 _MAIN_INDEX = frozenset(("-i", "--index-url", "--default-index", "--pypi-url"))
 _OTHER_INDEX = frozenset(("--extra-index-url", "--index", "-f", "--find-links", "--torch-backend"))
 _TAKE_A_VALUE = frozenset(
     (
-        *("-c", "--constraint", "--constraints", "-t", "--target", "--prefix", "--root", "-p", "--python"),
         *(
             "--platform",
             "--python-version",
@@ -66,9 +69,10 @@ _TAKE_A_VALUE = frozenset(
             "--group",
         ),
         *("--upgrade-strategy", "--report", "--link-mode", "--keyring-provider", "--allow-insecure-host"),
-        *("-n", "--name", "--channel", "--file"),
+        *("--channel",),
     )
 )
+_WITH_VALUE = _FILES | _CONSTRAINTS | _MAIN_INDEX | _OTHER_INDEX | _ENVIRONMENTS | {"-e", "--editable"}
 _UPGRADES = frozenset(("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"))
 
 
@@ -92,7 +96,16 @@ class Install:
     other_indexes: tuple[str, ...] = ()
     upgrades: bool = False
     opaque: bool = False
-    """Whether it also installs what cannot be read here: a project, a URL, what another program decides."""
+    """Whether it also installs what cannot be read here: a URL, what another program decides."""
+    constraints: tuple[str, ...] = ()
+    """Files of constraints, as written."""
+    projects: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Folders of projects that it installs, each with the extras."""
+    locks: tuple[str, ...] = ()
+    """Files that another installer reads: uv.lock, poetry.lock, an environment of conda."""
+    with_dependencies: bool = True
+    environment: str = ""
+    """The environment that it installs into, as far as the command names one."""
 
 
 @dataclass
@@ -131,14 +144,14 @@ def other_words_of(text: str) -> tuple[str, ...]:
     found = list[str]()
     for command in commands:
         program = _program(command.words)
-        if program[:1] and program[0] not in _HARMLESS and _install(program) is None:
+        if program[:1] and posixpath.basename(program[0]) not in _HARMLESS and _install(program) is None:
             found += command.words
         found += command.written
     return tuple(found)
 
 
 def _commands(text: str) -> list[_Command]:
-    words = text.lstrip()
+    words = text.replace("\\\n", " ").lstrip()  # a here-document may continue its lines
     while words.startswith("--"):
         words = words.partition(" ")[2].lstrip()
     if words.startswith("["):
@@ -178,40 +191,80 @@ def _commands(text: str) -> list[_Command]:
 
 
 def _program(words: Sequence[str]) -> list[str]:
-    """Return the words from the program's name on, without its folder."""
+    """Return the words from the program's name on."""
     left = list(words)
     while left and (_ASSIGNMENT.match(left[0]) or left[0] in _PREFIXES):
         left.pop(0)
-    return [posixpath.basename(left[0]), *left[1:]] if left else []
+    return left
 
 
 def _install(words: Sequence[str]) -> Install | None:
     if not words:
         return None
-    name, rest = words[0], list(words[1:])
+    name, rest = posixpath.basename(words[0]), list(words[1:])
+    place = posixpath.dirname(words[0])
     if name.startswith("python") and (rest[:2] == ["-m", "pip"] or rest[:1] == ["-mpip"]):
         name, rest = "pip", rest[1 if rest[0] == "-mpip" else 2 :]
     if name == "uv" and rest[:1] == ["pip"]:
         name, rest = "pip", rest[1:]
     if _PIP.fullmatch(name) or (name == "uv" and rest[:1] == ["add"]):
         action = next((word for word in rest if word in ("install", "sync", "uninstall", "add")), "")
-        return _read_pip(action, rest[rest.index(action) + 1 :]) if action else None
-    if name in ("conda", "mamba", "micromamba") and {"install", "create", "update", "env"} & set(rest[:2]):
-        read = _read_pip("install", [word for word in rest if word not in ("install", "create", "update")])
-        return Install(**{**vars(read), "wheels": False, "opaque": True})
+        return _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
+    if name in ("conda", "mamba", "micromamba"):
+        return _read_conda(rest)
+    if name == "uv" and rest[:1] == ["sync"]:
+        return _read_project_lock("uv.lock", rest[1:])
+    if name == "poetry" and rest[:1] in (["install"], ["sync"]):
+        return _read_project_lock("poetry.lock", rest[1:])
     scripts = [word for word in words if word.endswith((".sh", "setup.py"))]
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
-    others = {"uv": ("sync", "run"), "poetry": ("install", "add", "sync"), "pdm": ("install", "sync", "add")}
+    others = {"uv": ("run",), "poetry": ("add",), "pdm": ("install", "sync", "add")}
     others |= {"pipenv": ("install", "sync"), "make": ("",)}
     if scripts or (name in others and (name == "make" or (rest[:1] and rest[0] in others[name]))):
         return Install(opaque=True)
     return None
 
 
-def _read_pip(action: str, rest: Sequence[str]) -> Install:
+def _read_conda(rest: Sequence[str]) -> Install | None:
+    """Return what conda installs: packages whose versions it chooses itself, or an environment file."""
+    verbs = ("install", "create", "update", "env")
+    if not set(verbs) & set(rest[:2]):
+        return None
+    words, files, environment = list[str](), list[str](), "conda"
+    left = [word for word in rest if word not in verbs]
+    while left:
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            words.append(word)
+        elif option in ("-f", "--file", "-n", "--name", "-p", "--prefix", "-c", "--channel"):
+            value = value if equals else (left.pop(0) if left else "")
+            files += [value] if option in ("-f", "--file") else []
+            environment = value if option in ("-n", "--name", "-p", "--prefix") else environment
+    return Install(wheels=False, opaque=True, words=tuple(words), locks=tuple(files), environment=environment)
+
+
+def _read_project_lock(name: str, rest: Sequence[str]) -> Install:
+    """Return what `uv sync` or `poetry install` installs: the lock beside the project."""
+    folder, extras, left = ".", list[str](), list(rest)
+    while left:
+        option, equals, value = left.pop(0).partition("=")
+        if option in ("--extra", "-E", "--extras", "--directory", "--project", "-C", "--package"):
+            value = value if equals else (left.pop(0) if left else "")
+            extras += value.split() if option in ("--extra", "-E", "--extras") else []
+            folder = value if option in ("--directory", "--project", "-C") else folder
+        elif option == "--all-extras":
+            extras.append("*")
+    return Install(
+        locks=(posixpath.join(folder, name),), projects=((folder, tuple(extras)),), environment=name
+    )
+
+
+def _read_pip(action: str, rest: Sequence[str], place: str = "") -> Install:
     words, files, main, others = list[str](), list[str](), "", list[str]()
+    constraints, projects, environment = list[str](), list[tuple[str, tuple[str, ...]]](), place
     upgrades = opaque = False
     left = list(rest)
     while left:
@@ -219,14 +272,20 @@ def _read_pip(action: str, rest: Sequence[str]) -> Install:
         option, equals, value = word.partition("=")
         if word.startswith("-r") and not word.startswith("--") and len(word) > 2:
             files.append(word[2:])
-        elif word.startswith("-") and option in _FILES | _MAIN_INDEX | _OTHER_INDEX | {"-e", "--editable"}:
+        elif word.startswith("-") and option in _WITH_VALUE:
             value = value if equals else (left.pop(0) if left else "")
             if option in _FILES:
                 files.append(value)
+            elif option in _CONSTRAINTS:
+                constraints.append(value)
             elif option in _MAIN_INDEX:
                 main = value
             elif option in _OTHER_INDEX:
                 others.append(value)
+            elif option in _ENVIRONMENTS:
+                environment = value
+            elif project := _PROJECT.fullmatch(value):
+                projects.append(_project(project))
             else:
                 opaque = True
         elif word.startswith("-"):
@@ -235,6 +294,8 @@ def _read_pip(action: str, rest: Sequence[str]) -> Install:
                 left.pop(0)
         elif action == "sync":
             files.append(word)
+        elif (project := _PROJECT.fullmatch(word)) and not word.endswith(_ARCHIVES):
+            projects.append(_project(project))
         else:
             words.append(word)
     return Install(
@@ -245,4 +306,12 @@ def _read_pip(action: str, rest: Sequence[str]) -> Install:
         other_indexes=tuple(others),
         upgrades=upgrades,
         opaque=opaque,
+        constraints=tuple(constraints),
+        projects=tuple(projects),
+        with_dependencies="--no-deps" not in rest,
+        environment=environment,
     )
+
+
+def _project(match: re.Match[str]) -> tuple[str, tuple[str, ...]]:
+    return match[1], tuple(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())

@@ -1,0 +1,63 @@
+"""Run `uv pip compile`, which answers whether requirements can be installed together, and in which versions.
+
+Nothing of the packages runs: only metadata is read, and nothing is built from source.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainyard.gateways.process import Finished, run_program
+
+_SECONDS = 60.0
+_FLAGS = ("--no-build", "--no-annotate", "--no-header", "--no-config", "--no-python-downloads", "--quiet")
+_INDEXES = (
+    "UV_EXTRA_INDEX_URL",
+    "UV_INDEX",
+    "UV_FIND_LINKS",
+    "UV_TORCH_BACKEND",
+    "UV_CONSTRAINT",
+    "UV_OVERRIDE",
+)
+
+
+def compile_requirements(
+    uv: Path,
+    requirements: Sequence[str],
+    *,
+    constraints: Sequence[str] = (),
+    dropped: Sequence[str] = (),
+    preferred: Mapping[str, str],
+    flags: Sequence[str] = (),
+    index: str = "",
+) -> tuple[Finished, str]:
+    """Return how uv ended, and the versions that it chose as lines of a requirements file.
+
+    `dropped` are packages that nothing requires, `preferred` those that are installed already. `index` is a
+    URL or a folder of wheels; empty is uv's own.
+    """
+    where = ["--default-index", index] if "://" in index else ["--no-index", "--find-links", index]
+    environment = {key: value for key, value in os.environ.items() if key not in _INDEXES}
+    environment |= {"UV_HTTP_CONNECT_TIMEOUT": "3", "UV_HTTP_RETRIES": "1"}
+    with tempfile.TemporaryDirectory(prefix="trainyard-resolve-") as name:
+        folder = Path(name)
+        texts = {
+            "requirements.in": requirements,
+            "constraints.txt": constraints,
+            "overrides.txt": [f"{one} ; sys_platform == 'never'" for one in dropped],
+            "chosen.txt": [f"{package}=={version}" for package, version in preferred.items()],
+        }
+        for file, lines in texts.items():
+            (folder / file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        command = [str(uv), "pip", "compile", "requirements.in", "--constraints", "constraints.txt"]
+        command += [
+            "--python",
+            sys.executable,
+        ]  # else uv starts every Python of the path to ask for its version
+        command += ["--overrides", "overrides.txt", "--output-file", "chosen.txt", *_FLAGS, *flags]
+        done = run_program(
+            [*command, *(where if index else ())], seconds=_SECONDS, cwd=folder, environment=environment
+        )
+        return done, (folder / "chosen.txt").read_text(encoding="utf-8")

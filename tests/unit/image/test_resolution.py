@@ -1,0 +1,260 @@
+"""What pip would refuse: commands of a Dockerfile against a folder of wheels with real metadata.
+
+tests/fixtures/package_metadata.json has the requirements of 50 releases as PyPI has them, less packages that
+are not in it. The wheels are made from it; nothing is read from the network. Expectations by rule come from
+the requirements themselves, evaluated with `packaging`, and not from uv.
+"""
+
+import itertools
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from trainyard.commands import lint_image
+
+METADATA: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "fixtures" / "package_metadata.json").read_text()
+)
+BY_NAME: dict[str, dict[str, dict[str, Any]]] = {}
+for _one in METADATA:
+    BY_NAME.setdefault(_one["name"], {})[_one["version"]] = _one
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
+WHEELS = "https://download.pytorch.org/whl"
+
+pytestmark = pytest.mark.skipif(not lint_image.find_uv(), reason="uv is not installed")
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of wheels that hold metadata only."""
+    folder = tmp_path_factory.mktemp("index")
+    for one in METADATA:
+        stem = f"{one['name'].replace('-', '_')}-{one['version']}"
+        lines = ["Metadata-Version: 2.1", f"Name: {one['name']}", f"Version: {one['version']}"]
+        lines += [f"Requires-Python: {one['requires_python']}"] if one["requires_python"] else []
+        lines += [f"Requires-Dist: {text}" for text in one["requires"]]
+        for tag in one["tags"]:
+            with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as wheel:
+                wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
+                wheel.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+                wheel.writestr(f"{stem}.dist-info/RECORD", "")
+    return folder
+
+
+@pytest.fixture
+def lint(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, dict[str, Any]]]:
+    def run(text: str, *words: str, files: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
+        (tmp_path / "Dockerfile").write_text(text)
+        for name, content in (files or {}).items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        capsys.readouterr()
+        place = ["--dockerfile", str(tmp_path / "Dockerfile"), "--index", str(index)]
+        code = lint_image.main([*place, "--json", *words])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def errors(result: dict[str, Any]) -> list[str]:
+    return [one["rule"] for one in result["findings"] if one["severity"] == "error"]
+
+
+def is_installable(pins: dict[str, str], python: str) -> bool:
+    """Return whether pins of the metadata go together: by hand, for what they require of each other."""
+    environment = {**LINUX, "python_version": python, "python_full_version": f"{python}.9"}
+    left, chosen = [BY_NAME[name][version] for name, version in pins.items()], dict(pins)
+    while left:
+        one = left.pop()
+        tag = f"cp{python.replace('.', '')}"
+        if not any(tag in t or "py3-none" in t or "abi3" in t for t in one["tags"]):
+            return False
+        for requirement in map(Requirement, one["requires"]):
+            if requirement.marker and not requirement.marker.evaluate(environment):
+                continue
+            name = requirement.name.lower().replace("_", "-")
+            if name in chosen:
+                if not requirement.specifier.contains(chosen[name], prereleases=True):
+                    return False
+                continue
+            exact = [s.version for s in requirement.specifier if s.operator == "=="]
+            if exact and exact[0] in BY_NAME[name]:
+                chosen[name] = exact[0]
+                left.append(BY_NAME[name][exact[0]])
+            elif exact:
+                return False
+    return True
+
+
+def generated() -> list[tuple[str, dict[str, str]]]:
+    """Python × torch × one or two packages, 50 of them, chosen by a fixed seed."""
+    names = ("torchvision", "torchaudio", "vllm", "xformers", "nvidia-cudnn-cu12")
+    pairs = [(("torch", t), (name, v)) for t in BY_NAME["torch"] for name in names for v in BY_NAME[name]]
+    cases = [(python, dict(pair)) for python, pair in itertools.product(("3.10", "3.11", "3.12"), pairs)]
+    return random.Random(39).sample(cases, 50)
+
+
+@pytest.mark.parametrize(("python", "pins"), generated(), ids=str)
+def test_a_generated_file_is_red_exactly_where_its_pins_do_not_go_together(
+    python: str, pins: dict[str, str], lint: Callable[..., Any]
+) -> None:
+    words = " ".join(f"{name}=={version}" for name, version in pins.items())
+    code, result = lint(f"FROM python:{python}\nRUN pip install {words}\nUSER 1000\n")
+    assert result["not_checked"] == []
+    assert ("resolution" in errors(result)) is not is_installable(pins, python), result["findings"]
+    assert code == bool(errors(result))
+
+
+SITUATIONS = {
+    "two pins of one file": (
+        "FROM python:3.11\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n",
+        {"requirements.txt": "torch==2.6.0\ntorchvision==%s\n"},
+        ("0.19.1", "0.21.0"),
+    ),
+    "a constraint against a pin": (
+        "FROM python:3.11\nCOPY c.txt .\nRUN pip install -c c.txt vllm==0.8.5\n",
+        {"c.txt": "torch==%s\n"},
+        ("2.7.1", "2.6.0"),
+    ),
+    "the dependencies of a project": (
+        "FROM python:3.11\nWORKDIR /app\nCOPY . .\nRUN pip install -e '.[serve]'\n",
+        {
+            "pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch==2.6.0"]\n'
+            '[project.optional-dependencies]\nserve = ["vllm==%s"]\n'
+        },
+        ("0.9.2", "0.8.5"),
+    ),
+    "a torch of another index": (
+        f"FROM python:3.11\nRUN pip install torch==2.6.0 torchaudio==%s --index-url {WHEELS}/cu124\n",
+        {},
+        ("2.5.1", "2.6.0"),
+    ),
+    "arguments through stages": (
+        "ARG PY=3.11\nFROM python:${PY} AS base\nARG TORCH=2.6.0\nARG VISION=%s\nFROM base\n"
+        "ARG TORCH=2.6.0\nARG VISION=%s\nRUN pip install torch==${TORCH} torchvision==${VISION}\n",
+        {},
+        ("0.20.1", "0.21.0"),
+    ),
+    "a here-document": (
+        "FROM python:3.11\nRUN <<EOF\nset -e\npip install torch==2.6.0 \\\n  torchvision==%s\nEOF\n",
+        {},
+        ("0.20.1", "0.21.0"),
+    ),
+    "no wheel for this Python": (
+        "FROM python:%s\nRUN pip install xformers==0.0.28.post3\n",
+        {},
+        ("3.13", "3.11"),
+    ),
+    "conda's YAML": (
+        "FROM python:3.11\nCOPY environment.yml .\nRUN conda env create -f environment.yml\n"
+        "RUN pip install torch==2.6.0 torchvision==%s\n",
+        {"environment.yml": "dependencies:\n- numpy=1.26.4\n- pip:\n  - accelerate==1.8.1\n"},
+        ("0.20.1", "0.21.0"),
+    ),
+    "a wheel of a release page": (
+        "FROM python:3.11\nRUN pip install torch==2.6.0 && pip install https://github.com/Dao-AILab/flash-attention/"
+        "releases/download/v2.7.4/flash_attn-2.7.4%%2Bcu12torch%scxx11abiFALSE-cp311-cp311-linux_x86_64.whl\n",
+        {},
+        ("2.5", "2.6"),
+    ),
+    "EFA and NCCL": (
+        "FROM python:3.11\nRUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-%s.tar.gz\n"
+        "RUN pip install torch==2.6.0\n",
+        {},
+        ("1.29.0", "1.43.2"),
+    ),
+    "flash-attn without nvcc": (
+        "FROM %s\nRUN apt-get update && apt-get install -y python3-pip\nRUN pip install torch==2.6.0\n"
+        "RUN pip install flash-attn --no-build-isolation\n",
+        {},
+        ("python:3.11-slim", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),
+    ),
+}
+"""A Dockerfile and its context, each with a value that breaks it and one that is right."""
+
+
+def with_value(text: str, value: str) -> str:
+    return text % ((value,) * (text.count("%s"))) if "%" in text else text
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_each_situation_is_red_and_its_control_green(name: str, lint: Callable[..., Any]) -> None:
+    text, files, (wrong, right) = SITUATIONS[name]
+    for value, expected in ((wrong, 1), (right, 0)):
+        here = {file: with_value(content, value) for file, content in files.items()}
+        code, result = lint(with_value(text, value), "--instance-type", "p5.48xlarge", files=here)
+        assert (code, len(errors(result))) == (expected, expected), (value, result)
+
+
+def test_the_fix_of_a_pair_resolves_again(lint: Callable[..., Any], tmp_path: Path) -> None:
+    text = "FROM python:3.11\nRUN pip install torch==2.6.0 torchvision==0.19.1\nUSER 1000\n"
+    code, result = lint(text, "--fix", "--dry-run")
+    assert "torchvision==0.21.0" in result["difference"]
+    assert (tmp_path / "Dockerfile").read_text() == text
+    assert lint(text, "--fix")[0] == 0
+    assert (tmp_path / "Dockerfile").read_text() == text.replace("0.19.1", "0.21.0")
+    three = "FROM python:3.11\nRUN pip install torch==2.6.0 torchvision==0.19.1 torchaudio==2.5.1\n"
+    code, result = lint(three, "--fix")
+    assert (code, result["difference"]) == (1, ""), "no single pin is enough, so nothing is changed"
+
+
+def test_a_later_command_that_replaces_torch_is_named(lint: Callable[..., Any]) -> None:
+    code, result = lint(
+        "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install vllm==0.9.2\nUSER 1000\n"
+    )
+    found = [one for one in result["findings"] if one["rule"] == "replaced"]
+    assert (code, [one["line"] for one in found]) == (0, [3])
+    assert result["declared"]["torch"].startswith("2.7"), "what is installed in the end counts"
+    code, result = lint(
+        "FROM python:3.11\nRUN pip install vllm==0.9.2\nRUN pip install torch==2.6.0\nUSER 1000\n"
+    )
+    assert errors(result) == ["resolution"], "vllm is left with a torch that it is not compiled for"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("RUN pip install -i https://own.example/simple torch==2.6.0 torchvision==0.19.1", "not known here"),
+        ("ARG PIP_INDEX_URL\nRUN pip install torch==2.6.0 torchvision==0.19.1", "not known here"),
+    ],
+)
+def test_an_index_that_is_not_known_is_not_checked(line: str, reason: str, lint: Callable[..., Any]) -> None:
+    code, result = lint(f"FROM python:3.11\n{line}\nUSER 1000\n")
+    assert (code, errors(result)) == (0, [])
+    assert [reason in one for one in result["not_checked"]] == [True]
+
+
+def test_without_an_index_nothing_is_resolved_and_the_last_line_is_not_all_clear(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        f"FROM python:3.11@sha256:{'a' * 64}\nRUN pip install torch==2.6.0 torchvision==0.19.1\nUSER 1\n"
+    )
+    assert lint_image.main(["--dockerfile", str(file), "--index", "none"]) == 0
+    shown = capsys.readouterr().out
+    assert "not checked   what pip would refuse" in shown
+    assert shown.rstrip().endswith("no fault in what is stated")
+
+
+def test_a_package_without_a_wheel_or_an_index_leaves_the_rest_checked(lint: Callable[..., Any]) -> None:
+    words = "torch==2.6.0 not-on-any-index==1"
+    assert lint(f"FROM python:3.11\nRUN pip install {words} torchvision==0.21.0\n")[0] == 0
+    code, result = lint(f"FROM python:3.11\nRUN pip install {words} torchvision==0.19.1\n")
+    assert (code, errors(result)) == (1, ["resolution"])
+
+
+def test_the_metadata_of_the_index_is_what_pypi_has() -> None:
+    torch = BY_NAME["torchvision"]["0.21.0"]["requires"]
+    assert [Requirement(one).specifier.contains(Version("2.6.0")) for one in torch if "torch" in one] == [
+        True
+    ]
