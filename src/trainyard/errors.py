@@ -126,3 +126,9 @@ class StoppedError(TrainyardError):
     """The run ended early, on request, with a good checkpoint."""
 
     exit_code = ExitCode.STOPPED
+
+
+class CostLimitError(StoppedError):
+    """The run ended early, with a good checkpoint, at `limits.cost_usd`. Nothing continues it by itself."""
+
+    exit_code = ExitCode.NO

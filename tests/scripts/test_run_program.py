@@ -261,4 +261,4 @@ def test_a_pod_runs_the_program_in_place_of_the_trainer(world: World, program: P
     names = ["run_program.py", "training_artifact_sync.py", "prove_run.py", "training_dashboard.py"]
     assert [Path(command[1]).name for command in commands] == names
     assert commands[0][2:4] == ["--program", str(world.folder / "program.json")]
-    assert commands[2][-2:] == ["--only", "trained,stored"], "what a program of others can prove"
+    assert commands[2][-2:] == ["--only", "trained,learned,stored"], "what a program of others can prove"

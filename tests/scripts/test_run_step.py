@@ -209,6 +209,16 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
     assert (world.outputs().get("done") == "true") is (outcome == "success"), "only what is done is attested"
 
 
+def test_what_stopped_at_the_limit_of_its_cost_is_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is 1, so that nothing continues it; its record says that it has a good checkpoint."""
+    read = "trainyard.report.facts.run_facts.read_record"
+    monkeypatch.setattr(read, lambda _path: {"outcome": {"status": "stopped"}})
+    assert world.step("store", STEPS={"train": {"outcome": "failure", "outputs": {"exit_code": "1"}}}) == 0
+    assert world.names == ["training_artifact_sync"]
+
+
 def test_the_exit_code_of_a_step_is_an_output(world: World) -> None:
     world.exit_codes = {"training_artifact_sync": 4}
     steps = {"train": {"outcome": "success", "outputs": {"exit_code": "0"}}}

@@ -45,7 +45,7 @@ CALL = re.compile(
 )
 KEY_START = (
     r"model|training|compute|data|checkpointing|monitoring|grpo|program|kernel_optimization|artifacts|cluster|"
-    r"proof(?!\.json)|evaluation|notifications"
+    r"proof(?!\.json)|evaluation|notifications|limits"
 )
 SET = re.compile(rf"(?:--set[ =]|SET=\"|overrides=\"|[ \"])((?:{KEY_START})\.[a-z_.]+)=")
 

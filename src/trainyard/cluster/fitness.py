@@ -126,6 +126,16 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     return tuple(assessed)
 
 
+def leaving_reason(node: Node) -> str:
+    """Return why a node is likely to be replaced while a job runs on it; empty if nothing indicates it."""
+    reasons = [] if node.ready else ["it is not Ready"]
+    reasons += ["it is cordoned"] if node.cordoned else []
+    reasons += [taint.key for taint in node.taints if taint.key.startswith(_LEAVING)]
+    reasons += [problem for condition in node.conditions if (problem := _problem(condition))]
+    reasons += [obstacle.text for obstacle in _hyperpod_obstacles(node)]
+    return ", ".join(reasons)
+
+
 def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
     """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
     slices = () if isinstance(snapshot.slices, MissingData) else snapshot.slices

@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "prove": "prove_run",
     "report": "training_dashboard",
+    "watch": "monitor_training",
     "tell": "notify_slack",
     "export": "export_model",
     "plan": "plan_training",

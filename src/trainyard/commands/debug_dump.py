@@ -25,7 +25,6 @@ from typing import Any
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.commands.explain_failure import add_job_options, explanation_lines, failed_job, failed_run
 from trainyard.errors import ConfigError, ExitCode
 
 LAST_BYTES = 1 << 20
@@ -34,6 +33,8 @@ RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.js
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from trainyard.commands.explain_failure import add_job_options
+
     parser = script_parser(__doc__)
     parser.add_argument("name", metavar="RUN|JOB", help="the directory of a run, or the name of a job")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: debug-NAME.tar.gz")
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_texts(run: Path) -> dict[str, str]:
     """Return the explanation, the records and the ends of the logs of a run, by file name."""
+    from trainyard.commands.explain_failure import explanation_lines, failed_run
+
     found = failed_run(run).explain()
     texts = {
         "explanation.txt": "\n".join(explanation_lines(found)),
@@ -77,7 +80,7 @@ def run_texts(run: Path) -> dict[str, str]:
 
 def job_texts(args: argparse.Namespace) -> dict[str, str]:
     """Return the explanation, the state, the events, the pods and the ends of the logs of a job."""
-    from trainyard.commands.explain_failure import job_reader
+    from trainyard.commands.explain_failure import explanation_lines, failed_job, job_reader
     from trainyard.jobs.job_reader import event_records
     from trainyard.jobs.state.state_machine import judge_job
 

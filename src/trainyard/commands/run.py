@@ -349,7 +349,7 @@ def run_pipeline(pipeline: Pipeline) -> int:
             return ExitCode.INTERRUPTED
         pipeline.run(pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
         code = pipeline.run([replace(pipeline, resume=resume).train()])
-        if code not in (ExitCode.DONE, ExitCode.STOPPED):
+        if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
             return finish(pipeline, code, prove=True)
         # What is not good enough is stored all the same; the proof shows it.
         evaluated = pipeline.run(pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
@@ -379,11 +379,24 @@ def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
     if code == ExitCode.DONE:
         return pipeline.run([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
     if (pipeline.run_dir / "run.json").exists():
-        event = "stopped" if code == ExitCode.STOPPED else "failed"
+        event = "stopped" if has_stopped(pipeline.run_dir, code) else "failed"
         proof = [pipeline.prove()] if prove else []
         for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
             pipeline.run([each])
     return code
+
+
+def has_stopped(run_dir: Path, code: int) -> bool:
+    """Return whether the trainer's exit code says that it ended early with a good checkpoint.
+
+    At limits.cost_usd it is 1, because nothing is to continue the run, and its record says that it stopped.
+    """
+    from trainyard.report.facts.run_facts import read_record
+    from trainyard.run.directory import RunDirectory
+
+    outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
+    is_on_record = isinstance(outcome, dict) and outcome.get("status") == "stopped"
+    return code == ExitCode.STOPPED or (code == ExitCode.NO and is_on_record)
 
 
 def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:

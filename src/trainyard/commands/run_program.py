@@ -98,6 +98,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     """Run the program of the arguments, and return the exit code of this node."""
     from trainyard.command.time_limits import job_seconds
     from trainyard.config.load import load_config
+    from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
@@ -124,6 +125,10 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
     )
+    if not args.dry_run and not node.rank:
+        supervised.paid_seconds = seconds_to_cost_limit(
+            config.limits.cost_usd, directory.path, nodes=nodes or node.nodes
+        )
     if args.dry_run:
         command = supervised.command(supervised.checkpoint_to_resume())
         output.print_json({"command": command, "environment": dict(program.environment)})
@@ -233,6 +238,8 @@ class ProgramRun:
     resume: str = "auto"
     grace: float = 30.0
     deadline: float | None = None
+    paid_seconds: float | None = None
+    """From the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
     _skipped: tuple[str, ...] = ()
@@ -242,8 +249,17 @@ class ProgramRun:
     _announced: int | None = None
     _reports_rows: bool = False
     _has_rows: bool = False
+    _figures: dict[str, Any] = field(default_factory=dict)
+    """The last value of each figure in the rows."""
     _fallback: tuple[str, str] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def recorded_id(self) -> str:
+        """The id of the run in its record, which a resumed run keeps."""
+        from trainyard.run.identity import read_run
+
+        return str(read_run(self.directory.run_file)["run_id"])
 
     @property
     def is_first(self) -> bool:
@@ -307,7 +323,7 @@ class ProgramRun:
             without=() if self.node.agent or not self.is_launched else VARIABLES,
             supervision=Supervision(
                 grace=self.grace,
-                deadline=self.deadline,
+                **self.earlier_deadline(),
                 on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
                 poll=poll,
                 poll_seconds=POLL_SECONDS,
@@ -328,6 +344,14 @@ class ProgramRun:
         return self.finish(
             ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
+
+    def earlier_deadline(self) -> dict[str, Any]:
+        """Return when the program is asked to stop, and why: the deadline, or the limit of the cost."""
+        from trainyard.programs.program_records import COST_LIMIT
+
+        if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
+            return {"deadline": self.deadline}
+        return {"deadline": self.paid_seconds, "deadline_name": COST_LIMIT}
 
     @property
     def is_launched(self) -> bool:
@@ -591,6 +615,7 @@ class ProgramRun:
     ) -> None:
         """Write rows; those that the program reports itself win over those that were read elsewhere."""
         from trainyard.programs.metrics.program_metrics import row_fault
+        from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
@@ -598,6 +623,13 @@ class ProgramRun:
             self._has_rows = True
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
+        for row in rows:  # one row may have the loss and the next one the speed
+            self._figures |= row
+        if rows and (name := self.config.monitoring.prometheus_file):
+            try:
+                write_prometheus_file(Path(name), row_samples(self._figures, self.recorded_id))
+            except OSError as error:
+                LOG.warning("%s cannot be written (%s); the program is not affected", name, error.strerror)
 
     def note_announced(self, metrics: "ProgramMetrics") -> None:
         """Record the steps that the program says it trains, once they are known."""

@@ -30,7 +30,7 @@ from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.commands.run import Pipeline, has_stopped, run_steps, step
 from trainyard.errors import CheckFailedError, ConfigError, DamagedFileError, ExitCode, TrainyardError
 
 STEPS = (
@@ -291,13 +291,14 @@ def segment_of(plan: Json) -> str:
 
 
 def store(pipeline: Pipeline) -> int:
-    """Store what is done, or stopped with a good checkpoint (75); what failed is not stored."""
+    """Store what is done, or stopped with a good checkpoint; what failed is not stored."""
     from trainyard.gateways.github import set_output
 
     trained = read_json(os.environ, "STEPS").get("train") or {}
     code = str((trained.get("outputs") or {}).get("exit_code") or "")
     end_follower()
-    if trained.get("outcome") != "success" and code != str(int(ExitCode.STOPPED)):
+    stopped = code.isdigit() and has_stopped(pipeline.run_dir, int(code))
+    if trained.get("outcome") != "success" and not stopped:
         output.announce("artifacts", "a run that failed is not stored")
         return ExitCode.DONE
     result = run_steps([pipeline.store_run()])

@@ -193,6 +193,7 @@ def run_training(
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.machine.preflight import store_bytes_needed
+    from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id
     from trainyard.run.storing_speed import deadline_for_storing
@@ -206,7 +207,14 @@ def run_training(
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     size = store_bytes_needed(config, is_followed=os.environ.get("TRAINYARD_FOLLOW") == "true")
     deadline = deadline_for_storing(args.deadline, directory.path.parent, size)
-    stop = StopRequest.after(deadline, gone=time_limits.job_seconds(), grace=args.grace)
+    nodes = math.ceil(int(os.environ.get("WORLD_SIZE", "1")) / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    limit = None if args.dry_run else config.limits.cost_usd
+    stop = StopRequest.after(
+        deadline,
+        gone=time_limits.job_seconds(),
+        grace=args.grace,
+        paid_seconds=seconds_to_cost_limit(limit, directory.path, nodes=nodes),
+    )
     display.begin("importing torch")
     request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
 

@@ -148,7 +148,7 @@ def computation_sha256(config: "Config") -> str:
         del values["training"][key]
     for key in ("replicas", "tensor_parallel", "on_fallback"):
         del values["compute"][key]
-    del values["checkpointing"]["shared"], values["proof"], values["evaluation"]
+    del values["checkpointing"]["shared"], values["proof"], values["evaluation"], values["limits"]
     if values["compute"]["strategy"] == "hsdp":
         values["compute"]["strategy"] = "fsdp"
     return values_sha256(values)

@@ -252,6 +252,8 @@ class MonitoringConfig(Section):
     """Number of steps between two rows of metrics."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
+    prometheus_file: Annotated[Name, StringConstraints(pattern=r"\.prom$")] | None = None
+    """Text file (*.prom) for Prometheus' node_exporter, replaced at each logged row; null writes none."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
     """A step longer than this many times the median is a hang and ends the run; null disables this."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
@@ -302,6 +304,13 @@ class ArtifactsConfig(Section):
     """Store, s3://bucket/prefix or file:///folder; null keeps everything in the run directory."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
     """Server-side encryption requested from S3; for your own KMS key set a bucket default, and none."""
+
+
+class LimitsConfig(Section):
+    """Limits at which a run stops with a checkpoint, and is not continued by itself."""
+
+    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars for the machines of the run, over all its segments; null sets no limit."""
 
 
 class SlackConfig(Section):
@@ -417,6 +426,7 @@ class Config(Section):
     program: ProgramConfig = Field(default_factory=ProgramConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     proof: ProofConfig = Field(default_factory=ProofConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)

@@ -39,7 +39,7 @@ class ProgramExit:
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT`, `the deadline` or the reason of a poll if it was asked to stop; else None."""
+    """`SIGTERM`, `SIGINT`, the name of the deadline or the reason of a poll; None if nothing asked it to."""
     was_killed: bool = False
     """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
@@ -54,6 +54,7 @@ class Supervision:
     """From SIGTERM to SIGKILL."""
     deadline: float | None = None
     """From now until it is asked to stop."""
+    deadline_name: str = "the deadline"
     on_stop: Callable[[str], None] | None = None
     """Called with the reason before SIGTERM is sent."""
     poll: Callable[[], str | None] | None = None
@@ -92,7 +93,7 @@ def run_supervised(
         except (OSError, ValueError) as error:  # ValueError: a NUL byte
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
-        stop.watch(process, supervision.deadline)
+        stop.watch(process, supervision)
         reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
         reader.start()
         over = threading.Event()
@@ -122,14 +123,14 @@ class _Stop(SignalHandler):
         for timer in self._timers:
             timer.cancel()
 
-    def watch(self, process: "subprocess.Popen[bytes]", deadline: float | None) -> None:
+    def watch(self, process: "subprocess.Popen[bytes]", supervision: Supervision) -> None:
         """Stop `process` from now on; at once if a signal came before it was started."""
         self._group = process.pid
         if self.reason is not None:
             self._send(signal.SIGTERM)
             self._after(self._grace, self._kill)
-        elif deadline is not None:
-            self._after(max(0.0, deadline), lambda: self.ask("the deadline"))
+        elif supervision.deadline is not None:
+            self._after(max(0.0, supervision.deadline), lambda: self.ask(supervision.deadline_name))
 
     def end_group(self) -> None:
         """Wait until no process of the group is left; end those that outlive the program."""

@@ -20,6 +20,10 @@ _NOT_RESUMED = "not_resumed"
 """The event of an attempt that prints other rows of steps up to the checkpoint that it was to resume from."""
 
 
+COST_LIMIT = "limits.cost_usd"
+"""What stops a run that is then not continued by itself."""
+
+
 @dataclass(frozen=True)
 class TakenCheckpoint:
     """A checkpoint of the program that was copied into the run directory."""
@@ -284,7 +288,8 @@ def _verdict(
         assert end.checkpoint is not None
         by = f"stopped by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
         newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
-        return "stopped", ExitCode.STOPPED, "; ".join((newest, *end.skipped))
+        code = ExitCode.NO if end.stopped_by == COST_LIMIT else ExitCode.STOPPED
+        return "stopped", code, "; ".join((newest, *end.skipped))
     parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"

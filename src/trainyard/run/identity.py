@@ -30,6 +30,7 @@ TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
 """How processes were placed and joined. Records of earlier versions have not all of these."""
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+_INSTANCE_TYPE = re.compile(r"(ml\.)?[a-z]\w*(-\w+)?\.[0-9a-z-]+")
 _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LONGEST_GRACE_SECONDS = 86400.0
@@ -117,9 +118,23 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file
         "git": dict(git),
         "lock_sha256": sha256_of_file(lock) if lock is not None and lock.is_file() else None,
         "ci": ci_facts_at(git.get("commit")),
+        "instance_type": instance_type(),
         "started_with": made_by() or None,
         **image_facts(),
     }
+
+
+def instance_type(
+    environment: Mapping[str, str] = os.environ, product: Path = Path("/sys/class/dmi/id/product_name")
+) -> str | None:
+    """Return the instance type of this machine, such as `p5.48xlarge`; None if it is not one of EC2.
+
+    TRAINYARD_INSTANCE_TYPE names it where the machine does not.
+    """
+    name = environment.get("TRAINYARD_INSTANCE_TYPE", "")
+    with contextlib.suppress(OSError, ValueError):
+        name = name or product.read_text(encoding="ascii").strip()
+    return name if _INSTANCE_TYPE.fullmatch(name) else None
 
 
 def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -52,6 +52,14 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
+def holder(directory: Path) -> int | None:
+    """Return the process that holds the lock of the run directory; None if none is known to."""
+    with suppress(OSError, ValueError):
+        if is_locked(directory):
+            return int((directory / _NAME).read_text(encoding="ascii"))
+    return None
+
+
 def unusable(directory: Path, error: OSError) -> ConfigError:
     """Return the error of a run directory that cannot be written."""
     return ConfigError(

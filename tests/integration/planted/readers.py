@@ -31,6 +31,7 @@ DISK: Mapping[str, Reader] = {
     "dashboard": _of_run("training_dashboard", "--format", "text", option=""),
     "dashboard json": _of_run("training_dashboard", "--format", "json", option=""),
     "dashboard markdown": _of_run("training_dashboard", "--format", "markdown", option=""),
+    "watch": _of_run("monitor_training", "--once", "--json", option=""),
     "dashboard html": _of_run("training_dashboard", "--format", "html", "--output", "@new.html", option=""),
     "slack": _of_run("notify_slack", "succeeded", "--dry-run"),
     "export": _of_run("export_model", "--to", "@new", "--dry-run"),

@@ -181,9 +181,16 @@ def test_the_planted_code_would_run(yard: Yard) -> None:
 def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
     """A new one is named in `readers`, or here with the reason why it reads no checkpoint."""
     asked = {"train", "export_model", "prove_run", "verify_artifact", "restore_artifact"}
-    asked |= {"training_dashboard", "notify_slack", "gather_records", "training_artifact_sync"}
+    asked |= {
+        "training_dashboard",
+        "monitor_training",
+        "notify_slack",
+        "gather_records",
+        "training_artifact_sync",
+    }
     asked |= {"list_artifacts", "prune_artifacts", "promote_artifact", "fetch_resume"}
     unread = {
+        "explain_failure": "reads records and logs, which are text",
         "evaluate": "verifies the bytes, and hands the path to a command of the user",
         "check_store": "asks the bucket itself",
         "setup_github": "writes the store's name into settings",

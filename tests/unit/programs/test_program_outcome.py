@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from trainyard.errors import ExitCode
-from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, program_outcome
+from trainyard.programs.program_records import COST_LIMIT, ProgramEnd, TakenCheckpoint, program_outcome
 
 CODES = (0, 1, 2, 75, 130, 137, 143)
 STOPS = (None, "SIGTERM", "SIGINT", "the deadline")
@@ -84,3 +84,10 @@ def test_what_cannot_be_started_is_wrong_usage() -> None:
 
     assert (outcome["status"], outcome["exit_code"]) == ("failed", ExitCode.USAGE)
     assert outcome["reason"] == "nosuch: cannot be started"
+
+
+def test_a_program_that_stopped_at_the_limit_of_its_cost_has_a_checkpoint_and_is_not_continued() -> None:
+    end = ProgramEnd(0, stopped_by=COST_LIMIT, checkpoint=taken(4))
+    outcome = program_outcome(end, [{"step": 4, "loss": 1.0}], 10)
+    assert (outcome["status"], outcome["exit_code"]) == ("stopped", ExitCode.NO)
+    assert outcome["reason"].startswith("stopped by limits.cost_usd after step 4 of 10")

@@ -32,6 +32,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "git_sha": facts.commit,
         "git_dirty": facts.dirty if facts.commit else None,
         **{str(group): figure_values(facts, group) for group in FigureGroup},
+        "alerts": [alert.record() for alert in facts.alerts],
         "curves": _curves(facts),
         "checkpoints": _checkpoints(facts),
         "proof": _proof(facts),

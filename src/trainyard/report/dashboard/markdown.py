@@ -24,7 +24,7 @@ from trainyard.report.facts.next_commands import restore_command
 from trainyard.report.facts.quantities import format_count, format_loss, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
-from trainyard.report.facts.troubles import degradation
+from trainyard.report.facts.troubles import alert_lines, degradation
 from trainyard.run.failure import next_command, read_failure
 from trainyard.run.identity import run_address
 from trainyard.run.suggested_commands import changed_command, is_command
@@ -39,11 +39,13 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 def markdown_report(facts: RunFacts) -> str:
     """The complete summary, ending in a newline; far below GitHub's limit of 1 MiB."""
     head, trouble = run_headline(facts), degradation(facts)
+    past_alerts = [] if facts.state.going else alert_lines(facts)
     markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
         f"### {head.verdict.symbol} {escape_markdown(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         f"{RunVerdict.DEGRADED.symbol} {escape_markdown(trouble)}" if trouble else "",
+        "\n".join(f"- {escape_markdown(line)}" for line in past_alerts),
         " · ".join(brief_figures(facts, markup)),
         _links(facts),
         _proof_table(facts),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from trainyard.report.facts.figures import FigureGroup, text_figures
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.troubles import alert_lines
 
 Line = tuple[str, str | None]
 _HEADINGS = {
@@ -24,6 +25,7 @@ def text_report(facts: RunFacts) -> str:
     sections = (
         ("TRAINING PROGRESS REPORT", _identity(facts)),
         *((heading, text_figures(facts, group)) for group, heading in _HEADINGS.items()),
+        ("HEALTH", (("Alert", line) for line in alert_lines(facts))),
         ("CHECKPOINTS", _checkpoints(facts)),
         (_proof_heading(facts), _proof(facts)),
     )

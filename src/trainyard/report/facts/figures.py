@@ -284,6 +284,17 @@ def _duration_tile(facts: RunFacts) -> Tile | None:
     return Tile("training time", format_duration(facts.training_seconds), left)
 
 
+def _goodput_text(facts: RunFacts) -> str | None:
+    """`91% of 2:41 trained (6:12 starting, 2:05 saves)`."""
+    if facts.goodput is None or facts.step is None:
+        return None
+    lost = [
+        f"{format_duration(seconds)} {words}" for words, seconds in facts.goodput.losses if seconds >= 0.5
+    ]
+    share = f"{facts.goodput.share:.0%} of {format_duration(facts.goodput.total)} trained"
+    return share + (f" ({', '.join(lost)})" if lost else "")
+
+
 def _cost_words(facts: RunFacts, markup: Markup) -> str:
     return "" if facts.usd is None else markup.strong(format_money(facts.usd))
 
@@ -391,6 +402,12 @@ FIGURES: list[Figure] = [
         lambda facts: {"training_seconds": facts.training_seconds},
         tile=_duration_tile,
         tile_place=4,
+    ),
+    Figure(
+        FigureGroup.TIMING,
+        "Goodput",
+        _goodput_text,
+        lambda facts: {"goodput": facts.goodput.record() if facts.goodput and facts.step else None},
     ),
     _computed_figure(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
     Figure(FigureGroup.TIMING, brief=_cost_words),

@@ -3,15 +3,19 @@
 Columns are packed numbers, so that a million rows fit in memory. Other modules decide what the figures mean.
 """
 
+import json
 import math
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.run.untrusted_files import iterate_json_batches
+from trainyard.errors import DamagedFileError
+from trainyard.run.records import Row
+from trainyard.run.untrusted_files import iterate_json_batches, open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +29,7 @@ CURVES = (
     *(f"{part}_seconds" for part in STEP_PARTS),
 )
 
+_NEWEST_BYTES = 8_000_000
 _LARGEST = 1e100
 """Larger numbers are no figures of a training; differences of them are no numbers."""
 
@@ -119,6 +124,14 @@ class MetricsHistory:
         times = self._column("time")
         return times[np.isfinite(times)]
 
+    def timed_steps(self) -> tuple[list[float], list[float]]:
+        """Steps and times (Unix seconds) of the rows that have both."""
+        import numpy as np
+
+        steps, times = self._column("step"), self._column("time")
+        known = np.isfinite(times)
+        return steps[known].tolist(), times[known].tolist()
+
     def seconds_per_step(self, rows: int = 50) -> float | None:
         """Wall time per step over the last rows, with validation and saving; None when not known.
 
@@ -170,3 +183,19 @@ def read_history(path: Path) -> MetricsHistory:
     for rows in iterate_json_batches(path):
         history.add(rows)
     return history
+
+
+def newest_rows(path: Path) -> list[Row]:
+    """Return the last rows of `metrics.jsonl`, some ten thousand: those that health is judged by."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - _NEWEST_BYTES))
+            lines = file.read().splitlines()
+    except (OSError, DamagedFileError):
+        return []
+    rows = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):  # the first line may be cut, and the last one
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return rows

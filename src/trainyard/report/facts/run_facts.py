@@ -5,8 +5,8 @@
 A run may still be running, be cut off mid-line, be empty, or lack any of these. Unknown facts are None.
 """
 
+import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
-from trainyard.report.facts.history import Curve, MetricsHistory, finite_or_none, read_history
+from trainyard.report.facts.history import Curve, MetricsHistory, finite_or_none, newest_rows, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
 from trainyard.report.facts.resolved_config import read_config_text
-from trainyard.report.facts.status import RunState, state_of
+from trainyard.report.facts.status import RunState, Status, state_of
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import instance_type
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
+from trainyard.watch.health import Alert, health_of
 
 NOISE_BITS_PER_BYTE = 3.3
 """The entropy of English in bits per character, given only the character before: above it, text is noise.
@@ -62,8 +65,10 @@ class RunFacts:
     state: RunState
     timestamp: float | None
     """Time of the newest record, in Unix seconds."""
-    price_per_hour: str = ""
-    """US dollars per hour of the machines, as TRAINYARD_USD_PER_HOUR has it; empty when unknown."""
+    stated_price: str = ""
+    """US dollars per hour of all machines, as TRAINYARD_USD_PER_HOUR has it."""
+    read_at: float | None = None
+    """Unix seconds."""
     proof_is_outdated: bool = False
     """There is a proof, but the run has changed since, so the proof does not count."""
     earlier: "RunFacts | None" = None
@@ -200,11 +205,55 @@ class RunFacts:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the training time at TRAINYARD_USD_PER_HOUR; None where that is not set."""
-        price, seconds = self.price_per_hour, self.training_seconds
-        if seconds is None or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII):
+        """The cost of the machines so far, without pauses between segments; None where no price is known."""
+        price = self.price
+        if price is None:
             return None
-        return seconds / 3600 * float(price)
+        seconds = self.training_seconds if self.goodput is None else self.goodput.paid
+        return None if seconds is None else seconds / 3600 * price.usd_per_hour
+
+    @property
+    def usd_expected(self) -> float | None:
+        """The cost of the training up to its last step, at its present pace."""
+        price, usd, left = self.price, self.usd, self.seconds_remaining
+        return (
+            None if price is None or usd is None or left is None else usd + left / 3600 * price.usd_per_hour
+        )
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines; 1 where it is not on record."""
+        hardware = self.section("hardware")
+        size, here = (finite_or_none(hardware.get(f"{name}world_size")) for name in ("", "local_"))
+        return max(1, math.ceil(size / here)) if size and here else 1
+
+    @property
+    def price(self) -> Price | None:
+        """The price of all machines of the run."""
+        return price_of(self.stated_price, str(self.run.get("instance_type") or ""), self.nodes)
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        """The faults that the run has had in its newest rows, oldest first; after its end they are over."""
+        health = health_of(newest_rows(RunDirectory(self.directory).metrics_file), self.events)
+        if self.timestamp is not None and self.state.status in (
+            *(Status.SUCCEEDED, Status.STOPPED, Status.FAILED),
+        ):
+            health.end_all(self.timestamp)
+        return health.alerts
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """The time of the run by what it was spent on."""
+        steps, times = self.history.timed_steps()
+        return goodput_of(
+            steps,
+            times,
+            self.events,
+            saves=float(self.history.curve("checkpoint_seconds").values.sum()),
+            created=finite_or_none(self.run.get("created")),
+            end=self.read_at if self.state.going else self.timestamp,
+        )
 
     @property
     def mfu(self) -> float | None:
@@ -267,10 +316,13 @@ def read_facts(
     directory, metrics_file = _locate(source)
     layout = RunDirectory(directory)
     run = read_record(layout.run_file)
-    history, events = read_history(metrics_file), read_rows(layout.events_file)
+    events = read_rows(layout.events_file)
+    history = read_history(metrics_file)
     newest = _newest(run, history, events)
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
+    now = clock() if now is None else now
+    state = state_of(run, history, newest, now=now)
     return RunFacts(
         directory=directory,
         run=run,
@@ -278,12 +330,28 @@ def read_facts(
         events=events,
         checkpoints=_checkpoints(layout),
         proof=None if outdated or metrics_file != layout.metrics_file else proof,
+        read_at=now,
         proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
-        state=state_of(run, history, newest, now=clock() if now is None else now),
+        state=state,
         timestamp=newest,
-        price_per_hour=environment.get("TRAINYARD_USD_PER_HOUR", ""),
+        stated_price=environment.get("TRAINYARD_USD_PER_HOUR", ""),
     )
+
+
+def seconds_to_cost_limit(
+    limit: float | None, directory: Path, *, nodes: int, environment: Mapping[str, str] = os.environ
+) -> float | None:
+    """Return for how long a run may go on until its machines have cost `limit` US dollars; None without one.
+
+    What its earlier segments in this directory cost counts. Raises ConfigError if the limit is reached, or no
+    price is known.
+    """
+    if limit is None:
+        return None
+    price = price_of(environment.get("TRAINYARD_USD_PER_HOUR", ""), instance_type(environment) or "", nodes)
+    before = facts_if_any(directory)
+    return paid_seconds(limit, price, before.goodput if before is not None else None)
 
 
 def join_lineages(runs: Sequence[RunFacts]) -> list[RunFacts]:

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
 from trainyard.report.facts.history import MetricsHistory
 from trainyard.report.facts.quantities import format_age_ago
 from trainyard.run.failure import short_reason
-
-_PATIENCE_SECONDS = 600.0
-"""A run may be silent this long, because compiling, validating and saving write no rows."""
-_PATIENCE_ROWS = 10
-"""A run that logs rarely may be silent for this many of its own logging intervals."""
+from trainyard.watch.health import silence_limit
 
 
 class Status(StrEnum):
@@ -56,16 +51,10 @@ def state_of(
         empty = RunState(Status.EMPTY, "nothing on record yet")
         return _interruption("no time on record") if history.last else empty
     what = "last row" if "time" in history.last else "no row, last sign"
-    if now - newest > _patience(history):
+    if now - newest > silence_limit(history.times.tolist()):
         return _interruption(f"{what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
 
 
 def _interruption(detail: str) -> RunState:
     return RunState(Status.INTERRUPTED, f"no outcome, {detail}")
-
-
-def _patience(history: MetricsHistory) -> float:
-    intervals = [after - before for before, after in pairwise(history.times[-20:])]
-    typical = sorted(intervals)[len(intervals) // 2] if intervals else 0.0
-    return max(_PATIENCE_SECONDS, _PATIENCE_ROWS * typical)

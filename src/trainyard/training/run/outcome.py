@@ -124,7 +124,7 @@ def _verdict(error: BaseException | None) -> tuple[str, int]:
     if error is None:
         return "succeeded", ExitCode.DONE
     if isinstance(error, StoppedError):
-        return "stopped", ExitCode.STOPPED
+        return "stopped", error.exit_code
     if isinstance(error, TrainyardError):
         return "failed", error.exit_code
     return "failed", ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else ExitCode.BUG

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.run.rank_times import write_rank_time
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.network_fallback import record_network
@@ -167,6 +168,8 @@ class StepLoop:
         row |= {"checkpoint_seconds": self.saver.take_held_up_seconds()} | memory_facts(self._context.device)
         row |= self._context.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
+        if self._context.world.size > 1:
+            write_rank_time(self._context.directory.logs, self._context.world.rank, row)
         if self._metrics is None:
             return
         self._metrics.write(row)

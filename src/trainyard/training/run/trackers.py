@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trainyard.config.keys import leaf_keys
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.run.directory import RunDirectory
+from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -157,6 +158,22 @@ class WandbTracker:
         self._run.finish()
 
 
+class PrometheusTracker:
+    """A text file with the figures of the last row, for node_exporter."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._path, self._run_id = Path(str(run.config.prometheus_file)), run.run_id
+
+    def write(self, row: dict[str, Any]) -> None:
+        write_prometheus_file(self._path, row_samples(row, self._run_id))
+
+    def show(self, sample: str, step: int) -> None:
+        """Text is no figure."""
+
+    def close(self) -> None:
+        """Leave the file, so that the time of the last row shows since when nothing has come."""
+
+
 class GuardedTracker:
     """A tracker that is dropped, with one warning, when it cannot start or fails."""
 
@@ -220,6 +237,7 @@ def _wandb_failures() -> tuple[type[Exception], ...]:
 
 TRACKERS = {
     "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
+    "Prometheus": TrackerEntry(lambda config: config.prometheus_file is not None, PrometheusTracker),
     "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
 }
 """All trackers by their names in messages; another tracker is one line here."""

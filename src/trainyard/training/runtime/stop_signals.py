@@ -12,29 +12,40 @@ from contextlib import contextmanager
 from types import FrameType
 
 _logger = logging.getLogger(__name__)
+COST_LIMIT = "limits.cost_usd is reached"
+"""The reason of a stop after which the run is not continued by itself."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
     """The request to save and stop, with its reason.
 
-    `deadline` is in seconds of the monotonic clock. `grace` is the number of seconds from a signal until its
-    sender kills the process.
+    `deadline` and `cost_deadline` are in seconds of the monotonic clock. `grace` is the number of seconds
+    from a signal until its sender kills the process.
     """
 
-    def __init__(self, deadline: float | None = None, grace: float = math.inf) -> None:
+    def __init__(
+        self, deadline: float | None = None, grace: float = math.inf, cost_deadline: float | None = None
+    ) -> None:
         self.reason: str | None = None
         self.grace = grace
         self.needed: float | None = None
         """Seconds that the slowest process needs from a signal to its end; None until a save was measured."""
-        self._deadline = deadline
+        self._deadlines = {"the deadline is near": deadline, COST_LIMIT: cost_deadline}
         self._interrupts = 0
         self._signalled: float | None = None
 
     @classmethod
-    def after(cls, seconds: float | None, *, gone: float, grace: float) -> "StopRequest":
-        """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline."""
-        return cls(None if seconds is None else time.monotonic() - gone + seconds, grace)
+    def after(
+        cls, seconds: float | None, *, gone: float, grace: float, paid_seconds: float | None = None
+    ) -> "StopRequest":
+        """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline.
+
+        After `paid_seconds` from now, the limit of the cost is reached.
+        """
+        now = time.monotonic()
+        deadline = None if seconds is None else now - gone + seconds
+        return cls(deadline, grace, None if paid_seconds is None else now + paid_seconds)
 
     def listen(self, earlier_signal: Callable[[], str | None] = lambda: None) -> None:
         """Handle SIGTERM and SIGINT from now on, and the earlier signal that `earlier_signal` returns."""
@@ -59,9 +70,10 @@ class StopRequest:
             self._signalled = time.monotonic() - seconds
 
     def stop_before_deadline(self, seconds: float) -> None:
-        """Request a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
-        if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:
-            self.reason = "the deadline is near"
+        """Request a stop if fewer than `seconds` (a step and a save) are left before a deadline."""
+        for reason, deadline in self._deadlines.items():
+            if deadline is not None and time.monotonic() + seconds >= deadline and not self.reason:
+                self.reason = reason
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name

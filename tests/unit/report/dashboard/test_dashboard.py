@@ -202,7 +202,23 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
 def test_any_numbers_in_any_rows_give_every_report(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     names = (*CURVES, "time", "step")
-    values = (0, 1e308, -1e308, 5e-324, -1, 1e-300, 10**30, 0.1, None, "x", math.nan, math.inf, True, [], {})
+    values: tuple[Any, ...] = (
+        0,
+        1e308,
+        -1e308,
+        5e-324,
+        -1,
+        1e-300,
+        10**30,
+        0.1,
+        None,
+        "x",
+        math.nan,
+        math.inf,
+        True,
+        [],
+        {},
+    )
     rows = [{name: draw.choice(values) for name in names if draw.random() < 0.7} for _ in range(6 * seed + 1)]
     if seed % 2:
         rows = [row | {"step": number} for number, row in enumerate(rows)]

@@ -86,6 +86,28 @@ def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
     assert len(page.tags_named("caption")) == tables == 3
 
 
+def test_the_figures_and_every_part_of_the_proof_are_shown(new_run: NewRun) -> None:
+    run = new_run().train(50).succeed().prove()
+    path = run.layout.report / "proof.json"
+    proof = json.loads(path.read_text())
+    proof["parts"].append({"name": "kind", "holds": True, "is_judged": False, "evidence": "too short"})
+    needs = [
+        ("accuracy", 0.63, ">= 0.6", False),
+        ("toxicity", 0.2, "<= 0.1", True),
+        ("other", None, "", False),
+    ]
+    names = ("name", "value", "needs", "is_missed")
+    proof["figures"] = [dict(zip(names, each, strict=True)) | {"was": 0.61} for each in needs]
+    path.write_text(json.dumps(proof | {"compared_with": "last green run 11"}))
+    page = page_of(run)
+    words = " ".join(page.words.split())
+    assert "– kind too short" in words
+    assert "last green run 11" in words
+    assert "accuracy 0.63 0.61 ✓ >= 0.6" in words
+    assert "toxicity 0.20 0.61 ✗ <= 0.1" in words
+    assert "other not on record 0.61" in words
+
+
 def test_the_page_needs_nothing_else(new_run: NewRun) -> None:
     text = TrainingDashboard(str(new_run().train().succeed().prove().path)).generate_html_report()
     page = Page(text)

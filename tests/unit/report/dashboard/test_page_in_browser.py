@@ -70,7 +70,7 @@ def test_every_report_fits_every_screen_without_an_error(browser: "Browser", pag
         for width in WIDTHS:
             for scheme in ("light", "dark"):
                 tab.set_viewport_size({"width": width, "height": 900})
-                tab.emulate_media(color_scheme=scheme, media="screen")  # type: ignore[arg-type]
+                tab.emulate_media(color_scheme=scheme, media="screen")
                 tab.goto(path.as_uri())
                 assert tab.locator("canvas").count() == tab.locator("figure").count() >= 5
                 assert tab.evaluate(TOO_WIDE) == [], (name, width)

@@ -97,7 +97,7 @@ def test_the_summary_links_to_commit_workflow_run_and_artifacts(
         f"[commit 0123456]({lab}/commit/{commit}) · [workflow run]({lab}/actions/runs/99) · "
         f"[artifacts]({lab}/actions/runs/99#artifacts) · stored in `s3://ml-runs/phase2/run-7`"
     ) in text
-    assert "· **$ 2.95**\n" in text
+    assert "· **$ 3.03**\n" in text
     assert "scripts/restore_artifact.py --store s3://ml-runs/phase2/ --run-number 7 --step 600 --to" in text
 
 

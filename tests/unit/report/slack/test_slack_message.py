@@ -200,7 +200,7 @@ def test_an_invalid_estimate_is_left_out() -> None:
 
 def test_a_price_makes_a_cost(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run().train().succeed().prove()
-    for price, written_as in (("98.32", " · $ 2.95"), ("9832", " · $ 295")):
+    for price, written_as in (("98.32", " · $ 3.03"), ("9832", " · $ 303")):
         monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", price)
         assert slack_message(SUCCEEDED, facts(run), AROUND).text.endswith(written_as)
     monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "cheap")

@@ -15,6 +15,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
+    CostLimitError,
     DataError,
     IncompatibleCheckpointError,
     RecordError,
@@ -288,6 +289,19 @@ def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: 
         run_training(tiny_config(), stop=StopRequest(deadline=0.0))
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
+
+
+def test_the_limit_of_the_cost_stops_with_a_checkpoint_and_is_not_continued(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        CostLimitError, match=r"limits\.cost_usd is reached.*\nTo resume: raise the limit"
+    ) as caught:
+        run_training(tiny_config(), stop=StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0))
+    assert caught.value.exit_code == 1
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 1, 1)
     assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
 
 

@@ -1,0 +1,336 @@
+"""Watch a run or a job while it trains: progress, cost, checkpoints, network, GPUs, health.
+
+A run is read from its directory, and the GPUs of this machine from the driver; a job's records and GPUs are
+read in its pods, in which nothing is changed. On a terminal the view is drawn again at each look; in a log
+each look and each alert is a line. It ends with the run. A tool that is missing leaves its part unknown,
+which is never healthy.
+
+Reads:      the run directory, nvidia-smi, the kernel's Xid lines, /sys/class/infiniband; with --job the API
+            of the cluster and the pods of the job, by exec; TRAINYARD_USD_PER_HOUR (price of the machines)
+Writes:     the view, or with --json one object for each look, on stdout; the file of --prometheus
+Exit codes: 0 healthy; 1 not healthy, or not known, or the run or the job failed; 2 wrong usage, no such run
+            or job; 4 the cluster refuses; 5 the run had not ended after --timeout
+Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.node_reading import NodeReading
+    from trainyard.jobs.job_reader import FoundJob
+    from trainyard.report.facts.look import Look
+    from trainyard.report.facts.run_facts import RunFacts
+    from trainyard.run.rank_times import RankTime
+
+TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
+POD_SECONDS = 20.0
+"""A pod that gives no answer in this time is reported as silent."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("run", nargs="?", type=arguments.path, metavar="RUN_DIR", help="directory of a run")
+    what.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job of a cluster instead")
+    parser.add_argument("--once", action="store_true", help="look once; the exit code is the health")
+    parser.add_argument("--json", action="store_true", help="print each look as one line of JSON")
+    figures = "also write health, cost and machines for Prometheus' node_exporter (*.prom)"
+    parser.add_argument("--prometheus", type=arguments.path, metavar="FILE", help=figures)
+    every = "time between two looks; default: 5s on a terminal, else 1m"
+    parser.add_argument("--every", type=arguments.duration, metavar="DURATION", help=every)
+    limit = "how long to watch a run that does not end; default: 24h"
+    parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
+    place = "namespace of the job; default: the context's, else `default`"
+    parser.add_argument("--namespace", type=arguments.object_name_if_given, metavar="NAME", help=place)
+    parser.add_argument("--kind", choices=JOB_KINDS, help="default: the first kind with a job of this name")
+    add_cluster_options(parser)
+    args = parser.parse_args(argv)
+    check_cluster_options(parser, args)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    with ExitStack() as stack:
+        watched: RunWatch | JobWatch
+        if args.job:
+            watched = JobWatch(args, stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-")))
+        else:
+            watched = RunWatch(args.run)
+        return watch(args, watched)
+
+
+def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
+    """Look until the run has ended, and show each look; return the exit code."""
+    is_live = not args.once and not args.json and terminal.can_redraw()
+    every = args.every or (TERMINAL_SECONDS if is_live else LOG_SECONDS)
+    deadline, view = time.monotonic() + args.timeout, LiveView()
+    with terminal.show_live(view) if is_live else nullcontext():
+        while True:
+            started = time.monotonic()
+            look = watched.look()
+            is_last = args.once or look.is_over
+            if args.prometheus:
+                write_figures(args.prometheus, look)
+            if args.json:
+                print_line(look)
+            elif is_live:
+                view.show(look)
+            elif not is_last:
+                view.log(look)
+            if is_last or time.monotonic() >= deadline:
+                break
+            # A run with millions of rows takes a while to read.
+            time.sleep(max(every, 5 * (time.monotonic() - started)))
+    if not args.json:
+        output.print_text("\n".join(view.lines_of(look, terminal.width())))
+    if not is_last:
+        return ExitCode.TIMED_OUT
+    return ExitCode.DONE if look.health == "healthy" else ExitCode.NO
+
+
+def print_line(look: "Look") -> None:
+    """Write a look as one line of JSON."""
+    output.print_text(json.dumps(look.record()))
+
+
+def write_figures(path: Path, look: "Look") -> None:
+    """Write a look for Prometheus."""
+    from trainyard.report.facts.look_metrics import look_samples
+    from trainyard.run.prometheus_text import write_prometheus_file
+
+    try:
+        write_prometheus_file(path, look_samples(look))
+    except OSError as error:
+        raise ConfigError(f"--prometheus {path}: cannot be written ({error.strerror})") from None
+
+
+class LiveView:
+    """The view on a terminal, and the lines in a log."""
+
+    def __init__(self) -> None:
+        self._record: dict[str, Any] | None = None
+        self._reported: dict[int, bool] = {}
+
+    def show(self, look: "Look") -> None:
+        self._record = look.record()
+
+    def line(self, width: int) -> str:
+        from trainyard.report.terminal.watch_text import look_lines
+
+        return "" if self._record is None else "\n".join(look_lines(self._record, width))
+
+    def log_progress(self) -> None:
+        """Looks are logged when they are made."""
+
+    def log(self, look: "Look") -> None:
+        """Log a look, and each alert once when it starts and once when it ends."""
+        from trainyard.report.terminal.watch_text import look_line
+
+        output.announce("watch", look_line(look.record()))
+        for alert in look.alerts:
+            key = hash((alert.rule, alert.subject, alert.since))
+            before = self._reported.get(key)
+            if alert.is_open and before is None:
+                output.announce("health", alert.text, "degraded")
+            elif not alert.is_open and before is True:
+                output.announce("health", f"over: {alert.text}", "ok")
+            self._reported[key] = alert.is_open
+
+    @staticmethod
+    def lines_of(look: "Look", width: int) -> list[str]:
+        from trainyard.report.terminal.watch_text import look_lines
+
+        return look_lines(look.record(), width)
+
+
+class MachineWatch:
+    """The health of the machines over all looks, and the speed of their networks between two looks."""
+
+    def __init__(self) -> None:
+        from trainyard.watch.health import Health
+
+        self.health = Health()
+        self.rates: dict[str, tuple[float, float]] = {}
+        self._bytes: dict[str, tuple[float, tuple[int, int]]] = {}
+
+    def add(self, name: str, reading: "NodeReading", now: float, *, since: float | None) -> None:
+        """Take the reading of one machine; Xid lines from before `since` belong to another run."""
+        self.health.add_gpus(reading.gpus, now, node=name)
+        recent = [xid for xid in reading.xids or () if since is None or now - xid.seconds_ago >= since]
+        self.health.add_xids((xid.text for xid in recent), now, node=name)
+        count, clock = reading.network_bytes, time.monotonic()
+        if count is not None:
+            before, (sent, received) = self._bytes.get(name, (clock, count))
+            if clock > before:
+                span = clock - before
+                self.rates[name] = (max(0, count[0] - sent) / span, max(0, count[1] - received) / span)
+            self._bytes[name] = clock, count
+
+    def add_ranks(self, facts: "RunFacts", now: float) -> "Sequence[RankTime]":
+        """Take what the processes of the newest segment have written about themselves, and return it."""
+        from trainyard.run.directory import RunDirectory
+        from trainyard.run.rank_times import read_rank_times
+
+        starts = (event.get("time") for event in facts.events if event.get("event") in ("started", "resumed"))
+        since = max((start for start in starts if isinstance(start, int | float)), default=0.0)
+        ranks = read_rank_times(RunDirectory(facts.directory).logs, since=since)
+        self.health.add_ranks({each.rank: each.seconds for each in ranks if each.seconds}, now)
+        return ranks
+
+
+class RunWatch:
+    """Looks at a run directory, and at this machine while the run trains here."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._machines = directory, MachineWatch()
+
+    def look(self) -> "Look":
+        from trainyard.report.facts.look import Look
+        from trainyard.report.facts.run_facts import read_facts
+        from trainyard.report.facts.status import Status
+
+        now = time.time()
+        facts = read_facts(self._directory, now=now)
+        is_here, unknown, nodes = trains_here(self._directory), list[str](), dict[str, "NodeReading"]()
+        is_silent = facts.state.status is Status.INTERRUPTED and is_here
+        if is_silent and facts.timestamp is not None:
+            self._machines.health.judge_silence(facts.timestamp, now, facts.history.times.tolist())
+        ranks: Sequence[RankTime] = ()
+        if facts.state.going or is_silent:
+            ranks = self._machines.add_ranks(facts, now)
+            reading, unknown = self._read_machine(facts, is_here=is_here)
+            if reading is not None:
+                nodes = {"": reading}
+                self._machines.add("", reading, now, since=facts.run.get("created"))
+        else:
+            self._machines.health.end_all(now)
+        alerts = [*facts.alerts, *self._machines.health.alerts]
+        rates = self._machines.rates
+        return Look(now, facts, alerts, unknown, nodes, rates, ranks, is_alive=is_here)
+
+    def _read_machine(self, facts: "RunFacts", *, is_here: bool) -> tuple["NodeReading | None", list[str]]:
+        """Return the reading of this machine, without GPUs that nobody uses, and what is not known."""
+        from trainyard.gateways.local_machine import has_nvidia_driver
+        from trainyard.gateways.node_reading import read_this_node
+
+        device = str(facts.section("hardware").get("device") or "")
+        on_gpu = device.startswith("cuda")
+        if not is_here:
+            return None, ["the GPUs: the run does not train on this machine"] if on_gpu else []
+        reading, unknown = read_this_node(), list[str]()
+        if device == "cpu":
+            return replace(reading, gpus=(), gpu_trouble=""), unknown
+        if reading.gpu_trouble and (on_gpu or has_nvidia_driver()):
+            unknown.append(f"the GPUs: {reading.gpu_trouble}")
+        if facts.nodes > 1 and on_gpu:
+            unknown.append(f"the GPUs of {facts.nodes - 1} other machines")
+        return replace(reading, gpus=tuple(gpu for gpu in reading.gpus if gpu.is_used or gpu.faults)), unknown
+
+
+def trains_here(directory: Path) -> bool:
+    """Return whether a process of this machine trains in the run directory."""
+    from trainyard.run.run_lock import holder
+
+    pid = holder(directory)
+    with suppress(OSError):
+        if pid is not None:
+            os.kill(pid, 0)
+            return True
+    return False
+
+
+class JobWatch:
+    """Looks at a job of a cluster, and into its pods."""
+
+    def __init__(self, args: argparse.Namespace, folder: str) -> None:
+        from trainyard.gateways.kubernetes.api import Api
+        from trainyard.gateways.kubernetes.cluster_connection import requested_access
+        from trainyard.jobs.follow.pod_readings import PodReader
+        from trainyard.jobs.job_reader import JobReader
+        from trainyard.run.untrusted_files import read_yaml
+
+        access = requested_access(vars(args), read=read_yaml)
+        namespace = args.namespace or access.namespace or "default"
+        self._reader: JobReader = JobReader(Api(access, call_seconds=args.call_seconds))
+        self._job: FoundJob = self._reader.find_job(namespace, args.job, args.kind)
+        self._pods: PodReader = PodReader(self._reader.api, self._job, seconds=POD_SECONDS)
+        self._folder, self._machines = Path(folder), MachineWatch()
+
+    def look(self) -> "Look":
+        from trainyard.jobs.state.job_state import State
+        from trainyard.jobs.state.state_machine import judge_job
+        from trainyard.report.facts.look import Look
+
+        observed = self._reader.observe(self._job)
+        state, now = judge_job(observed), observed.now
+        pods = [pod for pod in observed.pods if pod.running and not pod.helps]
+        unknown, nodes, health = list[str](), dict[str, "NodeReading"](), self._machines.health
+        if state.ended:
+            health.end_all(now)
+        elif state.state is not State.RUNNING:
+            unknown.append(f"the job is {state.state}: {state.reason}")
+        facts = self._facts(pods, now) if pods else None
+        if pods:
+            nodes, unknown = self._read_pods(pods, now, facts)
+            try:
+                health.add_node_notices(self._pods.leaving_nodes(pods), now)
+            except ServiceError as error:
+                unknown.append(f"the nodes: {error}")
+            if facts is None:
+                unknown.append("the steps: no pod has the record of a run")
+        ranks = self._machines.add_ranks(facts, now) if facts else ()
+        alerts = [*(facts.alerts if facts else ()), *health.alerts]
+        return Look(now, facts, alerts, unknown, nodes, self._machines.rates, ranks, state)
+
+    def _read_pods(
+        self, pods: Sequence[Any], now: float, facts: "RunFacts | None"
+    ) -> tuple[dict[str, "NodeReading"], list[str]]:
+        """Return the readings of the pods' machines, by the names of the pods, and what is not known."""
+        from trainyard.gateways.node_reading import SCRIPT, read_node_answer
+        from trainyard.jobs.follow.pod_readings import gpus_requested
+
+        nodes, unknown, has_gpus = dict[str, "NodeReading"](), list[str](), gpus_requested(self._job)
+        answers = self._pods.run_script(pods, SCRIPT)
+        silent = [name for name, answer in answers.items() if answer is None]
+        self._machines.health.add_silent_pods(silent, answers, now)
+        since = facts.run.get("created") if facts else None
+        for name, answer in answers.items():
+            if not isinstance(answer, str):
+                unknown.append(f"{name}: {answer or 'it does not answer'}")
+                continue
+            reading = read_node_answer(answer)
+            if not has_gpus:
+                reading = replace(reading, gpus=(), gpu_trouble="")
+            if reading.gpu_trouble:
+                unknown.append(f"the GPUs of {name}: {reading.gpu_trouble}")
+            nodes[name] = reading
+            self._machines.add(name, reading, now, since=since)
+        return nodes, unknown
+
+    def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
+        """Return the facts of the run's record in the pods; None if no pod has one."""
+        from trainyard.jobs.follow.pod_readings import instance_type_of
+        from trainyard.report.facts.run_facts import read_facts
+
+        if not self._pods.read_records(pods, self._folder):
+            return None
+        with suppress(ConfigError):
+            facts = read_facts(self._folder, now=now)
+            return replace(facts, run={"instance_type": instance_type_of(self._job), **facts.run})
+        return None

@@ -1,0 +1,198 @@
+"""A look at a run as text: a live view for a terminal, and one plain line for a log."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.report.facts.quantities import (
+    format_age_ago,
+    format_count,
+    format_duration,
+    format_gigabytes,
+    format_loss,
+    format_money,
+    format_percent,
+    format_scaled,
+    format_size,
+)
+
+Json = Mapping[str, Any]
+_LABEL = 10
+_MOST_GPUS = 16
+"""More GPUs than this are shown in one line, with those that have an alert."""
+_LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "saves"), ("idle", "idle"))
+
+
+def look_lines(look: Json, width: int) -> list[str]:
+    """The view of one look, the state first."""
+    lines = _packed([_title(look), *_job_words(look), *_time_and_cost(look)], width, " · ", indent="    ")
+    if figures := [*_step_words(look), *_checkpoint_words(look)]:
+        lines += [f"  {line}" for line in _packed(figures, width - 2, "   ")]
+    for label, parts in _sections(look):
+        texts = _packed(parts, width - 2 - _LABEL, " · ")
+        lines += [f"  {label if not number else '':<{_LABEL}}{text}" for number, text in enumerate(texts)]
+    return lines
+
+
+def look_line(look: Json) -> str:
+    """One look in a log: `running, step 1,240/5,000, loss 2.31, 412 k tok/s, 8:10 left, healthy`."""
+    words = [_state(look), *_step_words(look), *_time_and_cost(look), look["health"]]
+    return ", ".join(words)
+
+
+def _title(look: Json) -> str:
+    job = look["job"]
+    name = f"{job['job']} · {job['kind']}" if job else f"run {look['run']}" if look["run"] else "no run yet"
+    return f"{name} · {_state(look)}"
+
+
+def _state(look: Json) -> str:
+    return str(look["state"]).lower()
+
+
+def _job_words(look: Json) -> Iterator[str]:
+    if job := look["job"]:
+        pods = job["pods"]
+        yield f"{pods['running']} of {pods['wanted'] or pods['present']} pods"
+
+
+def _time_and_cost(look: Json) -> Iterator[str]:
+    if (seconds := look.get("seconds")) is not None:
+        yield format_duration(seconds)
+    if (usd := look.get("usd")) is not None:
+        expected = look.get("usd_expected")
+        yield format_money(usd) + (f" of about {format_money(expected)}" if expected is not None else "")
+
+
+def _step_words(look: Json) -> Iterator[str]:
+    if (step := look.get("step")) is not None:
+        yield f"step {step:,}" + (f"/{look['steps']:,}" if look["steps"] else "")
+    if (reward := look.get("reward")) is not None:
+        yield f"reward {reward:.2f}"
+    elif (loss := look.get("loss")) is not None:
+        change = look["loss_change"]
+        since = f" ({change['by']:+.2g} in {change['steps']:,.0f})".replace("-", "−") if change else ""
+        yield f"loss {format_loss(loss)}{since}"
+    if (speed := look.get("tokens_per_second")) is not None:
+        yield f"{format_scaled(speed)} tok/s"
+    elif (speed := look.get("samples_per_second")) is not None:
+        yield f"{format_scaled(speed)} samples/s"
+    if (mfu := look.get("mfu")) is not None:
+        yield f"{format_percent(mfu)} MFU"
+    if (left := look.get("seconds_left")) is not None:
+        yield f"{format_duration(left)} left"
+
+
+def _checkpoint_words(look: Json) -> Iterator[str]:
+    if checkpoint := look.get("checkpoint"):
+        stored = {True: ", stored", False: ", not stored", None: ""}[checkpoint["stored"]]
+        yield f"checkpoint {checkpoint['step']:,}, {format_age_ago(checkpoint['age_seconds'])}{stored}"
+
+
+def _sections(look: Json) -> Iterator[tuple[str, list[str]]]:
+    if job := look["job"]:
+        failure = job["failure"]
+        yield "job", [failure["class"], *failure["evidence"][:2]] if failure else [job["reason"]]
+    elif look["reason"]:
+        yield "state", [look["reason"]]
+    if network := look["network"]:
+        known = network["verdict"] != "unknown"
+        yield (
+            "network",
+            [network["evidence"] or network["verdict"] if known else "unknown", *_rates(look["nodes"])],
+        )
+    elif rates := [*_rates(look["nodes"])]:
+        yield "network", rates
+    gpus = [(node["node"], gpu) for node in look["nodes"] for gpu in node["gpus"]]
+    if gpus:
+        yield "GPUs", [*_gpu_summary([gpu for _, gpu in gpus])]
+        for node, gpu in gpus if len(gpus) <= _MOST_GPUS else ():
+            yield "", [_gpu_words(node, gpu)]
+    if rank := look["slowest_rank"]:
+        yield "ranks", [_rank_words(rank)]
+    if goodput := look.get("goodput"):
+        yield "time", [*_time_words(goodput)]
+    if look.get("usd_per_hour") is not None:
+        yield "price", [f"$ {look['usd_per_hour']:,.2f} an hour", look["price_source"]]
+    verdict = {"healthy": "ok", "unhealthy": "not ok", "unknown": "unknown"}[look["health"]]
+    left = look["retries_left"]
+    yield "health", [verdict, *([] if left is None else [f"retries left {left}"])]
+    for text in (
+        *(alert["text"] for alert in look["alerts"]),
+        *(f"unknown: {what}" for what in look["unknown"]),
+    ):
+        yield "", [text]
+
+
+def _rates(nodes: Sequence[Json]) -> Iterator[str]:
+    sent = [node["sent_bytes_per_second"] for node in nodes if node["sent_bytes_per_second"] is not None]
+    got = [
+        node["received_bytes_per_second"] for node in nodes if node["received_bytes_per_second"] is not None
+    ]
+    if sent:
+        yield f"{format_size(sum(sent))}/s sent, {format_size(sum(got))}/s received"
+
+
+def _gpu_summary(gpus: Sequence[Json]) -> Iterator[str]:
+    def mean(name: str) -> float | None:
+        known = [gpu[name] for gpu in gpus if gpu[name] is not None]
+        return sum(known) / len(known) if known else None
+
+    yield format_count(len(gpus), "GPU")
+    if (busy := mean("utilization_percent")) is not None:
+        yield f"{busy:.0f} % busy"
+    used, total = mean("memory_used_bytes"), mean("memory_total_bytes")
+    if used is not None and total is not None:
+        yield f"{used / 1e9:.0f} of {format_gigabytes(total)}"
+    hottest = max(
+        (gpu["temperature_celsius"] for gpu in gpus if gpu["temperature_celsius"] is not None), default=None
+    )
+    if hottest is not None:
+        yield f"at most {hottest:.0f} °C"
+    if (watts := mean("power_watts")) is not None:
+        yield f"{watts * len(gpus):,.0f} W"
+    clocks = [gpu for gpu in gpus if gpu["sm_clock_mhz"] is not None]
+    if len(clocks) > 1:
+        slowest = min(clocks, key=lambda gpu: gpu["sm_clock_mhz"])
+        yield f"slowest clock {slowest['sm_clock_mhz']:,.0f} MHz"
+
+
+def _gpu_words(node: str | None, gpu: Json) -> str:
+    values = (
+        ("{:3.0f} %", gpu["utilization_percent"]),
+        ("{:5.1f} GB", None if gpu["memory_used_bytes"] is None else gpu["memory_used_bytes"] / 1e9),
+        ("{:3.0f} °C", gpu["temperature_celsius"]),
+        ("{:4.0f} W", gpu["power_watts"]),
+        ("{:5,.0f} MHz", gpu["sm_clock_mhz"]),
+        ("ECC {:.0f}", gpu["ecc_uncorrected"]),
+    )
+    words = [form.format(value) for form, value in values if value is not None]
+    return "  ".join([f"{node + ' ' if node else ''}{gpu['index']}", *words])
+
+
+def _rank_words(rank: Json) -> str:
+    place = f"slowest rank {rank['rank']}" + (f" on {rank['host']}" if rank["host"] else "")
+    if rank["steps_behind"]:
+        return f"{place}: {format_count(rank['steps_behind'], 'step')} behind"
+    return place if rank["behind"] is None else f"{place}: {format_percent(max(0.0, rank['behind']))} behind"
+
+
+def _time_words(goodput: Json) -> Iterator[str]:
+    yield f"{format_percent(goodput['share'])} training"
+    for name, words in _LOSSES:
+        if goodput[name] >= 0.5:
+            yield f"{format_duration(goodput[name])} {words}"
+
+
+def _packed(parts: Sequence[str], width: int, between: str, *, indent: str = "") -> list[str]:
+    """The parts, as many in a line as fit; a part that is too long is wrapped between its words."""
+    import textwrap
+
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(between) + len(part) <= width:
+            lines[-1] += between + part
+        else:
+            start = indent if lines else ""
+            pieces = textwrap.wrap(part, max(20, width - len(start)), break_on_hyphens=False) or [""]
+            lines += [start + piece for piece in pieces]
+    return lines

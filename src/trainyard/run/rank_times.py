@@ -1,0 +1,63 @@
+"""The time that each process of a run needs for its own part of a step: `logs/rank-00003.json`.
+
+Each process replaces its own file when it logs a step. A look at the run then finds the process that the
+others wait for, and in a hang the one that stopped first. Nothing else reads these files.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import DamagedFileError
+from trainyard.run.untrusted_files import read_json_object
+
+_OWN_PARTS = ("data_seconds", "forward_seconds")
+"""The parts of a step before a process waits for the others' gradients."""
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """One process at its last logged step."""
+
+    rank: int
+    step: int
+    time: float
+    """Unix seconds."""
+    seconds: float | None
+    """For its own part of a step; None if it does not measure it."""
+    host: str = ""
+
+
+def write_rank_time(logs: Path, rank: int, row: Mapping[str, object]) -> None:
+    """Replace the file of a process, from its row of a step. What cannot be written is left out."""
+    known = [value for name in _OWN_PARTS if isinstance(value := row.get(name), int | float)]
+    record = {"rank": rank, "step": row["step"], "time": time.time(), "host": socket.gethostname()}
+    record |= {"seconds": sum(known)} if known else {}
+    path = logs / f"rank-{rank:05d}.json"
+    with suppress(OSError):
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(record), encoding="utf-8")
+        new.replace(path)
+
+
+def read_rank_times(logs: Path, *, since: float) -> list[RankTime]:
+    """Return the times that were written after `since`, by rank; damaged files are skipped."""
+    found = []
+    for path in sorted(logs.glob("rank-*.json")):
+        with suppress(OSError, DamagedFileError, KeyError, TypeError, ValueError):
+            record = read_json_object(path)
+            seconds = record.get("seconds")
+            one = RankTime(
+                int(record["rank"]),
+                int(record["step"]),
+                float(record["time"]),
+                None if seconds is None else float(seconds),
+                str(record.get("host", "")),
+            )
+            if one.time >= since:
+                found.append(one)
+    return found

@@ -1,0 +1,107 @@
+"""The reading of a machine: a recorded answer of nvidia-smi, damaged ones made from it, counters."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways import node_reading
+from trainyard.gateways.node_reading import NodeReading, read_gpus, read_node_answer, read_this_node
+
+RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia" / "h200-580.159.04" / "q.xml"
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def xml() -> str:
+    return RECORDED.read_text(encoding="utf-8")
+
+
+def test_a_recorded_answer_is_read(xml: str) -> None:
+    [gpu] = read_gpus(xml)
+    assert gpu.name == "NVIDIA H200"
+    assert (gpu.utilization_percent, gpu.temperature_celsius, gpu.power_watts) == (0, 39, 80.5)
+    assert (gpu.memory_used_bytes, gpu.power_limit_watts, gpu.sm_clock_mhz) == (0, 700, 345)
+    assert gpu.memory_total_bytes == pytest.approx(140.4 * GIB, rel=0.001)
+    assert (gpu.is_throttled, gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.faults) == (False, 0, 0, ())
+    assert not gpu.is_used
+
+
+@pytest.mark.parametrize("reason", ["hw_thermal_slowdown", "sw_thermal_slowdown"])
+@pytest.mark.parametrize("word", ["event", "throttle"])
+def test_a_hot_gpu_is_throttled_also_in_the_words_of_older_drivers(xml: str, word: str, reason: str) -> None:
+    hot = xml.replace(f"event_reason_{reason}>Not Active", f"event_reason_{reason}>Active")
+    [gpu] = read_gpus(hot.replace("clocks_event_reason", f"clocks_{word}_reason"))
+    assert gpu.is_throttled is True
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "fault"),
+    [
+        ("dram_uncorrectable", "2", "2 memory errors that ECC could not correct"),
+        ("sram_uncorrectable_parity", "1", "1 memory errors that ECC could not correct"),
+        ("remapped_row_failure", "Yes", "its memory has no spare rows left"),
+        ("gpu_util", "GPU is lost", "the driver has lost it"),
+    ],
+)
+def test_a_broken_gpu_says_what_is_broken(xml: str, tag: str, value: str, fault: str) -> None:
+    broken = re.sub(rf"<{tag}>[^<]*<", f"<{tag}>{value}<", xml, count=1)
+    assert read_gpus(broken)[0].faults == (fault,)
+
+
+def test_every_figure_that_the_driver_does_not_have_is_unknown(xml: str) -> None:
+    [gpu] = read_gpus(re.sub(r">[^<>\n]+</", ">N/A</", xml))
+    known = {name: value for name, value in vars(gpu).items() if value not in (None, (), 0, "N/A")}
+    assert known == {}
+    assert (
+        gpu.utilization_percent is None and gpu.ecc_uncorrected is None and gpu.is_throttled in (None, False)
+    )
+
+
+@pytest.mark.parametrize("cut", range(0, 27000, 1500))
+def test_a_cut_answer_is_unknown(xml: str, cut: int) -> None:
+    reading = read_node_answer(f"@gpus\n{xml[:cut]}\n@code 0\n@kernel\n@network\n@end\n")
+    assert reading.gpus == () and reading.gpu_trouble
+
+
+@pytest.mark.parametrize("text", ["", "sh: not found", "@gpus\n@kernel\n@network\n"])
+def test_an_answer_without_its_end_says_nothing(text: str) -> None:
+    assert read_node_answer(text) == NodeReading(gpu_trouble="the machine gave no complete answer")
+
+
+def test_xids_and_counters_are_read() -> None:
+    reading = read_node_answer(
+        "@gpus\n@kernel\n5000.50 1.0\n"
+        "[ 4990.250000] NVRM: Xid (PCI:0000:10:1c): 79, pid='<unknown>', GPU has fallen off the bus.\n"
+        "@network\nrdmap0/ports/1/hw_counters/tx_bytes 100\nrdmap0/ports/1/hw_counters/rx_bytes 50\n"
+        "mlx5_0/ports/1/counters/port_xmit_data 5\nmlx5_0/ports/1/hw_counters/odd N/A\n@end\n"
+    )
+    assert reading.xids is not None
+    [xid] = reading.xids
+    assert (xid.number, xid.seconds_ago) == (79, 10.25)
+    assert xid.text.startswith("NVRM: Xid (PCI:0000:10:1c): 79, pid=")
+    assert reading.network_bytes == (100 + 4 * 5, 50)
+    assert reading.gpu_trouble == "nvidia-smi is missing"
+
+
+def test_a_kernel_log_that_may_not_be_read_is_unknown_and_an_empty_one_is_not() -> None:
+    assert read_node_answer("@gpus\n@kernel\n@network\n@end\n").xids is None
+    assert read_node_answer("@gpus\n@kernel\n9.5 1.0\n@network\n@end\n").xids == ()
+
+
+@pytest.mark.parametrize("status", [0, 9])
+def test_the_script_really_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    said = f"cat '{RECORDED}'" if status == 0 else "echo 'No devices were found'"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{said}; exit {status}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "rdmap0" / "ports" / "1" / "hw_counters").mkdir(parents=True)
+    (tmp_path / "rdmap0" / "ports" / "1" / "hw_counters" / "tx_bytes").write_text("12\n")
+    script = node_reading.SCRIPT.replace("/sys/class/infiniband", f"'{tmp_path}'")
+    monkeypatch.setattr(node_reading, "SCRIPT", script)
+    reading = read_this_node()
+    assert reading.network_bytes == (12, 0)
+    if status:
+        assert reading.gpu_trouble == "nvidia-smi failed (exit code 9): No devices were found"
+    else:
+        assert [gpu.name for gpu in reading.gpus] == ["NVIDIA H200"]
