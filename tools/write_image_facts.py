@@ -2,9 +2,9 @@
 """Renew the table of torch that image lint uses, from the metadata of the package index.
 
 uv resolves the newest release of each minor release of torch: which CUDA and NCCL its wheel requires, and for
-a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: they are not
-judged until somebody adds them from RELEASE.md. The other tables are not in any index;
---check names those that are old.
+a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: those of a
+new release are not judged until somebody adds them from RELEASE.md. The other tables are in no index; --check
+names those that are old.
 
 Reads:      the package index; src/trainyard/image/facts/*.yaml
 Writes:     src/trainyard/image/facts/torch.yaml
