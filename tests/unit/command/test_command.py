@@ -84,6 +84,8 @@ CODES = {
     errors.IncompatibleCheckpointError: 2,
     errors.CheckFailedError: 1,
     errors.TrainingFailedError: 1,
+    errors.CostLimitError: 1,
+    errors.NetworkFallbackError: 6,
     errors.DamagedFileError: 1,
     errors.CheckpointError: 1,
     errors.RecordError: 1,
