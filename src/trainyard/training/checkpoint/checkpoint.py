@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from trainyard.training.checkpoint.training_state import (
     generator_states,
     restore_generators,
 )
+from trainyard.training.run.loss_record import LossRecord
 from trainyard.training.runtime.world import ALONE, World, explain_lost_peers
 
 STATE_NAME = "trainer_state.json"
@@ -73,6 +74,8 @@ def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) 
         "generators_of_other_ranks": generators[1:],
         "data_position": deepcopy(state.data_position),
         "pending_row": deepcopy(state.pending_row),
+        "schedule": state.schedule,
+        "losses": asdict(state.losses),
     }
 
 
@@ -182,3 +185,5 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     state.seconds = float(record.get("seconds", 0.0))
     state.data_position = record.get("data_position")
     state.pending_row = record.get("pending_row")
+    state.schedule = record.get("schedule")
+    state.losses = LossRecord(**record.get("losses", {}))
