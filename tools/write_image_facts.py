@@ -2,9 +2,9 @@
 """Renew the table of torch that image lint uses, from the metadata of the package index.
 
 uv resolves the newest release of each minor release of torch: which CUDA and NCCL its wheel requires, and for
-a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: a new row
-has the one of PyPI until somebody adds the others from RELEASE.md. The other tables are not in any index;
---check names those that are old.
+a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: those of a
+new release are not judged until somebody adds them from RELEASE.md. The other tables are in no index; --check
+names those that are old.
 
 Reads:      the package index; src/trainyard/image/facts/*.yaml
 Writes:     src/trainyard/image/facts/torch.yaml
@@ -15,6 +15,7 @@ Example:    tools/write_image_facts.py --uv .uv/bin/uv
 import argparse
 import datetime
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,15 +26,22 @@ from trainyard.errors import ExitCode, ServiceError
 
 TABLE = Path(__file__).resolve().parent.parent / "src" / "trainyard" / "image" / "facts" / "torch.yaml"
 FIRST, PYTHONS = 4, range(9, 17)
-SOURCE = "metadata of the wheel on PyPI; its builds beside PyPI's from the matrix of PyTorch RELEASE.md"
+SOURCE = "metadata of the wheel on PyPI"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--uv", type=arguments.path, default=Path("uv"), metavar="FILE", help="default: uv")
+    parser.add_argument("--uv", type=uv_file, default="uv", metavar="FILE", help="default: uv of the path")
     parser.add_argument("--index", default="", metavar="INDEX", help="URL or folder of wheels; default: PyPI")
     parser.add_argument("--check", action="store_true", help="only name the tables that are old")
     return parser.parse_args(argv)
+
+
+def uv_file(text: str) -> Path:
+    found = shutil.which(text)
+    if not found:
+        raise arguments.refusal(text, "is not a program that can be started")
+    return Path(found).absolute()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,7 +98,7 @@ def renew(text: str, minor: str, facts: dict[str, str], today: datetime.date) ->
     match = re.search(rf'^- torch: "{re.escape(minor)}"\n(?:  .*\n)+', text, re.MULTILINE)
     if not match:
         row = (
-            f'- torch: "{minor}"\n  cuda: ["{facts["cuda"]}"]\n  pypi_cuda: "{facts["cuda"]}"\n'
+            f'- torch: "{minor}"\n  pypi_cuda: "{facts["cuda"]}"\n'
             f'  python: ["{facts["oldest"]}", "{facts["newest"]}"]\n  nccl: "{facts["nccl"]}"\n'
             f"  source: {SOURCE}\n  date: {today}\n"
         )

@@ -106,8 +106,8 @@ def deploy_training_job(
     """
     if hf_token:
         raise ConfigError(
-            "A token is never written into a job. Put it into a Secret of the namespace (kubectl create "
-            'secret generic hub --from-file=token=FILE), and pass hf_token_secret="hub".'
+            "A token is never written into a job. Put it into a Secret of the namespace, under the key "
+            "`token`, and pass the Secret's name as hf_token_secret."
         )
     retries = RETRIES if auto_retry is True else int(auto_retry)
     return _call(

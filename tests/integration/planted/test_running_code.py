@@ -190,6 +190,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
     }
     asked |= {"list_artifacts", "prune_artifacts", "promote_artifact", "fetch_resume"}
     unread = {
+        "explain_failure": "reads records and logs, which are text",
         "evaluate": "verifies the bytes, and hands the path to a command of the user",
         "check_store": "asks the bucket itself",
         "setup_github": "writes the store's name into settings",

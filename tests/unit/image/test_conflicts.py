@@ -71,7 +71,11 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
 
 @pytest.mark.parametrize(
     ("torch", "cuda"),
-    list(itertools.product(TORCH, ("118", "121", "124", "126", "128", "129", "130", "132"))),
+    list(
+        itertools.product(
+            [t for t in TORCH if torch_builds(t)], ("118", "121", "124", "126", "128", "129", "130", "132")
+        )
+    ),
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in torch_builds(torch)

@@ -226,7 +226,10 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> _Answer:
             return _Answer({canonicalize_name(name): text.strip() for name, _, text in pins})
         if "No solution found" not in messages or "network was disabled" in messages:
             return _Answer(unchecked=_reason(messages))
-        missing = {canonicalize_name(one or other) for one, other in _MISSING.findall(messages)}
+        # uv wraps its messages at the width of the terminal.
+        missing = {
+            canonicalize_name(one or other) for one, other in _MISSING.findall(" ".join(messages.split()))
+        }
         if missing - request.dropped:
             request = replace(request, dropped=request.dropped | missing)
         elif "pre-release" in messages and "--prerelease" not in request.flags:  # pip takes one

@@ -7,7 +7,7 @@ records around each step.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -96,8 +96,13 @@ def join_processes(
     keep_nccl_log(directory.logs)
     # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
-    with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
-        yield world
+    try:
+        with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
+            yield world
+    finally:
+        with suppress(OSError):  # a run that never started leaves nothing; folders with files stay
+            directory.logs.rmdir()
+            directory.path.rmdir()
 
 
 class _Lifecycle:
