@@ -33,6 +33,7 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.checkpoint_retention import remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.training.checkpoint.loss_record import LossRecord
 from trainyard.training.checkpoint.shards import WrittenFiles, write_checkpoint_index
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
@@ -41,7 +42,6 @@ from trainyard.training.checkpoint.training_state import (
     generator_states,
     restore_generators,
 )
-from trainyard.training.run.loss_record import LossRecord
 from trainyard.training.runtime.world import ALONE, World, explain_lost_peers
 
 STATE_NAME = "trainer_state.json"

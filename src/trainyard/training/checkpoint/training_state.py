@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainyard.training.checkpoint.loss_record import LossRecord
 from trainyard.training.model.shard_assignment import gather_tensor
-from trainyard.training.run.loss_record import LossRecord
 
 Tensors = dict[str, Tensor]
 _QUICK_BYTES = 1 << 29

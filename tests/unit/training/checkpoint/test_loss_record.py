@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from trainyard.training.run.loss_record import LossRecord
+from trainyard.training.checkpoint.loss_record import LossRecord
 
 STEPS = 600
 COURSES: dict[str, Callable[[int], float]] = {
