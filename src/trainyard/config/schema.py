@@ -113,6 +113,8 @@ class TrainingConfig(Section):
     """Steps of the fall of warmup_stable_decay; null: the last fifth of the run."""
     warmup_steps: NotNegative = 100
     """Steps of linear warm-up to the peak; a shorter run warms up for all of its steps."""
+    schedule_on_extension: Literal["stretch", "keep"] = "stretch"
+    """A resume with another length stretches the schedule over it, or keeps the earlier one and its end."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Weight decay of matrices; norms have none."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -127,6 +129,8 @@ class TrainingConfig(Section):
     """Maximum passes over the training data; null leaves the length to max_steps."""
     max_steps: Positive | None = None
     """Maximum optimizer steps; the run ends at epochs or max_steps, whichever comes first."""
+    skip_bad_steps: NotNegative = 0
+    """Updates in a row that may be skipped: loss or gradient not finite, or a spike of the loss; 0: none."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
     """Seed of every random generator, 32 bits."""
     validation_steps: Positive | None = None

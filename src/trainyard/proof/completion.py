@@ -40,6 +40,7 @@ def completion_problem(
         _unfinished(outcome, integer_or_none(plan.get("steps")))
         or _plan_problem(run, settings)
         or course.problem
+        or _skipped_problem(integer_or_none(plan.get("steps")) or 0, course)
         or _records_problem(run, rows, course, settings=settings)
     )
 
@@ -147,6 +148,12 @@ def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None
     return None
 
 
+def _skipped_problem(planned: int, course: Course) -> str | None:
+    if len(course.skipped) >= planned - course.begins_after:
+        return "the update of every step was skipped"
+    return None
+
+
 def _records_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
@@ -154,7 +161,7 @@ def _records_problem(
     for name in _FIGURES:
         if name in outcome and not is_finite_number(outcome[name]):
             return f"the outcome's {_words(name)} is {outcome[name]}"
-    read = judge_rows(rows, cadence_of(run, settings, course.begins_after))
+    read = judge_rows(rows, cadence_of(run, settings, course))
     if read.problem is not None:
         return read.problem
     return _other_figures(outcome, read.figures, _FIGURES)

@@ -236,7 +236,8 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         seen = f"logged loss finite, by what {program} printed; nothing else of its training was examined"
     else:
         seen = "loss finite"
-    return Part("trained", True, f"{steps} of {steps} steps, every {seen}, {course.retries}")
+    skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
+    return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
 
 
 def _learned_part(learned: Learned, place: ProofPlace) -> Part:

@@ -28,6 +28,8 @@ class Course:
     """The step it started from: 0, or the step of another run's checkpoint."""
     saved: Mapping[int, Any]
     """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
+    skipped: frozenset[int] = frozenset()
+    """The steps whose update was skipped (`training.skip_bad_steps`)."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -36,7 +38,8 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     known = [event for event in lines if event is not None]
     parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
-    return Course(problem, _retries(known, parent), _begins_after(known), _saved_manifests(known, parent))
+    saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
+    return Course(problem, _retries(known, parent), _begins_after(known), saved, skipped)
 
 
 def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
@@ -126,3 +129,15 @@ def _saved_manifests(events: list[RecordedFacts], parent: object) -> dict[int, A
         if "manifest_sha256" in event:
             saved[step] = event["manifest_sha256"]
     return saved
+
+
+def _skipped_steps(events: list[RecordedFacts]) -> frozenset[int]:
+    """The skipped steps, without those that a later segment trained again."""
+    skipped: set[int] = set()
+    for event in events:
+        step = integer_or_none(event.get("step"))
+        if event.get("event") in _STARTS:
+            skipped = {each for each in skipped if each <= (step or 0)}
+        elif event.get("event") == "step_skipped" and step is not None:
+            skipped.add(step)
+    return frozenset(skipped)

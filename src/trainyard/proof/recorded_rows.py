@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.proof.recorded_events import Course
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number, section_or_empty
 from trainyard.run.run_settings import setting
 
@@ -29,6 +30,8 @@ class Cadence:
     validates: bool
     logs_last: bool = True
     """Whether the last step and a loss are due in a row; another program decides what it logs."""
+    skipped: frozenset[int] = frozenset()
+    """The steps whose update was skipped, according to the events; their loss may be absent."""
 
     def due_after(self, step: int) -> int:
         """Return the first step after `step` for which a row is due."""
@@ -42,7 +45,7 @@ class Cadence:
         return step == self.last or (every is not None and step % every == 0)
 
 
-def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
+def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], course: Course) -> Cadence:
     """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
     tokens = integer_or_none(section_or_empty(run, "data").get("validation_tokens")) or 0
     length = integer_or_none(setting(settings, "data.sequence_length")) or 0
@@ -51,7 +54,8 @@ def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: in
     kept = log_steps is not None and section_or_empty(run, "plan").get("log_steps") == log_steps
     return Cadence(
         last=integer_or_none(section_or_empty(run, "plan").get("steps")) or 0,
-        begins_after=begins_after,
+        begins_after=course.begins_after,
+        skipped=course.skipped,
         free_until=0 if kept else _other_config_until(run),
         log_steps=log_steps,
         validation_steps=_positive(setting(settings, "training.validation_steps")),
@@ -103,7 +107,11 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
             return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words}, as the program says"
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
-    return None if "loss" in row or not cadence.logs_last else f"the row of step {step:,} has no loss"
+    if not cadence.logs_last:
+        return None
+    if (row.get("skipped") is True) != (step in cadence.skipped):
+        return f"the row of step {step:,} and the events differ on whether its update was skipped"
+    return None if "loss" in row or step in cadence.skipped else f"the row of step {step:,} has no loss"
 
 
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:

@@ -224,6 +224,8 @@ class MetricRow(Section):
     val_bits_per_byte: Number | None = None
     learning_rate: Number | None = None
     grad_norm: Number | Text | None = None
+    skipped: Truth | None = None
+    """True where our trainer did not apply the update (`training.skip_bad_steps`)."""
     reward: Number | None = None
     reward_std: Number | None = None
     accuracy: Number | None = None

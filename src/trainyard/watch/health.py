@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainyard.run.usual_value import KEPT_VALUES, LEAST_VALUES, median_of, noise_limit, usual_value
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
 
@@ -33,12 +34,7 @@ _IDLE_PERCENT = 5.0
 _BUSY_PERCENT = 50.0
 _RECENT_ROWS = 12
 """Speed and waiting are judged by the median of so many rows, so that single slow steps do not count."""
-_LEAST_USUAL = 32
-"""Rows before the usual value of a run is known."""
 _SLOWER = math.log(1.5)
-_HIGHER = math.log(1.5)
-_DEVIATIONS = 8.0
-"""A loss this many standard deviations above the usual one is no noise."""
 _WAITING_SHARE, _WAITING_SHARE_OVER = 0.3, 0.15
 """Share of a step spent waiting for data at which an alert starts, and at which it ends."""
 _RANK_BEHIND = 1.2
@@ -94,7 +90,7 @@ class _Usual:
     """The usual value of a stream: median and deviation of the logarithms of its last good values."""
 
     def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=4 * _LEAST_USUAL)
+        self._values: deque[float] = deque(maxlen=KEPT_VALUES)
         self._new = 0
         self.median: float | None = None
         """None until enough values have come."""
@@ -103,12 +99,10 @@ class _Usual:
     def add(self, value: float) -> None:
         self._values.append(value)
         self._new += 1
-        if len(self._values) < _LEAST_USUAL or (self.median is not None and self._new < _LEAST_USUAL // 2):
+        if len(self._values) < LEAST_VALUES or (self.median is not None and self._new < LEAST_VALUES // 2):
             return
         self._new = 0
-        self.median = _median(self._values)
-        # 1.4826: from the median absolute deviation to the standard deviation of normal values.
-        self.deviation = 1.4826 * _median([abs(value - self.median) for value in self._values])
+        self.median, self.deviation = usual_value(self._values)
 
 
 class Health:
@@ -183,7 +177,7 @@ class Health:
             self._judge(HealthRule.GPU_FAULT, name, now, holds=bool(gpu.faults), text=faults)
             others = [other.sm_clock_mhz for other in busy if other is not gpu and other.sm_clock_mhz]
             if gpu in busy and gpu.sm_clock_mhz and len(others) > 1:
-                clock, usual = gpu.sm_clock_mhz, _median(others)
+                clock, usual = gpu.sm_clock_mhz, median_of(others)
                 text = f"{name} runs at {clock:.0f} MHz, the others at {usual:.0f} MHz"
                 holds = clock < _CLOCK_BEHIND * usual
                 self._judge(HealthRule.STRAGGLER, name, now, holds=holds, text=text, lasting=_LASTING_SECONDS)
@@ -192,7 +186,7 @@ class Health:
         """Take the seconds of a step that each rank needed before it waited for the others."""
         for rank, own in seconds.items():
             others = [value for other, value in seconds.items() if other != rank]
-            if not others or (usual := _median(others)) <= 0:
+            if not others or (usual := median_of(others)) <= 0:
                 continue
             text = f"rank {rank} needs {own:.3g} s for its part of a step, the others {usual:.3g} s"
             holds = own > _RANK_BEHIND * usual
@@ -251,7 +245,7 @@ class Health:
         self._paces.append(pace)
         if usual.median is None:
             return
-        excess = _median(self._paces) - usual.median
+        excess = median_of(self._paces) - usual.median
         limit = max(_SLOWER, 6 * _MEDIAN_ERROR * usual.deviation / math.sqrt(_RECENT_ROWS))
         if excess <= (_SLOWER / 2 if (HealthRule.SLOW, "") in self._open else limit):
             self._end(HealthRule.SLOW, "", now)
@@ -266,7 +260,7 @@ class Health:
         if not _is_number(loss) or not isinstance(loss, int | float) or loss <= 0:
             return
         value, usual = math.log(loss), self._loss
-        limit = max(_HIGHER, _DEVIATIONS * usual.deviation)
+        limit = noise_limit(usual.deviation)
         limit = limit / 2 if (HealthRule.LOSS_SPIKE, "") in self._open else limit
         if usual.median is None or value - usual.median <= limit:
             usual.add(value)
@@ -283,7 +277,7 @@ class Health:
         self._waits.append(data / step)
         if len(self._waits) < _RECENT_ROWS:
             return
-        share = _median(self._waits)
+        share = median_of(self._waits)
         is_open = (HealthRule.DATA_STARVED, "") in self._open
         if share <= (_WAITING_SHARE_OVER if is_open else _WAITING_SHARE):
             self._end(HealthRule.DATA_STARVED, "", now)
@@ -347,9 +341,4 @@ def _is_number(value: object) -> bool:
 def silence_limit(times: Sequence[float]) -> float:
     """Return the seconds for which a run with rows at these times may write nothing."""
     intervals = [after - before for before, after in pairwise(times[-20:])]
-    return max(_SILENT_SECONDS, _SILENT_ROWS * float(_median(intervals)) if intervals else 0.0)
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
+    return max(_SILENT_SECONDS, _SILENT_ROWS * float(median_of(intervals)) if intervals else 0.0)

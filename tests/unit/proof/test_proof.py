@@ -753,3 +753,62 @@ def test_the_proof_is_saved_with_each_part() -> None:
         ("repeatable", True),
     ]
     assert isinstance(saved["time"], float)
+
+
+def skip(step: int) -> dict[str, Any]:
+    return {"event": "step_skipped", "step": step, "reason": "loss nan is not finite"}
+
+
+@pytest.mark.parametrize(
+    ("events", "rows", "words"),
+    [
+        (
+            [STARTED, skip(150), FINISHED],
+            {},
+            "600 of 600 steps, 1 skipped, every other loss finite, no retries",
+        ),
+        ([STARTED, skip(200), FINISHED], {200: {"skipped": True}}, "1 skipped"),
+        ([STARTED, skip(200), FINISHED], {200: {"skipped": True, "loss": 9.0}}, "1 skipped"),
+        # Steps after a resume are trained again; the one skipped at its checkpoint is not.
+        (
+            [STARTED, skip(5), skip(550), RESUMED, skip(560), FINISHED],
+            {},
+            "2 skipped, every other loss finite",
+        ),
+    ],
+)
+def test_skipped_updates_are_stated(events: list[Any], rows: dict[int, Any], words: str) -> None:
+    trained = part(judge(rows=skipped_rows(rows), events=events), "trained")
+    assert trained.holds
+    assert words in trained.evidence
+
+
+@pytest.mark.parametrize(
+    ("events", "rows", "words"),
+    [
+        ([STARTED, FINISHED], {200: {"skipped": True}}, "row of step 200 and the events differ"),
+        ([STARTED, FINISHED], {200: {}}, "row of step 200 has no loss"),
+        ([STARTED, skip(200), FINISHED], {}, "row of step 200 and the events differ"),
+        ([STARTED, skip(200), FINISHED], {200: {"skipped": 1}}, "row of step 200 and the events differ"),
+        (
+            [STARTED, skip(200), FINISHED],
+            {200: {"skipped": True, "loss": "nan"}},
+            "loss is 'nan' at step 200",
+        ),
+        ([STARTED, *map(skip, range(1, STEPS + 1)), FINISHED], {}, "the update of every step was skipped"),
+    ],
+)
+def test_a_skip_that_the_records_contradict_is_no_training(
+    events: list[Any], rows: dict[int, Any], words: str
+) -> None:
+    trained = part(judge(rows=skipped_rows(rows), events=events), "trained")
+    assert not trained.holds
+    assert words in trained.evidence
+
+
+def skipped_rows(replaced: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the run, those of some steps with other figures than the step."""
+    return [
+        {"step": row["step"], **replaced[row["step"]]} if row["step"] in replaced else row
+        for row in whole_rows()
+    ]

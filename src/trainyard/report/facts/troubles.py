@@ -12,6 +12,7 @@ _TROUBLES = {
     "checkpoint_rejected": "checkpoint passed over",
     "grace_too_short": "grace period",
     "network_degraded": "network",
+    "step_skipped": "update skipped",
 }
 """The events that mean trouble in a run that continues, and their names in reports."""
 

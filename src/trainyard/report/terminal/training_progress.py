@@ -20,6 +20,10 @@ _OLD_SECONDS = 2.0
 """On a terminal, figures that are older than this are shown with their age."""
 _SILENT_SECONDS = 60.0
 """In a log, a step that takes longer than this gets a line, and another each time the wait has doubled."""
+_WARNINGS = frozenset(
+    ("network_degraded", "settings_changed", "schedule_unknown", "step_skipped", "loss_spike", "loss_rising")
+)
+_CHANGES = {"learning_rate": "learning rate of the next step"}
 
 
 class ProgressDisplay(PhaseDisplay):
@@ -69,7 +73,7 @@ class ProgressDisplay(PhaseDisplay):
         self._is_over |= event == "hang_suspected"  # its message is the last line
         if (line := event_line(event, fields)) is None:
             return
-        if event == "network_degraded":
+        if event in _WARNINGS:
             _logger.warning("%s", line)
         elif not self._live:
             _logger.log(logging.WARNING if event == "checkpoint_failed" else logging.INFO, "%s", line)
@@ -102,8 +106,8 @@ class ProgressDisplay(PhaseDisplay):
         return {
             "step": f"step {row['step']}/{self._steps}",
             "since": format_age_ago(old) if old >= _OLD_SECONDS else "",
-            "loss": f"loss {row['loss']:.3f}",
-            "bits": self._bits(row["loss"]),
+            "loss": _loss(row),
+            "bits": self._bits(row["loss"]) if "loss" in row else "",
             "speed": f"{format_scaled(row['tokens_per_second'])} tok/s",
             "left": f"{left} left",
             "bar": bar(row["step"] / self._steps if self._steps else 1.0),
@@ -115,9 +119,15 @@ class ProgressDisplay(PhaseDisplay):
         return "" if per_byte is None else f"{loss / math.log(2) * per_byte:.2f} bits/byte"
 
 
+def _loss(row: Row) -> str:
+    """The loss of a row; that of a skipped step may not be finite, and is then absent."""
+    loss = f"loss {row['loss']:.3f}" if "loss" in row else "loss not finite"
+    return f"{loss}, skipped" if row.get("skipped") else loss
+
+
 def log_line(row: Row, steps: int) -> str:
     """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`, and the MFU of a GPU."""
-    parts = [f"step {row['step']}/{steps}", f"loss {row['loss']:.3f}"]
+    parts = [f"step {row['step']}/{steps}", _loss(row)]
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.3f}")
     parts.append(f"tokens/s {row['tokens_per_second']:,.0f}")
@@ -147,6 +157,21 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"checkpoint {name} failed"
     if event == "network_degraded":
         return f"network: {fields['reason']}"
+    if event == "settings_changed":
+        changes = (
+            f"{_CHANGES.get(name, name)} {old} → {new}" for name, (old, new) in fields["changes"].items()
+        )
+        return f"resumed after step {fields['step']} with other settings: {', '.join(changes)}"
+    if event == "schedule_unknown":
+        return str(fields["reason"])
+    if event == "step_skipped":
+        return f"step {fields['step']} skipped: {fields['reason']}"
+    if event == "loss_spike":
+        return (
+            f"step {fields['step']}: the loss is {fields['loss']:.3g}, it was {fields['compared_with']:.3g}"
+        )
+    if event == "loss_rising":
+        return f"step {fields['step']}: the loss has risen from {fields['compared_with']:.3g}"
     if event == "network":
         shown, world = fields["ranks_seen"], fields["world_size"]
         return f"network: {fields['verdict']}, channels of {shown} of {world} ranks"

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.checkpoint_retention import remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.training.checkpoint.loss_record import LossRecord
 from trainyard.training.checkpoint.shards import WrittenFiles, write_checkpoint_index
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
@@ -73,6 +74,8 @@ def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) 
         "generators_of_other_ranks": generators[1:],
         "data_position": deepcopy(state.data_position),
         "pending_row": deepcopy(state.pending_row),
+        "schedule": state.schedule,
+        "losses": asdict(state.losses),
     }
 
 
@@ -182,3 +185,5 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     state.seconds = float(record.get("seconds", 0.0))
     state.data_position = record.get("data_position")
     state.pending_row = record.get("pending_row")
+    state.schedule = record.get("schedule")
+    state.losses = LossRecord(**record.get("losses", {}))

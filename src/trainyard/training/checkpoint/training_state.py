@@ -6,7 +6,7 @@
 import hashlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainyard.training.checkpoint.loss_record import LossRecord
 from trainyard.training.model.shard_assignment import gather_tensor
 
 Tensors = dict[str, Tensor]
@@ -39,6 +40,9 @@ class TrainingState:
     """False once `step` was set back to the last checkpoint's, because the tensors are of a later step."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while a stop has postponed its validation."""
+    schedule: dict[str, Any] | None = None
+    """What the steps follow, by `schedule_of`; None before the first step, and in an older checkpoint."""
+    losses: LossRecord = field(default_factory=LossRecord)
 
     def tensors(self) -> dict[str, Tensors]:
         """The live tensors by part (`model`, `optimizer`) and name; loading into them restores both."""

@@ -4,7 +4,9 @@
 """
 
 import math
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -25,11 +27,11 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     """Return the learning rate of the 0-based `step`: linear warm-up, then the schedule until the last step.
 
-    A run that is shorter than the warm-up warms up over its complete length. `warmup_stable_decay` stays at
-    the peak until `decay_steps` before the end and then falls linearly (S. Hu et al., "MiniCPM", 2024,
-    arXiv:2404.06395, section 4).
+    A run that is shorter than the warm-up warms up over its complete length; a step after the last one has
+    the rate of the last. `warmup_stable_decay` stays at the peak until `decay_steps` before the end and then
+    falls linearly (S. Hu et al., "MiniCPM", 2024, arXiv:2404.06395, section 4).
     """
-    warmup = min(config.warmup_steps, total_steps)
+    step, warmup = min(step, total_steps - 1), min(config.warmup_steps, total_steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
     if config.lr_scheduler == "constant":
@@ -43,6 +45,41 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     shape = 0.5 * (1 + math.cos(math.pi * progress)) if config.lr_scheduler == "cosine" else 1 - progress
     floor = config.learning_rate * config.min_learning_rate_ratio
     return floor + (config.learning_rate - floor) * shape
+
+
+def schedule_of(
+    config: TrainingConfig, total_steps: int, samples_per_step: int, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what the steps of a segment follow, which its checkpoints record.
+
+    `before` is what the checkpoint that it resumes from has on record; `schedule_on_extension: keep` takes
+    the length of the schedule from it.
+    """
+    kept = before is not None and config.schedule_on_extension == "keep"
+    return {
+        "total_steps": total_steps,
+        "schedule_steps": before["schedule_steps"] if before is not None and kept else total_steps,
+        "global_batch": samples_per_step,
+        "training": config.model_dump(mode="json"),
+    }
+
+
+def schedule_changes(step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return what differs at the 0-based `step`, by name: the value of `before` and that of `now`.
+
+    The first is the learning rate of the step. A setting that `before` does not have, because it is of an
+    older version, is left out.
+    """
+    old, new = before["training"], now["training"]
+    old = new | {name: value for name, value in old.items() if name in new}
+    rates = [
+        learning_rate(step, before["schedule_steps"], TrainingConfig(**old)),
+        learning_rate(step, now["schedule_steps"], TrainingConfig(**new)),
+    ]
+    pairs = {"learning_rate": rates}
+    pairs |= {name: [before[name], now[name]] for name in ("total_steps", "schedule_steps", "global_batch")}
+    pairs |= {f"training.{name}": [old[name], value] for name, value in new.items()}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

@@ -73,33 +73,34 @@ class TrainStep:
     def run(self) -> Row:
         """Train one step.
 
-        Raises TrainingFailedError when the loss or the gradient norm is not finite; the weights are then
-        unchanged.
+        Raises TrainingFailedError when the loss or the gradient norm is not finite, or with `skip_bad_steps`
+        when too many updates in a row would be skipped; the weights are then unchanged.
         """
         self._clock.begin()
         with self._shield(), explain_lost_peers():
             own_loss = self._forward_backward()
             loss, grad_norm = self._read(own_loss, self._clip())
         self._clock.lap("backward")
-        self._require_finite(loss, grad_norm)
-        config, optimizer = self._context.config.training, self._state.optimizer
-        rate = learning_rate(self._state.step, self._context.length.steps, config)
-        set_learning_rate(optimizer, rate)
-        self._saver.wait_until_staged()
-        if self._parallel.compressed:
-            self._parallel.compressed.commit()
-        with explain_lost_peers():
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        problem = self._problem(loss, grad_norm)
+        schedule = self._state.schedule
+        steps = schedule["schedule_steps"] if schedule else self._context.length.steps
+        rate = learning_rate(self._state.step, steps, self._context.config.training)
+        if problem is None:
+            self._update(rate)
+            self._record_loss(loss)
+        else:
+            self._skip(problem, loss, grad_norm)
+        self._state.optimizer.zero_grad(set_to_none=True)
         self._clock.lap("optimizer")
         self._state.step += 1
         self._state.data_position = self._batches.position(self._state.step)
         return {
             "step": self._state.step,
             "epoch": self._context.length.epoch_of(self._state.step - 1),
-            "loss": loss,
+            "loss": _finite(loss),
             "learning_rate": rate,
-            "grad_norm": grad_norm,
+            "grad_norm": _finite(grad_norm),
+            "skipped": None if problem is None else True,
             **self._clock.read(),
         }
 
@@ -184,14 +185,51 @@ class TrainStep:
         limit = self._context.config.training.max_grad_norm or math.inf
         return clip_gradients(self._state.model, limit)
 
-    def _require_finite(self, loss: float, grad_norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(grad_norm):
-            return
-        self._saver.finish_before_failure()
-        step = self._state.step
-        what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
-        raise self._context.not_finite_error(
-            step + 1,
-            f"Step {step + 1}: {what} is not finite in {self._context.length.place_of(step)}. "
-            "The weights were not changed by it.",
-        )
+    def _problem(self, loss: float, grad_norm: float) -> str | None:
+        """Why the update must not be applied; None when it may. All processes return the same."""
+        skips, losses = self._context.config.training.skip_bad_steps, self._state.losses
+        problem = None
+        if not math.isfinite(loss):
+            problem = f"loss {loss} is not finite"
+        elif not math.isfinite(grad_norm):
+            problem = f"gradient norm {grad_norm} is not finite"
+        elif skips and losses.is_spike(loss):
+            problem = f"loss {loss:.4g} is far above the usual {losses.usual:.4g}"
+        return self._context.world.first_reason(problem) if skips else problem
+
+    def _update(self, rate: float) -> None:
+        optimizer = self._state.optimizer
+        set_learning_rate(optimizer, rate)
+        self._saver.wait_until_staged()
+        if self._parallel.compressed:
+            self._parallel.compressed.commit()
+        with explain_lost_peers():
+            optimizer.step()
+
+    def _record_loss(self, loss: float) -> None:
+        """Record the loss, and an event if it spikes or has risen."""
+        self._state.losses.skipped_in_row = 0
+        if found := self._state.losses.add(loss):
+            event, compared = found
+            self._context.record_event(event, step=self._state.step + 1, loss=loss, compared_with=compared)
+
+    def _skip(self, problem: str, loss: float, grad_norm: float) -> None:
+        """Record that the update is skipped. Raises TrainingFailedError when that is not allowed."""
+        losses, step = self._state.losses, self._state.step
+        if losses.skipped_in_row >= self._context.config.training.skip_bad_steps:
+            self._saver.finish_before_failure()
+            before = (
+                f" {losses.skipped_in_row} in a row were skipped before." if losses.skipped_in_row else ""
+            )
+            raise self._context.not_finite_error(
+                step + 1,
+                f"Step {step + 1}: {problem} in {self._context.length.place_of(step)}. "
+                f"The weights were not changed by it.{before}",
+            )
+        losses.skipped_in_row += 1
+        figures = {"loss": _finite(loss), "grad_norm": _finite(grad_norm)}
+        self._context.record_event("step_skipped", step=step + 1, reason=problem, **figures)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

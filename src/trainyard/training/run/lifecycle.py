@@ -25,6 +25,7 @@ from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.model.model import parameter_count
+from trainyard.training.model.optimizer import schedule_changes, schedule_of
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log
@@ -177,6 +178,21 @@ class _Lifecycle:
         config, run_id = context.config, context.run_id
         world.run_on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
         self._segment.start_from_state(state)
+        self._follow_schedule(context, resumes=point is not None)
+
+    def _follow_schedule(self, context: RunContext, *, resumes: bool) -> None:
+        """Set what the steps follow; report what differs from the steps before the checkpoint."""
+        state, before = context.state, context.state.schedule
+        training, length = context.config.training, context.length
+        state.schedule = schedule_of(training, length.steps, length.samples_per_step, before)
+        if before is not None and (changes := schedule_changes(state.step, before, state.schedule)):
+            context.record_event("settings_changed", step=state.step, changes=changes)
+        elif before is None and resumes and training.schedule_on_extension == "keep":
+            reason = (
+                "the checkpoint is of an older version, which recorded no schedule; "
+                f"training.schedule_on_extension: keep follows the schedule of {length.steps} steps"
+            )
+            context.record_event("schedule_unknown", step=state.step, reason=reason)
 
     def _report_start(self, context: RunContext) -> None:
         facts = {"step": context.state.step, "steps": context.length.steps, "run_id": context.run_id}

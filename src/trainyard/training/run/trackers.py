@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 _logger = logging.getLogger(__name__)
-_NOT_PLOTTED = {"step", "time"}
+_NOT_PLOTTED = {"step", "time", "skipped"}
 _GROUPS = (
     (re.compile(r"val_(.*)"), r"validation/\1"),
     (re.compile(r"(.*_seconds)"), r"time/\1"),

@@ -13,7 +13,7 @@ from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
 from trainyard.plan.device_memory import memory_peaks_of
 from trainyard.plan.workload import training_workload
 from trainyard.training.model.model import build_model
-from trainyard.training.model.optimizer import build_optimizer, learning_rate
+from trainyard.training.model.optimizer import build_optimizer, learning_rate, schedule_changes, schedule_of
 
 CONFIG = TrainingConfig(learning_rate=1.0, warmup_steps=4, min_learning_rate_ratio=0.1, max_steps=20)
 
@@ -61,6 +61,71 @@ def test_every_schedule_rises_to_the_peak_and_ends_at_the_floor(
     if name == "linear" and len(falling) > 2:
         drops = [first - second for first, second in itertools.pairwise(falling[1:])]
         assert drops == pytest.approx([drops[0]] * len(drops))
+
+
+NAMES = ("cosine", "linear", "warmup_stable_decay", "constant")
+LENGTHS = (1, 2, 7, 20, 33)
+
+
+@pytest.mark.parametrize("mode", ["keep", "stretch"])
+@pytest.mark.parametrize("decay", [None, 3])
+@pytest.mark.parametrize("warmup", [0, 4, 40])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_extension_keeps_the_schedule_or_stretches_it(
+    name: str, warmup: int, decay: int | None, mode: str
+) -> None:
+    changes = {"lr_scheduler": name, "warmup_steps": warmup, "decay_steps": decay}
+    config = CONFIG.model_copy(update=changes | {"schedule_on_extension": mode})
+    for first, second, third in itertools.product(LENGTHS, repeat=3):
+        schedule = None
+        for total in (first, second, third):
+            schedule = schedule_of(config, total, 8, schedule)
+        assert schedule is not None
+        assert schedule["total_steps"] == third
+        followed = first if mode == "keep" else third
+        assert schedule["schedule_steps"] == followed
+        earlier = rates(config, followed)
+        now = [learning_rate(step, schedule["schedule_steps"], config) for step in range(third)]
+        assert now == (earlier + [earlier[-1]] * third)[:third]
+
+
+@pytest.mark.parametrize("mode", ["keep", "stretch"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("change", "total"),
+    [
+        ({}, 20),
+        ({}, 40),
+        ({"learning_rate": 0.5}, 20),
+        ({"warmup_steps": 9}, 20),
+        ({"lr_scheduler": "linear"}, 20),
+        ({"lr_scheduler": "constant", "learning_rate": 2.0}, 33),
+        ({"batch_size": 2, "gradient_accumulation_steps": 2}, 20),
+    ],
+)
+def test_what_a_resume_changes_is_found_with_the_rate_of_its_step(
+    change: dict[str, Any], total: int, name: str, mode: str
+) -> None:
+    config = CONFIG.model_copy(update={"lr_scheduler": name, "schedule_on_extension": mode})
+    before = schedule_of(config, 20, 8, None)
+    other = config.model_copy(update=change)
+    now = schedule_of(other, total, 8, before)
+    followed = 20 if mode == "keep" else total
+    for step in (0, 3, 7, 15, 19, 20):
+        found = schedule_changes(step, before, now)
+        rate = [learning_rate(step, 20, config), learning_rate(step, followed, other)]
+        assert found.pop("learning_rate", None) == (rate if rate[0] != rate[1] else None)
+        assert found.pop("total_steps", None) == ([20, total] if total != 20 else None)
+        assert found.pop("schedule_steps", None) == ([20, followed] if followed != 20 else None)
+        settings = {key: [getattr(config, key), value] for key, value in change.items()}
+        assert found == {f"training.{key}": pair for key, pair in settings.items() if pair[0] != pair[1]}
+
+
+def test_a_checkpoint_of_another_version_may_lack_settings_or_have_others() -> None:
+    before = schedule_of(CONFIG, 20, 8, None)
+    del before["training"]["decay_steps"]
+    before["training"]["of_a_newer_version"] = 1
+    assert schedule_changes(5, before, schedule_of(CONFIG, 20, 8, before)) == {}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

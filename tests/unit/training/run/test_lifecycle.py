@@ -27,6 +27,8 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
+from trainyard.training.checkpoint import checkpoint_save
+from trainyard.training.checkpoint.checkpoint import trainer_record
 from trainyard.training.checkpoint.stored_state import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -319,6 +321,61 @@ def test_a_finished_run_continues_when_more_steps_are_requested(
     assert run_training(tiny_config(training={"max_steps": 15}))["steps"] == 15
     run = read_run(tmp_path / "run" / "run.json")
     assert (run["created"], run["plan"]["steps"]) == (created, 15)
+
+
+def rates(run: Path) -> list[float]:
+    return [row["learning_rate"] for row in read_rows(run / "metrics.jsonl")]
+
+
+def changes(run: Path) -> list[tuple[int, dict[str, Any]]]:
+    found = [row for row in read_rows(run / "events.jsonl") if row["event"] == "settings_changed"]
+    return [(row["step"], row["changes"]) for row in found]
+
+
+@pytest.mark.parametrize("mode", ["keep", "stretch"])
+@pytest.mark.parametrize("scheduler", ["cosine", "linear"])
+def test_an_extended_run_follows_its_schedule_through_every_resume(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop, mode: str, scheduler: str
+) -> None:
+    def config(steps: int) -> Config:
+        training = {"schedule_on_extension": mode, "lr_scheduler": scheduler, "max_steps": steps}
+        return tiny_config(training=training)
+
+    run_training(config(8), "short")
+    short = rates(tmp_path / "short")
+    run_training(config(14), "long")
+    long = rates(tmp_path / "long")
+    with pytest.raises(StoppedError):
+        run_training(config(8), **stop_after(5))
+    spy = stop_after(10)
+    with pytest.raises(StoppedError):
+        run_training(config(14), **spy)
+    rate = [short[5], short[5] if mode == "keep" else long[5]]
+    lengths = {"total_steps": [8, 14], "training.max_steps": [8, 14]}
+    expected = lengths if mode == "keep" else {"learning_rate": rate, "schedule_steps": [8, 14], **lengths}
+    assert changes(tmp_path / "run") == [(5, expected)]
+    assert [name for name, _ in spy["listener"].events[:2]] == ["settings_changed", "started"]
+    run_training(config(14))
+    assert len(changes(tmp_path / "run")) == 1  # the second resume changed nothing
+    later = [short[-1]] * 6 if mode == "keep" else long[8:]
+    assert rates(tmp_path / "run") == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
+
+
+@pytest.mark.parametrize("mode", ["keep", "stretch"])
+def test_a_checkpoint_without_a_schedule_is_stretched_and_says_so(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def old_record(*given: Any) -> dict[str, Any]:
+        record = trainer_record(*given)
+        return {name: value for name, value in record.items() if name not in ("schedule", "losses")}
+
+    run_training(tiny_config(training={"max_steps": 14}), "long")
+    with monkeypatch.context() as older:
+        older.setattr(checkpoint_save, "trainer_record", old_record)
+        run_training(tiny_config(training={"max_steps": 8}))
+    run_training(tiny_config(training={"max_steps": 14, "schedule_on_extension": mode}))
+    assert rates(tmp_path / "run")[8:] == rates(tmp_path / "long")[8:]
+    assert ("schedule_unknown" in events(tmp_path / "run")) == (mode == "keep")
 
 
 def test_epochs_end_a_run_before_max_steps(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
