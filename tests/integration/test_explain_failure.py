@@ -83,8 +83,8 @@ FAILING = {
         "with zipfile.ZipFile('a-1-py3-none-any.whl', 'w') as wheel:\n"
         "    for name, text in meta.items(): wheel.writestr('a-1.dist-info/' + name, text)\n"
         "pathlib.Path('r.txt').write_text('a==1 --hash=sha256:' + '0' * 64)\n"
-        "line = UV + ' pip install --offline --no-index --find-links . --require-hashes -t t -r r.txt'\n"
-        "raise SystemExit(subprocess.run(line.split()).returncode)",
+        "line = 'pip install --offline --no-index --find-links . --require-hashes -t t -r r.txt'\n"
+        "raise SystemExit(subprocess.run([UV, *line.split()]).returncode)",
     ),
     "has a token that is expired": (
         "auth",

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ("GetCallerIdentity", "DescribeImages", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds")
 CALLS = {
     "build_image": BUILD,
-    "check_image": ("StartBuild", "BatchGetBuilds"),
+    "check_image": ("GetCallerIdentity", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
     "push_image": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
 }
 REFUSALS: dict[str, tuple[str, str]] = {

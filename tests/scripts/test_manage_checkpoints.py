@@ -101,6 +101,8 @@ WRONG = [
     (("copy", *POD), "copy needs --to"),
     (("list", "--claim", "a", "--pod", "b"), "not allowed with"),
     (("list",), "is required"),
+    (("list", "--job", ""), "is required"),
+    (("list", "--claim", ""), "is required"),
     (("list", *POD, "--to", "x"), "--to is for copy"),
     (("list", "--pod", "a", "--path", "b"), "absolute folder"),
     (("list", "--claim", "a", "--container", "b"), "--container is for --pod"),
@@ -124,8 +126,6 @@ def test_wrong_usage_is_told(manage: Manage, words: tuple[str, ...], why: str) -
 @pytest.mark.parametrize(
     "words",
     [
-        ("list", "--job", ""),
-        ("list", "--claim", ""),
         ("list", "--claim", ".."),
         ("list", "--claim", "fsx/status"),
         ("list", "--pod", "trainer/log", "--path", "/volume"),

@@ -22,6 +22,8 @@ from tests.conditions import AS_ROOT, IN_ASCII
 from tests.integration.planted.judging import Answer, call
 from tests.integration.planted.yard import ROOT, Yard, make_all, plain
 
+from trainyard.proof import PARTS
+
 NOBODY = 65534
 RAW = os.fsdecode(b"caf\xe9")
 """A name in Latin-1, which is not UTF-8."""
@@ -79,7 +81,7 @@ def require_usual_answers(yard: Yard) -> None:
         assert answer.code == 0, f"{name}: {answer.said}"
         assert "Traceback" not in answer.said
         if name == "prove_run":
-            assert [ok for _, ok in parts_of(answer)] == [True] * 4, answer.said
+            assert [ok for _, ok in parts_of(answer)] == [True] * len(PARTS), answer.said
     nowhere = ("--store", (yard.path / "nowhere").as_uri(), "--dry-run")
     answer = call("prove_run", "--run-dir", str(yard.run.path), *nowhere, within=yard.path)
     assert answer.code == 1, answer.said
