@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ("GetCallerIdentity", "DescribeImages", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds")
 CALLS = {
     "build_image": BUILD,
-    "check_image": ("GetCallerIdentity", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
+    "check_image": ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
     "push_image": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
 }
 REFUSALS: dict[str, tuple[str, str]] = {
@@ -126,7 +126,10 @@ def run(
     hook = sys.unraisablehook
     working = {
         "build_image": ["--context", str(context), "--source-bucket", bucket, "--poll", "0.01"],
-        "check_image": ["--image", f"registry.example/{repository}:1", "--poll", "0.01"],
+        "check_image": [
+            *("--image", f"registry.example/{repository}:1", "--poll", "0.01"),
+            *("--source-bucket", bucket),
+        ],
         "push_image": ["--image", "trainer:1", "--repository", repository, "--lock", str(ROOT / LOCK)],
     }
     working["push_image"] += ["--commit", "a" * 40, "--tags", "git-sha"]

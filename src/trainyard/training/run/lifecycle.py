@@ -100,9 +100,10 @@ def join_processes(
         with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
             yield world
     finally:
-        with suppress(OSError):  # a run that never started leaves nothing; folders with files stay
-            directory.logs.rmdir()
-            directory.path.rmdir()
+        if not directory.run_file.exists():
+            with suppress(OSError):  # a run that never started leaves nothing; folders with files stay
+                directory.logs.rmdir()
+                directory.path.rmdir()
 
 
 class _Lifecycle:
