@@ -340,14 +340,14 @@ def ask(
         return read(area, json.loads(done.stdout))
     except (ValueError, KeyError, TypeError):
         pass
-    said = " ".join(done.stderr.split())[-400:]
+    message = " ".join(done.stderr.split())[-400:]
     if done.exit_code is None:
         return [
-            CheckItem(area, area, CheckState.UNKNOWN, said or f"no answer within {COMMAND_SECONDS:.0f} s")
+            CheckItem(area, area, CheckState.UNKNOWN, message or f"no answer within {COMMAND_SECONDS:.0f} s")
         ]
     is_away = done.exit_code in (4, 5) or area == "github"
     state = CheckState.UNKNOWN if is_away else CheckState.FAILED
-    return [CheckItem(area, area, state, said)]
+    return [CheckItem(area, area, state, message)]
 
 
 def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":

@@ -139,7 +139,7 @@ def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, P
 
 
 def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Path) -> list[str]:
-    """Return the command with the paths in the place of their names."""
+    """Return the command with the paths for their names."""
     paths = {"{checkpoint}": str(checkpoint.absolute()), "{run_dir}": str(directory.path.absolute())}
     filled = []
     for word in map(str, words):

@@ -34,7 +34,7 @@ from trainyard.watch.failure_classes import FailureClass
 Json = Mapping[str, Any]
 _ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 _CLOCKS_DIFFER = 60.0
-"""Ray tells the time of its node, the cluster that of its API server."""
+"""Ray reports the time of its node, the cluster that of its API server."""
 _KEPT_SECONDS = 120
 """The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
 
