@@ -342,7 +342,7 @@ def read_facts(
 def seconds_to_cost_limit(
     limit: float | None, directory: Path, *, nodes: int, environment: Mapping[str, str] = os.environ
 ) -> float | None:
-    """Return for how long a run may continue until its machines have cost `limit` US dollars; None without one.
+    """Return the seconds until the machines of a run have cost `limit` US dollars; None without one.
 
     What its earlier segments in this directory cost counts. Raises ConfigError if the limit is reached, or no
     price is known.
