@@ -124,7 +124,7 @@ def _list_run(
 
 
 def _figures(provenance: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """What the records of the run say of it; None where they do not."""
+    """Return the figures of a run from its records; None where they have none."""
     numbers = {name: outcome.get(name) for name in ("steps", "final_loss", "validation_loss", "seconds")}
     numbers["created"] = provenance.get("created")
     git = provenance.get("git")

@@ -293,7 +293,7 @@ def query_signer(seconds: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Checklist:
-    """What is to be checked."""
+    """The configuration, store and run directory of a deployment to check."""
 
     config: Path
     overrides: Sequence[str] = ()

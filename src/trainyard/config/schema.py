@@ -374,7 +374,7 @@ class ProgramConfig(Section):
 
 
 class LearnedConfig(Section):
-    """What a run has to have learned to be proven."""
+    """The requirements on learning for a proven run."""
 
     required: bool = False
     """Whether a run that is too short to say (fewer than ten rows) fails."""
@@ -396,7 +396,7 @@ class LearnedConfig(Section):
 
 
 class ProofConfig(Section):
-    """What the proof of a run asks for."""
+    """The requirements of a proof."""
 
     learned: LearnedConfig = Field(default_factory=LearnedConfig)
     """What a run has to have learned."""

@@ -41,7 +41,7 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NetworkDevices:
-    """What sysfs says about this machine and its fast networks."""
+    """The model of this machine and its fast network devices, from sysfs."""
 
     machine_type: str
     """As EC2 names it; elsewhere the maker's name of the machine."""

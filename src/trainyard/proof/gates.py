@@ -78,7 +78,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class Learned:
-    """What the records show of a run's learning."""
+    """The verdict on a run's learning, from its records."""
 
     evidence: str
     is_red: bool = False

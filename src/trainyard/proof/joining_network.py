@@ -28,7 +28,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class NetworkFinding:
-    """What is known of the network of a part of the run."""
+    """The verdict on the network of a part of the run."""
 
     evidence: str
     holds: bool = True

@@ -45,7 +45,7 @@ class Goodput:
 
     @property
     def losses(self) -> tuple[tuple[str, float], ...]:
-        """What the lost time was spent on, in words, and its seconds."""
+        """The causes of lost time, in words, each with its seconds."""
         return (
             ("starting", self.start),
             ("repeated steps", self.recompute),

@@ -1,4 +1,4 @@
-"""What the commands of a RUN install: packages, files of requirements, and the indexes they come from.
+"""Find in the commands of a RUN the packages, requirement files and indexes that they install from.
 
 It runs nothing. What depends on a condition, on a variable without a value or on another program is unknown.
 """

@@ -4,7 +4,7 @@ Each line is a phase and a text for `command.output.announce`; this module write
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
@@ -12,6 +12,10 @@ from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.failure import started_with
 from trainyard.run.suggested_commands import again_command, is_command
+
+if TYPE_CHECKING:
+    from trainyard.proof.proof import Part
+    from trainyard.report.facts.proof_record import PartRecord
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
@@ -36,21 +40,8 @@ def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -
         yield ("" if index else "sample"), line[: width or _LINE_CHARACTERS]
 
 
-class PartLike(Protocol):
-    """One part of a proof."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def holds(self) -> bool: ...
-    @property
-    def evidence(self) -> str: ...
-    @property
-    def next_step(self) -> str | None: ...
-
-
 def proof_lines(
-    parts: Sequence[PartLike], *, one_line: bool, closing_follows: bool = False
+    parts: "Sequence[Part | PartRecord]", *, one_line: bool, closing_follows: bool = False
 ) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
@@ -67,8 +58,11 @@ def proof_lines(
             yield "next", part.next_step, ""
     if not failing and not one_line:
         yield "proven", "", ""
-    lead, status = ("proven ", "ok") if one_line else ("  ", "")
-    yield from ((f"{lead}{part.name}", part.evidence, status) for part in parts if part.holds)
+    for part in parts:
+        if part.holds and one_line and part.is_judged:
+            yield f"proven {part.name}", part.evidence, "ok"
+        elif part.holds:  # what was too short to judge is not called proven
+            yield part.name if one_line else f"  {part.name}", part.evidence, ""
 
 
 def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:

@@ -186,7 +186,7 @@ class TrainStep:
         return clip_gradients(self._state.model, limit)
 
     def _problem(self, loss: float, grad_norm: float) -> str | None:
-        """Why the update must not be applied; None when it may. All processes return the same."""
+        """Return the reason not to apply the update; None if there is none. All processes return the same."""
         skips, losses = self._context.config.training.skip_bad_steps, self._state.losses
         problem = None
         if not math.isfinite(loss):

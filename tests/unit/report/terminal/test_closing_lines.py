@@ -51,6 +51,15 @@ def test_a_proof_is_a_block_of_five_lines(new_run: NewRun) -> None:
     assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
 
 
+def test_what_was_too_short_to_judge_is_not_called_proven(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove().path).proof
+    assert proof is not None
+    parts = [replace(part, is_judged=part.name != "learned") for part in proof.parts]
+    logged = [(phase, status) for phase, _, status in proof_lines(parts, one_line=True)]
+    assert logged[1] == ("learned", "")
+    assert logged[0] == ("proven trained", "ok")
+
+
 def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
