@@ -243,9 +243,10 @@ def _end(server: "subprocess.Popen[str]") -> None:
 
 def _sent(order: Mapping[str, Any], files: Sequence[int], *, has_trainers: bool) -> socket.socket:
     """Ask the server for a process with these standard files; return the connection to its keeper."""
-    link = socket.socket(socket.AF_UNIX)
     own = os.environ.get(SERVER)  # in a warm process: the server that it was forked from
-    link.connect(own or (_server_of_trainers() if has_trainers else _server())[0])
+    path = own or (_server_of_trainers() if has_trainers else _server())[0]
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(path)
     content = json.dumps(order).encode()
     socket.send_fds(link, [_NUMBER.pack(len(content))], files)
     link.sendall(content)
