@@ -114,7 +114,7 @@ class JobPlan:
     restarts: int = 0
     """How many times the operator may start the whole job again."""
     auto_retry: int = 0
-    """How many times the job may be submitted again after a failure that can heal."""
+    """How many times the job may be submitted again after a failure that a retry can repair."""
     ray_version: str = ""
     """Ray's version in the image, which determines the probes of its pods."""
     ray_cluster: str = ""

@@ -1,4 +1,4 @@
-"""The ways in which a training can end, and which of them a retry from a checkpoint can heal."""
+"""The ways in which a training can end, and which of them a retry from a checkpoint recovers."""
 
 from enum import StrEnum
 
@@ -58,7 +58,7 @@ class FailureClass(StrEnum):
     """The logs do not say it for certain."""
 
 
-HEALS = frozenset(
+RECOVERABLE = frozenset(
     {
         FailureClass.NCCL_TIMEOUT,
         FailureClass.NCCL_ERROR,

@@ -190,7 +190,7 @@ def with_lost_nodes(state: "JobState", lost: Mapping[str, str]) -> "JobState":
     node, why = min(lost.items())
     evidence = (f"the node {node} of one of its pods {why}", *failure.evidence)
     named = replace(
-        failure, failure_class=FailureClass.NODE_LOST, evidence=evidence, node=node, heals=None, pod=""
+        failure, failure_class=FailureClass.NODE_LOST, evidence=evidence, node=node, recovers=None, pod=""
     )
     return replace(state, failure=named, reason=evidence[0])
 

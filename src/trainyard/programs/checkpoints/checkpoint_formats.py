@@ -252,8 +252,8 @@ def _missing_of_role(listing: VolumeListing, folder: str) -> Iterator[str]:
         if absent := set(range(world)) - present:
             yield f"{part} of rank {min(absent)} of {world} is missing"
     config = listing.file(folder, "fsdp_config.json")
-    if config is not None and config.whole and (said := _world_of(config)) not in (None, *worlds):
-        yield f"fsdp_config.json is of {said} ranks"
+    if config is not None and config.whole and (stated := _world_of(config)) not in (None, *worlds):
+        yield f"fsdp_config.json is of {stated} ranks"
 
 
 def _world_of(config: VolumeFile) -> int | None:
@@ -762,14 +762,14 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     tracker = _beside(listing, found.path, name)
     if tracker is None:
         return replace(found, why=f"no {name} marks it as complete")
-    said = (tracker.text or "").strip()
+    stated = (tracker.text or "").strip()
     with_tracker = replace(found, trackers=(tracker,))
     tagged = name == DEEPSPEED_TRACKER
-    if said == PurePosixPath(found.path).name if tagged else said == _RELEASE and found.step is None:
-        return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {said}")
-    step = _number(said) if tagged else int(said) if said.isascii() and said.isdecimal() else None
+    if stated == PurePosixPath(found.path).name if tagged else stated == _RELEASE and found.step is None:
+        return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {stated}")
+    step = _number(stated) if tagged else int(stated) if stated.isascii() and stated.isdecimal() else None
     if step is None:
-        return replace(with_tracker, why=f"{name} says {said[:40]!r}, which is not a step")
+        return replace(with_tracker, why=f"{name} says {stated[:40]!r}, which is not a step")
     if found.step is None or step < found.step:
         return replace(with_tracker, why=f"{name} says {step}: this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {step}")
