@@ -57,7 +57,7 @@ _INTRODUCTION = """\
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
 `make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
-script `.venv/bin/python scripts/NAME.py …`. `NAME --help` has the details: what it reads, writes and checks.
+script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the details: what each reads, writes, checks.
 Messages go to stderr, data to stdout. An argument with \\* is needed, with † one of those.
 
 | exit code | meaning |
