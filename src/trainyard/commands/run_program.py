@@ -81,7 +81,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     grace = "from SIGTERM until the program is killed; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    deadline = "when the program is asked to stop, such as 8h"
+    deadline = "when the program has to stop, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -215,11 +215,11 @@ def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Progr
     except (OSError, TrainyardError):
         return False
     recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
-    asked = run.get("plan", {}).get("steps")
+    requested = run.get("plan", {}).get("steps")
     succeeded = run.get("outcome", {}).get("status") == "succeeded"
     same = (
         run.get("recipe", program.recipe) == program.recipe
-        and asked == program.steps
+        and requested == program.steps
         and recorded == program.sha256
     )
     return bool(succeeded and same)
@@ -346,7 +346,7 @@ class ProgramRun:
         )
 
     def earlier_deadline(self) -> dict[str, Any]:
-        """Return when the program is asked to stop, and why: the deadline, or the limit of the cost."""
+        """Return when the program has to stop, and why: the deadline, or the limit of the cost."""
         from trainyard.programs.program_records import COST_LIMIT
 
         if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
@@ -355,7 +355,7 @@ class ProgramRun:
 
     @property
     def is_launched(self) -> bool:
-        """Whether torchrun starts the program."""
+        """Return whether torchrun starts the program."""
         launched = self.program.torchrun
         return self.processes * self.node.nodes > 1 if launched is None else launched
 
@@ -502,7 +502,7 @@ class ProgramRun:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the plan decides the steps and how often they are logged, so that every row is due."""
+        """Return whether the plan decides steps and logging, so that every row is due."""
         return self.program.log_form is not None
 
     @property
@@ -641,7 +641,7 @@ class ProgramRun:
 
     @property
     def prints_rows(self) -> bool:
-        """Whether the rows of this node count."""
+        """Return whether the rows of this node count."""
         return self.is_first or not self.program.rows_on_first_node
 
     def read_events(self, events: "Any", writer: "MetricRowWriter") -> None:
@@ -672,7 +672,10 @@ class ProgramRun:
 
     @property
     def created(self) -> float:
-        """When the run was created, in Unix seconds; the folder of an exact program has only its own."""
+        """Return when the run was created, in Unix seconds.
+
+        The folder of an exact program has only its own.
+        """
         from trainyard.run.identity import read_run
 
         with suppress(OSError, TrainyardError):

@@ -52,7 +52,7 @@ class Program:
 
     @property
     def keeps_run(self) -> bool:
-        """Whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
+        """Return whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
         started_by = self.command[1:4] == ("-m", "trainyard", "pod")
         return started_by or any(word.endswith("run_pod.py") for word in self.command)
 

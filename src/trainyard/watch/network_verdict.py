@@ -1,4 +1,4 @@
-"""Which network joined the machines of a job, by the logs that NCCL wrote. Pure: lines in, a verdict out.
+"""Judge from NCCL's logs which network joined the machines of a job. Pure: lines in, a verdict out.
 
     lines of processes ──NetworkLog.read──> NetworkFacts ──merge_facts──> of all ──judge──> NetworkVerdict
 
@@ -237,7 +237,7 @@ class _Process:
 
     @property
     def shows_channels(self) -> bool:
-        """Whether its channels can be counted on to be all of a communicator's.
+        """Return whether its channels can be counted on to be all of a communicator's.
 
         A rank inside a ring may have channels to its own machine only; it counts once all of them are open.
         """
@@ -258,7 +258,7 @@ class Communicator:
 
 @record_dataclass(frozen=True, config=OF_A_FILE)
 class NetworkFacts:
-    """What the logs of some processes of a job show. It is on record as JSON, so its fields are plain."""
+    """Facts in the logs of some processes of a job, recorded as JSON: the fields are plain."""
 
     processes: Count = 0
     """Processes that wrote a line at the level INFO."""
