@@ -16,7 +16,6 @@ import io
 import os
 import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import redirect_stdout, suppress
@@ -74,12 +73,7 @@ _ALWAYS_COMMON = ("--json", "--dry-run")
 _COMMON_FROM = 3
 """An option is common if so many commands have it with the same meaning."""
 _SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
-_LINE_CHARACTERS = 110
 _SHARED = ("-h,", "--log-level")
-_WORD = re.compile(r"(?:<[^<>]*>|\S)+")
-"""A placeholder such as `<run id>` may hold a space."""
-_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
-"""Matches flags, paths, variables and keys."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,7 @@ def _section(script: Script, common: Set[Argument]) -> str:
     return "\n\n".join(
         [
             f"\n### {script.title}",
-            _wrapped(words + summary),
+            generator.wrap_markdown(generator.mark_code(words + summary)),
             *_list_options(script, common),
             f"```\n{lines}\n```",
         ]
@@ -198,7 +192,7 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
         else:
             own.append(_bullet(argument))
     if shared:
-        own.append(_wrapped(f"- **also** {', '.join(shared)}", marked=True))
+        own.append(generator.wrap_markdown(f"- **also** {', '.join(shared)}"))
     if own:
         yield "\n".join(own)
 
@@ -207,8 +201,8 @@ _MARKS = {"yes": "\\*", "one of these": "†", "": ""}
 
 
 def _bullet(argument: Argument) -> str:
-    meaning = f": {_marked(argument.meaning)}" if argument.meaning else ""
-    return _wrapped(f"- `{argument.name}`{_MARKS[argument.needed]}{meaning}", marked=True)
+    meaning = f": {generator.mark_code(argument.meaning)}" if argument.meaning else ""
+    return generator.wrap_markdown(f"- `{argument.name}`{_MARKS[argument.needed]}{meaning}")
 
 
 def list_arguments(text: str) -> list[Argument]:
@@ -239,29 +233,6 @@ def _without_optional(usage: str) -> str:
     """Return the usage without the text in brackets, which may be nested."""
     shorter = re.sub(r"\[[^][]*\]", "", usage)
     return usage if shorter == usage else _without_optional(shorter)
-
-
-def _wrapped(text: str, *, marked: bool = False) -> str:
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        text if marked else _marked(text),
-        _LINE_CHARACTERS,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _marked(text: str) -> str:
-    """Return the text on one line, with backticks around words that look like code."""
-    return " ".join(_as_code(word) for word in _WORD.findall(text))
-
-
-def _as_code(word: str) -> str:
-    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
-    if match is None or "`" in word or not _CODE.search(match[2]):
-        return word
-    return f"{match[1]}`{match[2]}`{match[3]}"
 
 
 if __name__ == "__main__":
