@@ -106,6 +106,8 @@ HEAVY = {
     "slack_sdk",
     "tensorboard",
     "wandb",
+    "mlflow",
+    "optuna",
     "tokenizers",
     "pyarrow",
     "datasets",
