@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "watch": SHARED,
     "proof": SHARED | {"watch"},
     "jobs": SHARED | {"cluster", "programs", "watch"},
+    "sweep": SHARED,
     "github": SHARED | {"proof"},
     "report": SHARED | FACTS,
     "gateways": {"errors"},
