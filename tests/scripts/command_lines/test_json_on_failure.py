@@ -53,60 +53,54 @@ def test_a_failure_is_one_object_with_the_error_and_the_exit_code(
         assert found["error"].splitlines()[0][:40] in errors, line
 
 
-def end(error: BaseException | None, code: ExitCode) -> int:
+def end(error: BaseException | None, code: ExitCode) -> ExitCode:
     if error is not None:
         raise error
     return code
 
-    @pytest.mark.parametrize(
-        "asked", [["--json"], ["--format", "json"], ["--format=json"], [], ["--", "--json"]]
-    )
-    @pytest.mark.parametrize(
-        ("error", "code"),
-        [
-            (ConfigError("a key is wrong"), ExitCode.USAGE),
-            (CheckFailedError("it differs"), ExitCode.NO),
-            (ServiceError("S3 refused"), ExitCode.REFUSED),
-            (KeyboardInterrupt(), ExitCode.INTERRUPTED),
-            (ValueError("a bug"), ExitCode.BUG),
-            (None, ExitCode.TIMED_OUT),
-        ],
-    )
-    def test_an_error_is_printed_once(
-        self,
-        error: BaseException | None,
-        code: ExitCode,
-        asked: list[str],
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        def main() -> int:
-            if error is not None:
-                raise error
-            return code
 
-        stdout = sys.stdout
-        monkeypatch.setattr(sys, "argv", ["name", *asked])
-        assert exit_code_of(lambda: exit_code_of(main)) == code
-        assert sys.stdout is stdout
-        output = capsys.readouterr().out
-        if not asked or asked[0] == "--":
-            assert output == ""
-        else:
-            found = json.loads(output)
-            assert found["exit_code"] == code
-            assert found["error"]
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        (ConfigError("a key is wrong"), ExitCode.USAGE),
+        (CheckFailedError("it differs"), ExitCode.NO),
+        (ServiceError("S3 refused"), ExitCode.REFUSED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (ValueError("a bug"), ExitCode.BUG),
+        (None, ExitCode.TIMED_OUT),
+    ],
+    ids=str,
+)
+def test_an_error_is_printed_once(
+    ending: tuple[BaseException | None, ExitCode],
+    asked: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stdout = sys.stdout
+    monkeypatch.setattr(sys, "argv", ["name", *asked])
+    assert exit_code_of(lambda: exit_code_of(lambda: end(*ending))) == ending[1]
+    assert sys.stdout is stdout
+    output = capsys.readouterr().out
+    if not asked or asked[0] == "--":
+        assert output == ""
+    else:
+        found = json.loads(output)
+        assert found["exit_code"] == ending[1]
+        assert found["error"]
 
-    def test_a_command_that_has_answered_adds_nothing(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def main() -> int:
-            print('{"holds": false}')
-            return 1
 
-        monkeypatch.setattr(sys, "argv", ["name", "--json"])
-        assert exit_code_of(main) == 1
-        assert json.loads(capsys.readouterr().out) == {"holds": False}
+def test_a_command_that_has_answered_adds_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main() -> int:
+        sys.stdout.write('{"holds": false}')
+        return 1
+
+    monkeypatch.setattr(sys, "argv", ["name", "--json"])
+    assert exit_code_of(main) == 1
+    assert json.loads(capsys.readouterr().out) == {"holds": False}
 
 
 def test_every_command_whose_data_people_read_has_the_option() -> None:
