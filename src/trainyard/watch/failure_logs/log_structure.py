@@ -53,6 +53,11 @@ _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
     r"|(?:log|output)s? (?:was |were |is |has been )?(?:truncated|cut off)\b"
 )
+_INSIDE = re.compile(
+    r"(?i:\b(?:error|failed|fatal|exception|critical|raised|gives|got)\b)[^\n]{0,200}?\s"
+    r"(?P<exception>(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): [^\n]*)$"
+)
+"""A message that quotes an exception."""
 _LAST_LINES = 40
 """An exception without a traceback counts only so near to the end of a log."""
 
@@ -156,6 +161,8 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
     begin = max(0, len(lines) - _LAST_LINES)
     for number, (_, line) in enumerate(lines[begin:], begin):
         match = EXCEPTION.match(line.lstrip())
+        if match is None and (inside := _INSIDE.search(line)) is not None:
+            match = EXCEPTION.match(inside["exception"])
         if match is not None and GOES_ON.search(line) is None:
             raised = _raised(match, number, None, caused=False)
             is_mistake = _MISTAKES.fullmatch(raised.name) is not None
