@@ -20,7 +20,7 @@ from trainyard.watch.failure_logs.rule_index import RuleIndex
 
 
 class Nearness(IntEnum):
-    """How near to the cause a line is. The nearest line decides; of equally near ones, the first."""
+    """Nearness of a line to the cause. The nearest line decides; of equally near ones, the first."""
 
     PLATFORM = 0
     """The machine, the kernel or the cluster reports its own action."""

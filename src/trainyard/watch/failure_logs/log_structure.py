@@ -90,7 +90,7 @@ class Tracebacks:
 
 @dataclass
 class _Reading:
-    """How far a traceback of one process is read."""
+    """Progress to which a traceback of one process is read."""
 
     inside: bool = False
     survived: bool = False
