@@ -91,9 +91,9 @@ class MetricsHistory:
         table = table[np.isfinite(table[:, names["step"]])]
         for name in ("step", "time", *CURVES):
             if name in names:
-                self.columns.setdefault(name, [np.full(self.size, math.nan)]).append(
-                    table[:, names[name]].copy()
-                )
+                if name not in self.columns:
+                    self.columns[name] = [np.full(self.size, math.nan)]
+                self.columns[name].append(table[:, names[name]].copy())
             elif name in self.columns:
                 self.columns[name].append(np.full(len(table), math.nan))
         self.size += len(table)
