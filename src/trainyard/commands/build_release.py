@@ -105,9 +105,9 @@ def repack(sdist: Path, output: Path, moment: int) -> None:
 
 def check_wheel(wheel: Path) -> None:
     """Import the library from the wheel alone."""
-    said = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
-    if f"trainyard-{said[0]}" != stem(wheel) or not said[-1].startswith(str(wheel)):
-        raise CheckFailedError(f"{wheel.name} imports as {' '.join(said)}, which does not match its name")
+    stated = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
+    if f"trainyard-{stated[0]}" != stem(wheel) or not stated[-1].startswith(str(wheel)):
+        raise CheckFailedError(f"{wheel.name} imports as {' '.join(stated)}, which does not match its name")
 
 
 def stem(wheel: Path) -> str:

@@ -75,7 +75,7 @@ class ArchitectureConfig(Section):
 
 
 class ModelConfig(Section):
-    """Which model, from which weights, on which device."""
+    """The model, its weights and its device."""
 
     name: Name
     """Name of the model in reports; it has no other effect."""
@@ -96,7 +96,7 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how hard to train."""
+    """Length and intensity of training."""
 
     batch_size: Positive = 4
     """Sequences per forward pass and process."""
@@ -140,7 +140,7 @@ class TrainingConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How training uses the hardware."""
+    """Use of the hardware."""
 
     strategy: Literal["single", "ddp", "fsdp", "hsdp"] = "single"
     """single: one device; ddp: a copy per device; fsdp: shards over all; hsdp: shards within each replica."""
@@ -224,7 +224,7 @@ class DataConfig(Section):
 
 
 class CheckpointingConfig(Section):
-    """When checkpoints are saved, and how many are kept."""
+    """Saving and keeping of checkpoints."""
 
     save_steps: Positive = 500
     """Number of steps between two checkpoints; one is also saved at the end."""
@@ -306,7 +306,7 @@ class KernelOptimizationConfig(Section):
 
 
 class ArtifactsConfig(Section):
-    """Where checkpoints are stored after training."""
+    """Store of the checkpoints after training."""
 
     store: (
         Annotated[

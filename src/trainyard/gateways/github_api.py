@@ -26,7 +26,7 @@ PAUSES = (1.0, 4.0)
 """Seconds between the attempts of a call that may be retried."""
 _PAGES, _A_PAGE = 10, 100
 _MOST_BYTES = 32 * 2**20
-_HEALS = (429, 500, 502, 503, 504)
+_RETRIED_STATUSES = (429, 500, 502, 503, 504)
 Json = dict[str, Any]
 
 
@@ -121,8 +121,8 @@ class GitHub:
             try:
                 return self._once(method, path, body)
             except HTTPError as error:
-                if pause is None or error.code not in _HEALS:
-                    kind = ServiceTroubleError if error.code in _HEALS else ServiceError
+                if pause is None or error.code not in _RETRIED_STATUSES:
+                    kind = ServiceTroubleError if error.code in _RETRIED_STATUSES else ServiceError
                     raise kind(_refusal(method, path, error)) from None
             except (URLError, OSError, HTTPException) as error:
                 if pause is None:

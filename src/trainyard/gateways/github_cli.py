@@ -20,7 +20,7 @@ from trainyard.gateways.process import run_attended, run_program
 CALL_SECONDS = 60
 PAUSES = (1.0, 4.0)
 """Seconds between the attempts of a read."""
-_HEALS = (500, 502, 503, 504)
+_RETRIED_STATUSES = (500, 502, 503, 504)
 _LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
 """Variables that would colour the answers, mix logs into them, or select another repository."""
 
@@ -82,7 +82,7 @@ class GitHubCli:
                 if pause is None or isinstance(error, RateLimitError):
                     raise
             else:
-                if pause is None or answer.status not in _HEALS:
+                if pause is None or answer.status not in _RETRIED_STATUSES:
                     return answer
             time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")

@@ -14,7 +14,7 @@ from trainyard.gateways.aws_session import botocore_session
 _SERVICE = "aps"
 _ATTEMPTS = 3
 _SECONDS = 20.0
-_HEALS = (429, 500, 502, 503, 504)
+_RETRIED_STATUSES = (429, 500, 502, 503, 504)
 
 
 class Prometheus:
@@ -47,7 +47,7 @@ class Prometheus:
             status, answer = self._once(address, body, last=attempt == _ATTEMPTS - 1)
             if status == 200:
                 return _series(answer)
-            if status not in _HEALS:
+            if status not in _RETRIED_STATUSES:
                 break
         message = answer[:300].decode(errors="replace")
         kind = PermissionRefusedError if status in (401, 403) else ServiceError

@@ -34,12 +34,12 @@ _PAUSE = 0.05
 
 @dataclass(frozen=True)
 class ProgramExit:
-    """How a supervised program ended."""
+    """End of a supervised program."""
 
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT`, the name of the deadline or the reason of a poll; None if nothing asked it to."""
+    """`SIGTERM`, `SIGINT`, the name of the deadline or the reason of a poll; None if it ended by itself."""
     was_killed: bool = False
     """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
@@ -48,12 +48,12 @@ class ProgramExit:
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How a program is watched and stopped; times are in seconds."""
+    """Settings for watching and stopping a program; times are in seconds."""
 
     grace: float = 30.0
     """From SIGTERM to SIGKILL."""
     deadline: float | None = None
-    """From now until it is asked to stop."""
+    """From now until it has to stop."""
     deadline_name: str = "the deadline"
     on_stop: Callable[[str], None] | None = None
     """Called with the reason before SIGTERM is sent."""
@@ -136,7 +136,7 @@ class _Stop(SignalHandler):
         """Wait until no process of the group is left; end those that outlive the program."""
         if self.reason is None and self._is_gone(_LEFTOVER_SECONDS / 10):
             return
-        if self.reason is None:  # nobody asked them to end: a launcher that failed left its workers
+        if self.reason is None:  # nobody stopped them: a launcher that failed left its workers
             self._send(signal.SIGTERM)
             seconds = _LEFTOVER_SECONDS
         else:
@@ -152,7 +152,7 @@ class _Stop(SignalHandler):
             self._kill()
 
     def ask(self, reason: str) -> None:
-        """Stop the group for this reason, unless it was asked before."""
+        """Stop the group for this reason, unless a stop was requested before."""
         if self.reason is not None:
             return
         self.reason, self._asked_at = reason, time.monotonic()

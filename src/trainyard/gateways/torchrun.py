@@ -52,7 +52,7 @@ def launch(
             process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
             signals.pass_to(process)
             process.wait()
-        code = _code_of_all(folder, told=bool(signals.passed))
+        code = _code_of_all(folder, signalled=bool(signals.passed))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if code == ExitCode.DONE and process.returncode == ExitCode.NO and not signals.passed:
@@ -64,15 +64,15 @@ def launch(
     return code
 
 
-def _code_of_all(folder: Path, *, told: bool) -> int:
+def _code_of_all(folder: Path, *, signalled: bool) -> int:
     """Return the run's exit code from the codes of this machine's workers, by local rank, in `folder`.
 
-    `told` states that a signal was passed on to them.
+    `signalled` states that a signal was passed on to them.
     """
     files = sorted(folder.glob("exit-code-*"), key=lambda path: path.stat().st_mtime_ns)
     codes = {path.name.rpartition("-")[2]: int(path.read_text()) for path in files}
-    main = codes.pop("0", ExitCode.INTERRUPTED if told else None)
-    if main is not None and (told or main != ExitCode.INTERRUPTED):
+    main = codes.pop("0", ExitCode.INTERRUPTED if signalled else None)
+    if main is not None and (signalled or main != ExitCode.INTERRUPTED):
         return main
     ended = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.INTERRUPTED)
     return next((code for code in codes.values() if code not in ended), main or ExitCode.NO)

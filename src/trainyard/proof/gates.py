@@ -202,12 +202,16 @@ def _judge_change(
 
 
 def _beyond(change: Change, *, within: bool = False) -> str:
+    if change.noise is None:
+        return " by more than noise explains"
     place = "within" if within else "beyond"
     return f", {place} its noise of {_shown(change.noise)}"
 
 
 def _starts_from_weights(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> bool:
-    """Whether it started from given weights or from another run's checkpoint, and not from random ones."""
+    """Return whether it started from given weights or from another run's checkpoint, and not from random
+    ones.
+    """
     return bool(
         section_or_empty(run, "model")
         or section_or_empty(run, "parent")

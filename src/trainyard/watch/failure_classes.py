@@ -1,10 +1,10 @@
-"""The ways in which a training can end, and which of them a retry from a checkpoint can heal."""
+"""The ways in which a training can end, and which of them a retry from a checkpoint recovers."""
 
 from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Why a training ended. Every report and `scripts/explain_failure.py` show these values."""
+    """Class of the end of a training. Every report and `scripts/explain_failure.py` show these values."""
 
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"
@@ -58,7 +58,7 @@ class FailureClass(StrEnum):
     """The logs do not say it for certain."""
 
 
-HEALS = frozenset(
+RECOVERABLE = frozenset(
     {
         FailureClass.NCCL_TIMEOUT,
         FailureClass.NCCL_ERROR,

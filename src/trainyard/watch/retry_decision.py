@@ -175,7 +175,7 @@ def pause_before(failures: int, jitter: float) -> float:
 
 
 def may_be_a_lost_node(state: "JobState") -> bool:
-    """Whether the failure is of a kind that a lost node of another pod explains."""
+    """Return whether the failure is of a kind that a lost node of another pod explains."""
     return state.failure is not None and state.failure.failure_class in _DOUBTFUL
 
 
@@ -190,7 +190,7 @@ def with_lost_nodes(state: "JobState", lost: Mapping[str, str]) -> "JobState":
     node, why = min(lost.items())
     evidence = (f"the node {node} of one of its pods {why}", *failure.evidence)
     named = replace(
-        failure, failure_class=FailureClass.NODE_LOST, evidence=evidence, node=node, heals=None, pod=""
+        failure, failure_class=FailureClass.NODE_LOST, evidence=evidence, node=node, recovers=None, pod=""
     )
     return replace(state, failure=named, reason=evidence[0])
 

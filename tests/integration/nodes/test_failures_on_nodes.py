@@ -1,7 +1,7 @@
-"""Each failure of a job on real nodes has its class, and heals or does not, as the table of `watch` says.
+"""Each failure of a job on real nodes has its class, and recovers or does not, as the table of `watch` says.
 
 The trainer is the shipped one; what fails in it is planted by `faults/sitecustomize.py`, as user code would
-fail. A job that heals goes on from its newest checkpoint and ends with the bits of one that never failed.
+fail. A job that recovers resumes from its newest checkpoint and ends with the bits of one that never failed.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 from tests.integration.job_world import eventually
 from tests.integration.nodes.conftest import Nodes, planted
 
-from trainyard.watch.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 
 pytestmark = pytest.mark.slow
 BUDGET = 2
@@ -122,10 +122,10 @@ def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Node
             nodes.wait_for_step(name, FAULT_STEP)
             failure.disturb(nodes, name)
         told, _ = watcher.communicate(timeout=1200)
-    heals = failure.expected in HEALS
-    expected = (0, [name, f"{name}-2"]) if heals else (1, [name])
+    recovers = failure.expected in RECOVERABLE
+    expected = (0, [name, f"{name}-2"]) if recovers else (1, [name])
     assert (watcher.returncode, nodes.jobs(name)) == expected, told
-    if heals:
+    if recovers:
         assert nodes.digest(name) == reference
         assert nodes.prove(name)["proven"] is True
         record = json.loads(nodes.notes(f"{name}-2")["trainyard.dev/retry-record"])

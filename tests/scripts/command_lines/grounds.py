@@ -161,6 +161,7 @@ BESIDE = {
     "training_artifact_sync": ("store",),
     "verify_artifact": ("store", "run_number"),
     "write_config_schema": ("root",),
+    "write_failure_reference": ("root",),
     "write_locks": ("root",),
     "write_script_reference": ("root",),
 }

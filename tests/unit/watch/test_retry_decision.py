@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainyard.errors import DamagedFileError
 from trainyard.jobs.follow.job_retries import give_up_waiting, record_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
-from trainyard.watch.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 from trainyard.watch.retry_decision import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -42,7 +42,7 @@ def decide(state: JobState, record: RetryRecord, step: int | None = None) -> Ret
 @pytest.mark.parametrize("failure_class", FailureClass)
 def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
     found = decide(failed_job(failure_class.value), RetryRecord(allowed=3))
-    assert isinstance(found, Retry) == (failure_class in HEALS)
+    assert isinstance(found, Retry) == (failure_class in RECOVERABLE)
     never = (
         "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full unknown cancelled"
     )
@@ -51,10 +51,10 @@ def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
 
 
 def test_a_rule_of_the_table_overrides_the_class() -> None:
-    assert decide(failed_job("nccl-error", heals=False), RetryRecord(3)) == Stop(
+    assert decide(failed_job("nccl-error", recovers=False), RetryRecord(3)) == Stop(
         "no retry recovers from nccl-error"
     )
-    assert isinstance(decide(failed_job("image-pull", heals=True), RetryRecord(3)), Retry)
+    assert isinstance(decide(failed_job("image-pull", recovers=True), RetryRecord(3)), Retry)
 
 
 def test_a_job_that_has_not_failed_is_left_alone() -> None:
@@ -154,7 +154,7 @@ def test_no_history_spends_more_than_the_budget(
             continue
         paid += found.record.spent - record.spent
         assert 0 <= found.record.spent - record.spent <= 1
-        assert FailureClass(failure_class) in HEALS
+        assert FailureClass(failure_class) in RECOVERABLE
         record = record_of(job_with(allowed, found.record.to_json()))
         assert record == found.record, "what the cluster keeps is what was decided"
     assert paid == record.spent <= allowed

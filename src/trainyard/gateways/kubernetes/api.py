@@ -48,7 +48,7 @@ _PAUSES = (0.3, 1.0, 3.0)
 _MOST_PAUSE = 30.0
 _BROKEN = 2
 """Attempts of a call that got no answer at all."""
-HEALS = (429, 500, 502, 503, 504)
+RETRIED_STATUSES = (429, 500, 502, 503, 504)
 _REFUSED_UNREAD = (429,)
 """The same for changes: after any other answer, or none, the server may have made the change."""
 _BUSY = (429, 502, 503)
@@ -241,7 +241,7 @@ class Api:
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
         return self._accepted_body(
-            method, path, *self._send_with_retries(method, path, accept, body, retried_codes=HEALS)
+            method, path, *self._send_with_retries(method, path, accept, body, retried_codes=RETRIED_STATUSES)
         )
 
     def _send_with_retries(
@@ -285,7 +285,7 @@ class Api:
             raise self.unknown_caller()
         if status == 403:
             raise PermissionRefusedError(f"not allowed: {method} {place}: {message}")
-        kind = ServiceTroubleError if status in HEALS else ServiceError
+        kind = ServiceTroubleError if status in RETRIED_STATUSES else ServiceError
         raise kind(f"{self.access.server} answered {method} {place} with {status}: {message}")
 
     def _authorized(

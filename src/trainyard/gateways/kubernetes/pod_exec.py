@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
+from trainyard.gateways.kubernetes.api import RETRIED_STATUSES, Api, message_in, unreachable
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
 
@@ -187,7 +187,7 @@ def _refusal(api: Api, place: "Place", status: int, message: str) -> ServiceErro
         return api.unknown_caller()
     if status == 403:
         return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {message}")
-    kind = ServiceTroubleError if status in (0, *HEALS) else ServiceError
+    kind = ServiceTroubleError if status in (0, *RETRIED_STATUSES) else ServiceError
     return kind(f"a command cannot be run in {place} ({status}): {message}")
 
 

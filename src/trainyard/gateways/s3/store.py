@@ -53,7 +53,7 @@ class _Span:
     end: int | None
     etag: str = ""
     """ETag, with its quotes, that the object must have; empty for any."""
-    told: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     """Receives S3's description of the object, with its checksum if that is requested."""
 
 
@@ -115,7 +115,7 @@ class S3Store:
         for attempt in range(1, self._bucket.attempts + 1):
             stated: dict[str, Any] = {}
             chunks = self._read(
-                _Span(key, 0, None, told=stated), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
+                _Span(key, 0, None, answer=stated), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
             )
             try:
                 content = join_chunks(key, chunks)
@@ -187,7 +187,7 @@ class S3Store:
         while span.end is None or done < span.end:
             part = {"Range": f"bytes={done}-{'' if span.end is None else span.end - 1}"}
             requested = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
-            more = {} if span.told is None else {"ChecksumMode": "ENABLED"}
+            more = {} if span.answer is None else {"ChecksumMode": "ENABLED"}
             answer = self._bucket.call(
                 "get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **requested, **more
             )
@@ -195,8 +195,8 @@ class S3Store:
                 self._require_end(span.key, etag, requested)
                 return
             before = done
-            if span.told is not None and not done:
-                span.told.update(answer)
+            if span.answer is not None and not done:
+                span.answer.update(answer)
             with contextlib.closing(answer["Body"]) as body:
                 etag = _same(span.key, etag, answer)
                 try:

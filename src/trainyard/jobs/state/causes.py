@@ -68,7 +68,7 @@ def _decisive(found: list[Suspect]) -> Suspect:
     """
     if found[0].exit_code != ExitCode.STOPPED:
         return found[0]
-    others = (s for s in found if not s.healed and not s.consequence and s.exit_code != ExitCode.STOPPED)
+    others = (s for s in found if not s.recovered and not s.consequence and s.exit_code != ExitCode.STOPPED)
     return next(others, found[0])
 
 
@@ -104,7 +104,7 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
     failure = JobFailure(
         failure_class=failure_class,
         evidence=(*evidence, reading.reason),
-        heals=retries,
+        recovers=retries,
         rank=named.rank if named is not None else suspect.pod.rank,
         exit_code=named.exit_code if named is not None and named.exit_code else suspect.exit_code,
         pod=suspect.pod.name,
@@ -122,7 +122,7 @@ def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailur
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
     """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
-        if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
+        if suspect.failure_class not in _OPEN and not suspect.recovered and not suspect.consequence:
             return _of_suspect(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
     if unproven := not_proven_on_record(code, reading.lines):
@@ -135,7 +135,7 @@ def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
         (reading.reason,),
         exit_code=code,
         lines=reading.lines[-LAST_LINES:],
-        heals=by_lines.retryable if by_lines is not None else None,
+        recovers=by_lines.retryable if by_lines is not None else None,
     )
     return _with_advice(failure, by_lines)
 

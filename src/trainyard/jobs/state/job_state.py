@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.errors import ExitCode
-from trainyard.watch.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 
 
 class State(StrEnum):
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class JobFailure:
-    """Why a job failed, and in which process."""
+    """Reason why a job failed, and in which process."""
 
     failure_class: FailureClass
     evidence: tuple[str, ...]
@@ -40,8 +40,8 @@ class JobFailure:
     node: str = ""
     lines: tuple[str, ...] = ()
     """The last lines that the process printed."""
-    heals: bool | None = None
-    """Whether a retry can heal it, if that differs from its class."""
+    recovers: bool | None = None
+    """Whether a retry recovers from it, if that differs from its class."""
     lost_another: bool = False
     """The pod only lost another one, which has the cause and has not said it."""
     cause: str = ""
@@ -51,8 +51,8 @@ class JobFailure:
 
     @property
     def retryable(self) -> bool:
-        """Whether a retry from the newest good checkpoint can succeed."""
-        return self.failure_class in HEALS if self.heals is None else self.heals
+        """Return whether a retry from the newest good checkpoint can succeed."""
+        return self.failure_class in RECOVERABLE if self.recovers is None else self.recovers
 
     def record(self) -> dict[str, Any]:
         return {
@@ -116,7 +116,7 @@ class JobState:
     retries: int = 0
     """How many times we submitted it again."""
     auto_retry: int = 0
-    """How many retries failures that can heal may use."""
+    """How many retries failures that a retry can recover may use."""
     followed_by: str = ""
     """The job that replaced this one; empty if there is none."""
     restarts: int = 0
@@ -127,7 +127,7 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether the state is final, so that waiting is useless."""
+        """Return whether the state is final, so that waiting is useless."""
         return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
     @property

@@ -36,7 +36,7 @@ class ContainerEnd:
     message: str
     finished: float | None
     """Unix seconds."""
-    healed: bool = False
+    recovered: bool = False
     """The container was restarted in place afterwards."""
 
     @property
@@ -159,7 +159,7 @@ def _main_containers(status: Json) -> Iterator[Json]:
 
 def _ends_of(container: Json) -> Iterator[ContainerEnd]:
     state, last = container.get("state") or {}, container.get("lastState") or {}
-    for found, healed in ((state, False), (last, "running" in state)):
+    for found, recovered in ((state, False), (last, "running" in state)):
         ended = found.get("terminated")
         if ended is None:
             continue
@@ -172,7 +172,7 @@ def _ends_of(container: Json) -> Iterator[ContainerEnd]:
             reason=reason,
             message=message,
             finished=time_of(ended.get("finishedAt")),
-            healed=healed,
+            recovered=recovered,
         )
 
 

@@ -3,9 +3,9 @@
     PodFacts of all pods, dead ones included ──suspects──> in order ──> the first one is the cause
 
 When one pod of a job fails, the others end too: pods that were already being deleted when they ended, and
-pods that ended later, are consequences. A failure that healed (its pod was created again and ran) counts only
-if nothing else is left. Kubernetes records whole seconds, so within one second the better evidence comes
-first, then the lower rank.
+pods that ended later, are consequences. A failure that recovered (its pod was created again and ran)
+counts only if nothing else is left. Kubernetes records full seconds, so within one second the better
+evidence comes first, then the lower rank.
 """
 
 import re
@@ -85,7 +85,7 @@ class Suspect:
     evidence: str
     lines: tuple[str, ...]
     finished: float | None
-    healed: bool
+    recovered: bool
     consequence: bool
     """It was already being deleted when it ended, so somebody ended it and nothing in it failed."""
     lost_another: bool = False
@@ -98,7 +98,7 @@ class Suspect:
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN
-        return self.healed, self.consequence, self.lost_another, moment, vague, rank, self.pod.name
+        return self.recovered, self.consequence, self.lost_another, moment, vague, rank, self.pod.name
 
 
 def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequence[Json]) -> list[Suspect]:
@@ -106,11 +106,13 @@ def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequ
     killers = frozenset(
         _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
     )
-    found = [s for pod in pods for s in _of_pod(pod, healed=pod.uid in replaced, starved=pod.node in killers)]
+    found = [
+        s for pod in pods for s in _of_pod(pod, recovered=pod.uid in replaced, starved=pod.node in killers)
+    ]
     return sorted(found, key=Suspect.order)
 
 
-def _of_pod(pod: PodFacts, *, healed: bool, starved: bool) -> list[Suspect]:
+def _of_pod(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
     place = f"{pod.name} on {pod.node}" if pod.node else pod.name
     if (complete := _of_whole_pod(pod)) is not None:
         failure_class, why = complete
@@ -119,13 +121,17 @@ def _of_pod(pod: PodFacts, *, healed: bool, starved: bool) -> list[Suspect]:
         message = _lines(end) if end is not None else ()
         moment = pod.disrupted_at or (end.finished if end is not None else None)
         return [
-            Suspect(pod, failure_class, code, f"{place}: {why}", message, moment, healed, consequence=False)
+            Suspect(
+                pod, failure_class, code, f"{place}: {why}", message, moment, recovered, consequence=False
+            )
         ]
     failed = [end for end in pod.ends if end.failed]
     if not failed and pod.phase == "Failed":
         why = pod.message or pod.reason or "the pod failed, and no container of it says why"
-        return [Suspect(pod, FailureClass.UNKNOWN, None, f"{place}: {why}", (), None, healed, pod.deleting)]
-    return [_of_container(pod, end, place=place, healed=healed, starved=starved) for end in failed]
+        return [
+            Suspect(pod, FailureClass.UNKNOWN, None, f"{place}: {why}", (), None, recovered, pod.deleting)
+        ]
+    return [_of_container(pod, end, place=place, recovered=recovered, starved=starved) for end in failed]
 
 
 def _of_whole_pod(pod: PodFacts) -> tuple[FailureClass, str] | None:
@@ -148,7 +154,7 @@ def _of_eviction(message: str) -> FailureClass:
     return FailureClass.HOST_MEMORY if _MEMORY.search(message) else FailureClass.NODE_LOST
 
 
-def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool, starved: bool) -> Suspect:
+def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
     explained = explain_lines(_lines(end), end.exit_code)
     lost_another = end.container == _WAITS_FOR_MASTER
@@ -169,7 +175,7 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
         evidence=f"{place}: container {end.container} ended{code}: {why}",
         lines=_lines(end),
         finished=end.finished,
-        healed=healed or end.healed,
+        recovered=recovered or end.recovered,
         consequence=ended,
         lost_another=lost_another,
         explained=explained,

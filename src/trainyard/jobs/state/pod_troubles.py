@@ -34,7 +34,7 @@ _FINAL_PULL = re.compile(
     r"unauthorized|authorization failed|access denied|403 forbidden|no basic auth",
     re.I,
 )
-_HEALS = re.compile(
+_PASSING_PULL = re.compile(
     r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
 )
 _DISK = re.compile(r"no space left", re.I)
@@ -115,7 +115,7 @@ def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[J
             message,
         )
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
-    final = bool(_FINAL_PULL.search(message)) and not _HEALS.search(message)
+    final = bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
     text = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
     return Trouble(pod, Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE)
 

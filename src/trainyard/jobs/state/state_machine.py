@@ -88,7 +88,7 @@ def _succeeded_state(observed: Observed, past: History, reading: Reading) -> Job
     end = _end_of_master(observed)
     if end is not None:
         for suspect in suspects_of(observed, past):
-            alone = not suspect.healed and not suspect.consequence and suspect.pod.rank is not None
+            alone = not suspect.recovered and not suspect.consequence and suspect.pod.rank is not None
             if alone and suspect.finished is not None and suspect.finished < end:
                 return _failed_state(observed, past, reading, failure_of_job(observed, past, reading))
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))

@@ -85,14 +85,14 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
         if setting.by_reference:
             continue
         secret = (baked_secret_kind if setting.is_baked else secret_kind)(setting.name, setting.value)
-        said = (
+        judgement = (
             (_PLAIN_SECRET if secret else None)
             or _by_operator(setting.name, group)
             or judge_variable(setting.name, setting.value, group.place)
         )
-        if said is not None:
+        if judgement is not None:
             value = "" if secret else setting.value[:_LONGEST_VALUE]
-            yield _finding(name, setting.line, setting.name, said, where=group.what, value=value)
+            yield _finding(name, setting.line, setting.name, judgement, where=group.what, value=value)
     names = frozenset(setting.name for setting in group.settings)
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} <= names:
         both = Judgement(
@@ -101,14 +101,16 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
             "keep one of them",
         )
         yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, where=group.what)
-    for variable, said in missing_variables(names, group.place).items():
-        yield _finding(name, group.line, variable, said, where=group.what)
+    for variable, judgement in missing_variables(names, group.place).items():
+        yield _finding(name, group.line, variable, judgement, where=group.what)
 
 
 def _finding(
-    file: str, line: int, subject: str, said: Judgement, *, where: str, value: str = ""
+    file: str, line: int, subject: str, judgement: Judgement, *, where: str, value: str = ""
 ) -> LintFinding:
-    return LintFinding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
+    return LintFinding(
+        file, line, subject, value, judgement.severity, judgement.reason, judgement.remedy, where
+    )
 
 
 def _by_operator(name: str, group: SettingGroup) -> Judgement | None:

@@ -252,8 +252,8 @@ def _missing_of_role(listing: VolumeListing, folder: str) -> Iterator[str]:
         if absent := set(range(world)) - present:
             yield f"{part} of rank {min(absent)} of {world} is missing"
     config = listing.file(folder, "fsdp_config.json")
-    if config is not None and config.whole and (said := _world_of(config)) not in (None, *worlds):
-        yield f"fsdp_config.json is of {said} ranks"
+    if config is not None and config.whole and (stated := _world_of(config)) not in (None, *worlds):
+        yield f"fsdp_config.json is of {stated} ranks"
 
 
 def _world_of(config: VolumeFile) -> int | None:
@@ -423,7 +423,7 @@ def _dcp(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _has_dcp(listing: VolumeListing, folder: str) -> bool:
-    """Whether torch has saved here, or has begun to."""
+    """Return whether torch has saved here, or has begun to."""
     index = listing.file(folder, _METADATA)
     shards = (_SHARDS_OF_DCP.fullmatch(_name(file)) for file in listing.by_folder.get(folder, ()))
     return any(shards) or (index is not None and bool(index.names))
@@ -465,7 +465,7 @@ def _hugging_face(listing: VolumeListing, folder: str) -> FoundCheckpoint | None
 
 
 def _is_of_accelerate(folder: str, here: Iterable[str], *, weights: bool) -> bool:
-    """Whether `Accelerator.save_state` wrote it."""
+    """Return whether `Accelerator.save_state` wrote it."""
     named = weights or _CHECKPOINT_OF_ACCELERATE.fullmatch(PurePosixPath(folder).name)
     return any(_RANDOM_STATES.fullmatch(name) or (named and _OF_ACCELERATE.fullmatch(name)) for name in here)
 
@@ -527,7 +527,8 @@ def _missing_of_index(index: VolumeFile, here: Mapping[str, VolumeFile]) -> Iter
 
 
 def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, weights: bool) -> bool:
-    """Whether transformers' Trainer wrote it: by its own files, or by weights that Accelerate did not write.
+    """Return whether transformers' Trainer wrote it: by its own files, or by weights that Accelerate did not
+    write.
 
     A Trainer that is killed in its first save leaves weights and nothing else.
     """
@@ -550,7 +551,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
 def _missing_of_trainer(
     listing: VolumeListing, found: FoundCheckpoint, here: Mapping[str, VolumeFile]
 ) -> Iterator[str]:
-    """What the Trainer owes beside weights. It writes no optimizer with `save_only_model`."""
+    """Return what the Trainer owes beside weights. It writes no optimizer with `save_only_model`."""
     state = here.get(_TRAINER_STATE)
     if state is None:
         yield f"{_TRAINER_STATE}, which is written last, is missing"
@@ -762,14 +763,14 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     tracker = _beside(listing, found.path, name)
     if tracker is None:
         return replace(found, why=f"no {name} marks it as complete")
-    said = (tracker.text or "").strip()
+    stated = (tracker.text or "").strip()
     with_tracker = replace(found, trackers=(tracker,))
     tagged = name == DEEPSPEED_TRACKER
-    if said == PurePosixPath(found.path).name if tagged else said == _RELEASE and found.step is None:
-        return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {said}")
-    step = _number(said) if tagged else int(said) if said.isascii() and said.isdecimal() else None
+    if stated == PurePosixPath(found.path).name if tagged else stated == _RELEASE and found.step is None:
+        return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {stated}")
+    step = _number(stated) if tagged else int(stated) if stated.isascii() and stated.isdecimal() else None
     if step is None:
-        return replace(with_tracker, why=f"{name} says {said[:40]!r}, which is not a step")
+        return replace(with_tracker, why=f"{name} says {stated[:40]!r}, which is not a step")
     if found.step is None or step < found.step:
         return replace(with_tracker, why=f"{name} says {step}: this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {step}")

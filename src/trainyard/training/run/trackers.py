@@ -292,5 +292,8 @@ def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) ->
 
 
 def is_still_closing() -> bool:
-    """Whether a tracker was given up before it was closed. It would delay the end of the interpreter."""
+    """Return whether a tracker was given up before it was closed.
+
+    It would delay the end of the interpreter.
+    """
     return any(thread.name == _CLOSING for thread in threading.enumerate())

@@ -56,7 +56,7 @@ def job_body(name: str, budget: int) -> Json:
 
 
 def lost_at(name: str) -> tuple[int, str]:
-    """A failure that heals, with other words for each job: always another signature."""
+    """A failure that recovers, with other words for each job: always another signature."""
     words = {"llama": "one", "llama-2": "two", "llama-3": "three", "llama-4": "four", "llama-5": "five"}
     return 1, f"ncclRemoteError: A call failed {words[name]}"
 

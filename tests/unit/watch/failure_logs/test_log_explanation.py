@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.watch.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 from trainyard.watch.failure_logs.evidence_rules import rules
 from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, explain_logs, log_of
 
@@ -282,13 +282,13 @@ def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
         "unknown",
         "cancelled",
     }
-    assert not {str(klass) for klass in HEALS} & never
+    assert not {str(klass) for klass in RECOVERABLE} & never
     assert {
         FailureClass.PREEMPTED,
         FailureClass.NODE_LOST,
         FailureClass.HARDWARE,
         FailureClass.NCCL_TIMEOUT,
-    } <= HEALS
+    } <= RECOVERABLE
     assert explained(CASES["no room"][1]).retryable, "room may come"
     assert not explained(
         "FailedScheduling 0/8 nodes are available: 8 node(s) didn't match selector"
