@@ -101,13 +101,15 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, node_number, place_in_run
     from trainyard.run.run_lock import locked
     from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
     config = load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    if node.rank is None:  # the rendezvous numbers the workers; the records are the first pod's
+        node = replace(node, rank=node_number(os.environ))
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     require_no_former_run(directory)
@@ -381,7 +383,7 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
-        from trainyard.run.launch_environment import nccl_log_variables
+        from trainyard.run.launch_environment import nccl_log, nccl_log_variables
 
         ours = {
             "PYTHONUNBUFFERED": "1",
@@ -392,14 +394,22 @@ class ProgramRun:
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
         }
         if self.node.nodes > 1:
-            log = f"{self.directory.logs}/{self._network_logs('')}".replace("%", "%%") + "%h-%p.log"
-            ours |= nccl_log_variables(log, os.environ)
+            ours |= nccl_log_variables(nccl_log(self.directory.logs, self._node_name), os.environ)
         return {**ours, **self.program.environment}
 
-    def _network_logs(self, end: str) -> str:
-        """Return the name of the logs of NCCL that this node's processes write."""
-        node = socket.gethostname() if self.node.rank is None else self.node.rank
-        return f"nccl-node-{node}-{end}"
+    @property
+    def _node_name(self) -> int | str:
+        return socket.gethostname() if self.node.rank is None else self.node.rank
+
+    @property
+    def _own_network_logs(self) -> str:
+        """The pattern of the logs of NCCL that this node's processes write."""
+        return f"nccl-node-{self._node_name}-*.log"
+
+    @property
+    def machines(self) -> int:
+        """Machines that the program uses; Ray starts it on one of several."""
+        return max(self.node.nodes, self.nodes or 1)
 
     def network_follower(self) -> "NetworkFollower | None":
         """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
@@ -409,28 +419,28 @@ class ProgramRun:
         from trainyard.gateways.local_machine import network_devices
         from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
 
-        if self.node.nodes == 1:
+        if self.machines == 1:
             return None
         for log in self.directory.logs.glob("nccl-node-*.log"):
             number = log.name.split("-")[2]
             is_of_no_node = number.isdecimal() and int(number) >= self.node.nodes
-            if fnmatch(log.name, self._network_logs("*.log")) or (is_of_no_node and self.is_first):
+            if fnmatch(log.name, self._own_network_logs) or (is_of_no_node and self.is_first):
                 log.unlink(missing_ok=True)
         expected = expectation_here(
             self.config.compute.network,
             network_devices(),
             os.environ,
-            nodes=self.node.nodes,
-            processes=self.node.nodes * self.processes,
+            nodes=self.machines,
+            processes=self.machines * self.processes,
         )
-        pattern = "nccl-node-*.log" if self.is_first else self._network_logs("*.log")
+        pattern = "nccl-node-*.log" if self.is_first else self._own_network_logs
         return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
 
     def show_nccl_warnings(self) -> None:
         """Show the last warnings of NCCL on this node, which are in its own log, after the program failed."""
         from trainyard.watch.network_record import nccl_warnings
 
-        for line in nccl_warnings(self.directory.logs.glob(self._network_logs("*.log")))[-MOST_WARNINGS:]:
+        for line in nccl_warnings(self.directory.logs.glob(self._own_network_logs))[-MOST_WARNINGS:]:
             LOG.error("%s", line)
 
     def check_network(
@@ -547,12 +557,11 @@ class ProgramRun:
 
     def hardware(self) -> dict[str, int]:
         """The processes of the complete run, as far as known, and those of this node."""
-        nodes = max(self.node.nodes, self.nodes or 0)
         if (
             self.is_exact and self.nodes is None and not self.is_launched
         ):  # it may have workers on other nodes
             return {"local_world_size": self.processes}
-        return {"world_size": nodes * self.processes, "local_world_size": self.processes}
+        return {"world_size": self.machines * self.processes, "local_world_size": self.processes}
 
     def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
         """The writer of the rows; it records when they show that the program did not resume from `found`."""

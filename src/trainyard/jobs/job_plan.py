@@ -49,6 +49,9 @@ class Program:
     """The interpreter in the image."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Name -> text of the files in FILES_DIRECTORY."""
+    nccl_log: str = ""
+    """File on the shared volume for NCCL's log in each process that a program of Ray starts; %h is the host,
+    %p the process. Empty if the program starts none on other nodes."""
 
     @property
     def keeps_run(self) -> bool:

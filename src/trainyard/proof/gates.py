@@ -202,6 +202,8 @@ def _judge_change(
 
 
 def _beyond(change: Change, *, within: bool = False) -> str:
+    if change.noise is None:
+        return " by more than noise explains"
     place = "within" if within else "beyond"
     return f", {place} its noise of {_shown(change.noise)}"
 

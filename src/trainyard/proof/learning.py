@@ -7,19 +7,26 @@ the first training losses: a validation late in a run shows no start. The last l
 loss; without validation, and for rewards, it is the mean over the last tenth of the rows. A run that starts
 from given weights may stay as it was, but must not end worse. Fewer than ten rows are too short to say.
 
-The noise of one value is the spread of its distance from the line between its two neighbours, which removes
-any trend, as a median absolute deviation, which ignores single spikes (Gasser, Sroka and Jennen-Steinmetz,
-Residual variance and residual pattern in nonlinear regression, Biometrika 73, 1986). Neighbours that rise and
-fall together would make it too small, so the same is computed from the means of ten parts, and the larger of
-the two counts. A difference within the noise is no difference: see `SIGNIFICANT`.
+A difference within the noise is no difference: see `SIGNIFICANT`, and `noise` for how it is measured. A fall
+is measured against the noise of the complete run, a rise against that of its calm part, because a divergence
+must not be excused by its own swings.
 """
 
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import fmean
 
+from trainyard.proof.noise import (
+    Noise,
+    falls_by_median,
+    has_left_start,
+    is_far_above,
+    mean_square_noise,
+    noise_of,
+    tenth,
+)
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number
 
 FEWEST_ROWS = 10
@@ -28,6 +35,9 @@ FEWEST_ROWS = 10
 SIGNIFICANT = 3.0
 # The first row alone is often unusual, for example in a warm-up: a fall from it has to be larger.
 SIGNIFICANT_FROM_ONE = 4.0
+# Few validations of a run that swings have no noise of their own. It is then at most this share of the first:
+# a validation reads the same text each time.
+MOST_OF_VALIDATION = 0.15
 # The figures that show learning, the first that is logged decides, and its sign: rewards should rise.
 FIGURES = {"reward": ("reward", -1), "val_loss": ("validation loss", 1), "loss": ("loss", 1)}
 
@@ -94,7 +104,7 @@ class Curves:
         values = self.by_name[self.judged].values
         if not values:
             return None
-        return values[-1] if self.judged == "val_loss" else fmean(values[-_tenth(values) :])
+        return values[-1] if self.judged == "val_loss" else fmean(values[-tenth(values) :])
 
 
 @dataclass(frozen=True)
@@ -103,8 +113,8 @@ class Change:
 
     first: float
     last: float
-    noise: float
-    """The standard error of the difference."""
+    noise: float | None
+    """The standard error of the difference; None if it ended worse by more than any noise explains."""
     is_better: bool
     is_worse: bool
     figure: str = "loss"
@@ -126,72 +136,74 @@ def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change
     return replace(found, first=sign * found.first, last=sign * found.last, figure=name)
 
 
-def noise_of_one(values: Sequence[float], *, is_robust: bool = True) -> float:
-    """Return the standard deviation of the values around their local trend; 0 for fewer than three."""
-    # (a + c) / 2 - b has 1.5 times the variance of one value.
-    found = [abs((a + c) / 2 - b) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
-    if not found:
-        return 0.0
-    spread = 1.4826 * median(found) if is_robust else 0.0
-    return (spread or math.sqrt(fmean(each * each for each in found))) / math.sqrt(1.5)
+def _compare(values: Sequence[float], last: float, noise: Noise, of_last: float, calm_last: float) -> Change:
+    """Compare the level `last` with the first row and with the mean of the first tenth; smaller is better.
 
-
-def noise_of_tenth(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of a tenth of the values."""
-    count = _tenth(values)
-    tenths = [fmean(values[i * len(values) // 10 : (i + 1) * len(values) // 10]) for i in range(10)]
-    return max(noise_of_one(values) / math.sqrt(count), noise_of_one(tenths))
-
-
-def _tenth(values: Sequence[float]) -> int:
-    return max(1, len(values) // 10)
-
-
-def _compare(values: Sequence[float], last: float, of_last: float, of_head: float) -> Change:
-    """Compare the level `last` with the first row and with the mean of the first tenth; smaller is better."""
-    first, head = values[0], fmean(values[: _tenth(values)])
-    alone, apart = math.hypot(noise_of_one(values), of_last), math.hypot(of_head, of_last)
+    `noise` is that of the rows, the other two are that of `last`.
+    """
+    first, head = values[0], fmean(values[: tenth(values)])
+    alone, apart = math.hypot(noise.one, of_last), math.hypot(noise.tenth, of_last)
+    calm_apart = math.hypot(noise.calm_tenth, calm_last)
     falls_from_first = first - last > SIGNIFICANT_FROM_ONE * alone
-    exceeds_first = last - first > SIGNIFICANT * alone
-    has_diverged = head - first > SIGNIFICANT * math.hypot(noise_of_one(values), of_head)
+    exceeds_first = _is_above(last, values, math.hypot(noise.calm_one, calm_last))
+    has_diverged = _is_above(head, values, math.hypot(noise.calm_one, noise.calm_tenth))
     level = first if has_diverged or falls_from_first or exceeds_first else head
-    is_better = (falls_from_first or level - last > SIGNIFICANT * apart) and not exceeds_first
-    is_worse = exceeds_first or (last - head > SIGNIFICANT * apart and not falls_from_first)
-    return Change(level, last, apart, is_better, is_worse)
+    falls = level - last > SIGNIFICANT * apart or (level > last and falls_by_median(values, SIGNIFICANT))
+    stays_above = first <= min(values[len(values) // 2 :])
+    is_better = falls_from_first or (falls and not exceeds_first and not stays_above)
+    is_worse = exceeds_first or (last - head > SIGNIFICANT * calm_apart and not falls_from_first)
+    shown = _shown_noise(last - level, calm_apart) if is_worse else apart
+    return Change(level, last, shown, is_better, is_worse)
+
+
+def _is_above(level: float, values: Sequence[float], noise: float) -> bool:
+    """Whether `level` exceeds the first value beyond the noise, or by more than any noise explains."""
+    rise = level - values[0]
+    return rise > 0 and (rise > SIGNIFICANT * noise or is_far_above(level, values) or has_left_start(values))
+
+
+def _shown_noise(rise: float, noise: float) -> float | None:
+    return noise if rise > SIGNIFICANT * noise else None
 
 
 def _change_of_rows(values: Sequence[float]) -> Change:
-    noise = noise_of_tenth(values)
-    return _compare(values, fmean(values[-_tenth(values) :]), noise, noise)
+    noise = noise_of(values)
+    return _compare(values, fmean(values[-tenth(values) :]), noise, noise.tenth, noise.calm_tenth)
 
 
 def _change_of_validation(curve: Curve, training: Curve, begins_after: int, *, has_weights: bool) -> Change:
     values, last = curve.values, curve.values[-1]
-    noise, fall = _noise_of_validation(values, training.values), values[0] - last
-    apart = noise * math.sqrt(2)
-    change = Change(
-        values[0], last, apart, fall > SIGNIFICANT * apart, -fall > SIGNIFICANT * apart, "val_loss"
-    )
-    of_training = _change_of_rows(training.values) if len(training.values) >= FEWEST_ROWS else None
-    if of_training is None or change.is_worse or curve.steps[0] <= begins_after:
+    rows = noise_of(training.values) if len(training.values) >= FEWEST_ROWS else None
+    of_one, calm_of_one = _noise_of_validation(values, rows)
+    noise, calm = math.sqrt(2) * of_one, math.sqrt(2) * calm_of_one
+    fall, is_worse = values[0] - last, _is_above(last, values, calm)
+    shown = _shown_noise(-fall, calm) if is_worse else noise
+    change = Change(values[0], last, shown, fall > SIGNIFICANT * noise, is_worse, "val_loss")
+    if rows is None or is_worse or curve.steps[0] <= begins_after:
         return change
-    above = of_training.last - training.values[0]
-    alone = math.hypot(noise_of_one(training.values), noise_of_tenth(training.values))
-    if above > SIGNIFICANT * alone:  # the run diverged, if only before its first validation
+    of_training = _change_of_rows(training.values)
+    if _is_above(of_training.last, training.values, math.hypot(rows.calm_one, rows.calm_tenth)):
+        # The run diverged, if only before its first validation.
         return replace(of_training, first=training.values[0], is_better=False, is_worse=True)
     end = max(curve.steps[-1], training.steps[-1])
     if curve.steps[0] <= begins_after + (end - begins_after) / 10:
         return change
     if has_weights:  # validation data may be harder than training data by more than the run changes
         return of_training
-    noise = max(noise, noise_of_one(training.values))
-    found = _compare(training.values, last, noise, noise_of_tenth(training.values))
+    of_last, calm_of_last = max(of_one, rows.one), max(calm_of_one, rows.calm_one)
+    found = _compare(training.values, last, rows, of_last, calm_of_last)
     return replace(found, figure="val_loss")
 
 
-def _noise_of_validation(values: Sequence[float], training: Sequence[float]) -> float:
-    """Return the standard deviation of one validation loss; of few, at most that of a training row."""
+def _noise_of_validation(values: Sequence[float], rows: Noise | None) -> tuple[float, float]:
+    """Return the noise of one validation loss and the calm one; `rows` is that of the training rows.
+
+    Few validations have at most the noise of a training row.
+    """
     if len(values) >= FEWEST_ROWS:
-        return noise_of_one(values)
-    limit = noise_of_one(training)
-    return min(limit, noise_of_one(values, is_robust=False)) if len(values) >= 5 else limit
+        own = noise_of(values)
+        return own.one, own.calm_one
+    limit = rows.one if rows else 0.0
+    noise = min(limit, mean_square_noise(values)) if len(values) >= 5 else limit
+    most = MOST_OF_VALIDATION * values[0] if min(values) > 0 else math.inf
+    return noise, min(noise, rows.calm_one if rows else 0.0, most)

@@ -89,6 +89,107 @@ def test_given_weights_must_not_end_worse(course: str, rows: int, figure: str) -
         assert judge(found, run=proven_run() | origin).is_red is (course not in (*GOOD, "flat"))
 
 
+def swing(kind: str, count: int, seed: int) -> Any:
+    """Levels around 1 of a diverged run, none of them near 0."""
+    random = np.random.default_rng([seed, count])
+    return {
+        "steady": 1 + 0.05 * random.normal(size=count),
+        "alternating": np.where(np.arange(count) % 2, 1.5, 0.5),
+        "erratic": np.exp(0.6 * random.normal(size=count)) + 0.1,
+        "rising": np.linspace(0.5, 1.5, count) * random.uniform(0.7, 1.3, size=count),
+    }[kind]
+
+
+def diverging(kind: str, place: float, height: float, rows: int) -> Any:
+    """A loss of 3 that turns into swings around a multiple of it, from a part of the run on."""
+    values, calm = 3 + 0.1 * np.random.default_rng(rows).normal(size=rows), max(1, round(place * rows))
+    values[calm:] = 3 + 3 * (height - 1) * swing(kind, rows - calm, rows)
+    return values
+
+
+PLACES, HEIGHTS, SWINGS = (
+    (0, 0.05, 0.2, 0.5, 0.8),
+    (4, 8, 1000),
+    ("steady", "alternating", "erratic", "rising"),
+)
+WEIGHTS = {"model": {"path": "weights"}}
+
+
+@pytest.mark.parametrize("every", [0, 1, 5, 1000], ids="validation every {}".format)
+@pytest.mark.parametrize("kind", SWINGS)
+@pytest.mark.parametrize("height", HEIGHTS)
+def test_given_weights_that_diverge_are_red_however_widely_they_swing(
+    height: float, kind: str, every: int
+) -> None:
+    """The swings of a divergence are no noise that excuses it."""
+    for place, rows in itertools.product(PLACES, (20, 40, 400)):
+        found = rows_of(diverging(kind, place, height, rows), figure="val_loss", every=every or 10**6)
+        found = [
+            {**row, "val_loss": row["val_loss"]} if every and "val_loss" in row else row for row in found
+        ]
+        if not every:
+            found = [{"step": row["step"], "loss": row["loss"]} for row in found]
+        curves = _curves(found)
+        if every:
+            curves.start_with([{"event": "validated", "step": 0, "val_loss": 3.0}], 0)
+        for limit in (None, 1e9, 1.0):
+            settings = gates(max_validation_loss=limit) if every else {}
+            learned = judge_learning(WEIGHTS, curves, begins_after=0, settings=settings)
+            assert learned.is_red, (place, rows, learned)
+            assert "worse than it started" in learned.evidence, (place, rows, learned)
+        program = judge(found, run={"recipe": "command", "program": {}})
+        assert program.is_red, (place, rows, program)
+
+
+@pytest.mark.parametrize("kind", SWINGS)
+@pytest.mark.parametrize("height", HEIGHTS)
+def test_rewards_that_collapse_are_red_however_widely_they_swing(height: float, kind: str) -> None:
+    """Rewards have no scale: some rows before the collapse are needed, or 200 rows."""
+    for place, rows in itertools.product(PLACES, (20, 40, 400)):
+        if round(place * rows) < 3 and rows < 200:
+            continue
+        found = [
+            {"step": row["step"], "reward": 5 - row["loss"]}
+            for row in rows_of(diverging(kind, place, height, rows))
+        ]
+        assert judge(found, run=WEIGHTS).is_red, (place, rows)
+
+
+def test_the_fine_tuning_that_was_green_by_mistake() -> None:
+    """3.04 → 25.39 was within the noise of the training rows, which had diverged as well."""
+    rows = rows_of([3.1, 41.0, 9.5, 30.2, 12.1, 55.0, 17.3, 8.8, 37.7, 14.9, 44.0, 26.1])
+    rows[5]["val_loss"], rows[-1]["val_loss"] = 31.2, 25.39
+    curves = _curves(rows)
+    curves.start_with([{"event": "validated", "step": 0, "val_loss": 3.04}], 0)
+    learned = judge_learning(WEIGHTS, curves, begins_after=0, settings={})
+    assert learned.is_red
+    assert "3.04 → 25.39: it ended worse than it started" in learned.evidence
+    without = judge([{"step": row["step"], "loss": row["loss"]} for row in rows], run=WEIGHTS)
+    assert without.is_red
+    assert "by more than noise explains" in without.evidence
+
+
+@pytest.mark.parametrize("figure", ["loss", "reward"])
+@pytest.mark.parametrize("rows", [20, 40, 100, 400])
+def test_a_run_that_diverged_at_once_and_recovered_in_part_did_not_learn(rows: int, figure: str) -> None:
+    """The first tenth is mostly divergence, and no start."""
+    time, random = np.linspace(0, 1, rows - 1), np.random.default_rng(rows)
+    for height, end in itertools.product((2, 4, 8), (1.3, 1.8)):
+        level = 5 * np.interp(time, [0, 0.7, 0.9, 1], [height, height, end, end])
+        loss = [5.0, *(level + (level - 5) * random.uniform(-0.8, 0.8, size=rows - 1))]
+        sign = -1 if figure == "reward" else 1
+        found = [{"step": row["step"], "loss": 0.0, figure: sign * row["loss"]} for row in rows_of(loss)]
+        assert judge(found).is_red, (height, end)
+
+
+@pytest.mark.parametrize("rows", [40, 100, 400])
+def test_spikes_hide_no_learning(rows: int) -> None:
+    random = np.random.default_rng(rows)
+    spikes = np.where((random.random(rows) < 0.05) & (np.linspace(0, 1, rows) < 0.9), 45, 0)
+    assert not judge(rows_of(series("falling", rows) + spikes)).is_red
+    assert judge(rows_of(series("flat", rows) + spikes)).is_red
+
+
 def test_a_run_of_few_rows_is_too_short_unless_that_is_required() -> None:
     for course, figure in itertools.product(COURSES, ("loss", "val_loss", "reward")):
         found = rows_of(series(course, 9), figure=figure)
@@ -261,6 +362,8 @@ def test_the_rates_of_wrong_verdicts_by_chance() -> None:
         reds = [judge(rows_of(series("falling", rows, seed, 0.4))).is_red for seed in range(200)].count(True)
         assert greens <= 200 * rate, (rows, greens)
         assert reds <= 200 * 0.05, (rows, reds)
+        kept = [judge(rows_of(series("flat", rows, seed)), run=WEIGHTS).is_red for seed in range(200)]
+        assert kept.count(True) <= 200 * rate, (rows, kept.count(True))
 
 
 def test_the_gates_are_read_from_the_configuration() -> None:

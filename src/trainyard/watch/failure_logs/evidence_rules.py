@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.rule_index import RuleIndex
 
 
 class Nearness(IntEnum):
@@ -66,6 +67,12 @@ class Rule:
 def rules() -> tuple[Rule, ...]:
     """Return the rules of causes.yaml, in its order."""
     return tuple(_rule(row) for row in table())
+
+
+@functools.cache
+def rule_index() -> RuleIndex[Rule]:
+    """Return the patterns of all rules, in the order of the table."""
+    return RuleIndex((rule, pattern) for rule in rules() for pattern in rule.patterns)
 
 
 def table() -> list[dict[str, Any]]:
@@ -196,23 +203,6 @@ NO_TRAINING = re.compile(
     r"|\bStep \d+/\d+ ?: (?:FROM|RUN|COPY|ADD|ENV|WORKDIR|ARG|CMD|ENTRYPOINT|USER|LABEL|EXPOSE)\b"
 )
 """Progress bars of data, downloads and image builds, which show no training step."""
-ALARM = re.compile(
-    r"(?i)err|fail|exce|kill|oom|memory|space|quota|den|refus|reset|close|abort|assert|invalid|cannot"
-    r"|can't|could|not |unable|no |timed|time|limit|lost|died|dead|nan|inf|xid|nccl|gloo|rdma|efa|fi_"
-    r"|rc: -|nodes|insuff|unkn|missing|unexp|mismatch|auth|token|expire|forbid|40[13]|429|50[0234]"
-    r"|throttl|slow|too|cancel|preempt|int|spot|evict|shut|signal|deprec|delet|pull|image|h[au]ng"
-    r"|stuck|stall|block|lock|barrier|rendez|clients|socket|peer|port|address|bus|read|stale|endpoint"
-    r"|scale|divi|multip|cuda|driver|lib|wheel|hash|out of|reach|start|runner|webhook|gated|key|bucket"
-    r"|redirect|proxy|cert|eof|skew|sign|docker|secret|param|load|arch|metadata|git|resolv|dns|gai"
-    r"|host|comp|nvml|ecc|gpu|hardware|kubelet|rank|worker|coll|receiv|sampl|split|column|hub|sub|data"
-    r"|fork|type|shape|size|tensor|index|target|over|struct|exit|must|avail|requir|yaml|json|instance"
-    r"|node|job|actor|volume|flash|kernel|ninja|nvcc|header|state|trap|bound|need|capab|task|check|map"
-    r"|pickl|exhaust|alloc|ephemeral|full|edquot|enospc|folder|rc: |a process|running|bad queue|event"
-    r"|pipe|op\.|prior iter|nothing|addrinuse|envoy|finite|mode|traffic|path|inplace|einsum|sequence"
-    r"|underflow|config|option|versions|resolution|symbol|built|cudnn|exec|pending|broker|vcpu|maximum"
-    r"|queue|implem|misbehav|dial|discon|dubious|eacces|by user|return|fault"
-)
-"""Each message of the table has one of these parts; a line without one is not compared with the rules."""
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"

@@ -18,7 +18,6 @@ from typing import Any
 
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
-    ALARM,
     GLOSSARY,
     GOES_ON,
     HARMLESS,
@@ -32,7 +31,7 @@ from trainyard.watch.failure_logs.evidence_rules import (
     WARNING,
     Nearness,
     Rule,
-    rules,
+    rule_index,
 )
 from trainyard.watch.failure_logs.log_structure import (
     Raised,
@@ -55,6 +54,8 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
+_ERROR = re.compile(r"(?:^|[\s\[\]|#])(?:[Ee]rror|ERROR|fatal|FATAL|CRITICAL|panic)\b[\]:!]")
+"""A line by which a tool reports an error that no rule knows."""
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by so much."""
@@ -68,6 +69,7 @@ _RAISED = Rule(
     "no",
     "the last frame of the traceback that is your own file is the place",
 )
+"""The rule of an exception that no row of the table knows; its place is added where a traceback shows it."""
 _RAISED_IN_LIBRARY = replace(
     _RAISED,
     klass=FailureClass.UNKNOWN,
@@ -187,6 +189,8 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
         return _by_exit_code(exit_code, logs)
     cut = tuple(_missing_parts(logs))
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
+    if all(each.rule.klass is FailureClass.UNKNOWN and each.raised is None for each in first):
+        cut = (*cut, *_last_lines(logs))
     decisive = _earliest(first)
     others = [each for each in found if decisive and _stands_beside(each, decisive)]
     if decisive is not None and any(each.rule.nearness > Nearness.CAUSE for each in others):
@@ -313,12 +317,26 @@ def _missing_parts(logs: Sequence[LogText]) -> Iterator[str]:
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
-    """Return the last line of each log, which is not evidence but helps a person to begin."""
-    for log in logs[:_SHOWN]:
-        written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
-        if written:
-            number, line = written[-1]
-            yield f"{log.name}:{number}: the last line: {line.strip()[:_SHOWN_LETTERS]}"
+    """Return the last error of each log, or else its last line: no evidence, but where a person begins.
+
+    The log whose line is the first in time comes first.
+    """
+    found = [each for log in logs if (each := _last_error(log)) is not None]
+    found.sort(key=lambda each: stamp_of(each[2]) or 0.0)
+    for log, what, line, number in found[:_SHOWN]:
+        yield f"{log}:{number}: {what}: {split_prefix(line)[1].strip()[:_SHOWN_LETTERS]}"
+
+
+def _last_error(log: LogText) -> tuple[str, str, str, int] | None:
+    """Return the name of the log, what the line is, the line, and its number; None if the log is empty."""
+    written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
+    if not written:
+        return None
+    raised = read_tracebacks([split_prefix(line) for line in log.lines]).raised
+    last = [(number, log.lines[number - 1]) for number in (max(raised) + 1,)] if raised else []
+    errors = last or [each for each in written if _ERROR.search(each[1]) and not HARMLESS.search(each[1])]
+    number, line = errors[-1] if errors else written[-1]
+    return log.name, "the last error" if errors else "the last line", line, number
 
 
 def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
@@ -352,15 +370,15 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         if number < alive_until or number in ignored:
             continue
         raised = tracebacks.raised.get(number)
-        if raised is None and not ALARM.search(line):
-            continue
         matching = [
             rule
             for rule, match in _matches(line)
             if _reports(rule, match, raised) and _is_after(rule, lines[:number])
         ]
         if not matching and raised is not None and raised.is_own:
-            matching = [_RAISED_IN_LIBRARY if raised.in_library else _RAISED]
+            matching = [_rule_of_exception(raised)]
+        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):
+            matching = [rule for rule in matching if _is_of_pull(rule)]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
@@ -370,10 +388,26 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
+def _rule_of_exception(raised: Raised) -> Rule:
+    """Return the rule of an exception by its frames, where no row of the table knows its message."""
+    rule = _RAISED_IN_LIBRARY if raised.in_library else _RAISED
+    if not raised.place:
+        return rule
+    place = raised.place.replace("{", "{{").replace("}", "}}")
+    where = f"{raised.name}, called at {place}" if raised.in_library else f"{raised.name} at {place}"
+    return replace(rule, cause=f"{rule.cause} ({where})")
+
+
+def _is_of_pull(rule: Rule) -> bool:
+    """A refused login or a broken connection on a line about a pull is the registry's."""
+    return rule.klass is FailureClass.IMAGE_PULL or rule.nearness is Nearness.PLATFORM
+
+
 @functools.lru_cache(maxsize=1024)
 def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     """Return the rules that match a line, and where. The processes of a run write many equal lines."""
-    return tuple((rule, match) for rule in rules() for match in rule.matches(line))
+    found = rule_index().candidates(line)
+    return tuple((rule, match) for rule, pattern in found if (match := pattern.search(line)))
 
 
 def _is_after(rule: Rule, earlier: Sequence[str]) -> bool:
