@@ -79,6 +79,31 @@ def parse(line: str) -> None:
         raise AssertionError(f"{line}: {refused.getvalue()}") from None
 
 
+SPAN = re.compile(r"`((?:\.venv/bin/)?(?:python )?(?:trainyard |scripts/\w+\.py )[^`\n…]+)`")
+SHORTENED = re.compile(
+    r"arguments are required|one of the arguments|expected one argument|name the program after"
+)
+"""A command inside a sentence may leave out what the sentence is not about."""
+
+
+def spans_of(path: Path) -> list[str]:
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    return [span for span in SPAN.findall(text) if "$" not in span and not BARE.fullmatch(span)]
+
+
+BARE = re.compile(rf"(?:\.venv/bin/)?trainyard (?:{'|'.join(sorted(COMMANDS, key=len, reverse=True))})")
+"""The name of a command, without an argument."""
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if spans_of(path)], ids=name_of)
+def test_every_command_in_a_sentence_parses(path: Path) -> None:
+    for span in spans_of(path):
+        try:
+            parse(re.sub(r"\b(JOB|NAME)\b", "job-1", span))
+        except AssertionError as refused:
+            assert SHORTENED.search(str(refused)), f"{name_of(path)}: {refused}"
+
+
 @pytest.mark.parametrize("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
 def test_every_command_of_trainyard_parses(path: Path) -> None:
     for line in commands_of(path):
