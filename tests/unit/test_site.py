@@ -37,3 +37,10 @@ def test_links_out_of_the_documents_lead_to_the_repository(site: Path) -> None:
     assert f'href="{REPOSITORY}/blob/main/CONTRIBUTING.md"' in text
     assert 'href="quick_start.html"' in text
     assert "OWNER/REPOSITORY/blob" not in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_code_in_a_list_does_not_end_the_list(path: Path) -> None:
+    """The site's Markdown wants four spaces where GitHub takes three; with fewer the numbers start again."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, 1) if re.match(r" {1,3}```", line)] == []
