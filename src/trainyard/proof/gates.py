@@ -186,7 +186,11 @@ def _judge_change(
         return Learned(text, is_red, step, is_judged=False)
     is_validation = change.figure == "val_loss" and curves.bits_per_byte is not None
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
-    ends = f"{FIGURES[change.figure][0]} {_shown(change.first)} → {_shown(change.last)}{bits}"
+    name = FIGURES[change.figure][0]
+    start, end = (
+        (f"training {FIGURES[change.starts_from][0]}", f"{name} ") if change.starts_from else (name, "")
+    )
+    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}"
     limit = _highest_loss(run, settings)
     if limit is not None and curves.judged != "reward" and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
