@@ -116,6 +116,30 @@ def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = No
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def comparison_text(runs: Sequence[RunFacts]) -> str:
+    """Return the comparison as text for a terminal, without a newline at its end."""
+    compared = compare_runs(runs)
+    heads = [*run_labels(runs), *(["change"] if len(runs) == 2 else [])]
+    figures = _aligned(["", *heads], compared.figures) or ["  no run has a figure yet"]
+    settings = _aligned(["", *heads[: len(runs)]], compared.settings)
+    if compared.changes is not None and not settings:
+        settings = ["  the configurations are the same"]
+    parts = ["COMPARED", *figures, *([f"  {compared.weights}"] if compared.weights else [])]
+    return "\n".join([*parts, *(["", "SETTINGS THAT DIFFER", *settings] if settings else [])])
+
+
+def _aligned(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the lines of a table, its values aligned at the right; none without rows."""
+    if not rows:
+        return []
+    lines = [list(heads), *([name, *cells] for name, cells in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+    return [
+        "  " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    ]
+
+
 def _with_goals(
     heads: list[str], rows: list[list[str]], runs: Sequence[RunFacts], last_green: RunFacts | None
 ) -> tuple[list[str], list[list[str]]]:

@@ -291,7 +291,7 @@ def _goodput_text(facts: RunFacts) -> str | None:
     lost = [
         f"{format_duration(seconds)} {words}" for words, seconds in facts.goodput.losses if seconds >= 0.5
     ]
-    share = f"{facts.goodput.share:.0%} of {format_duration(facts.goodput.total)} trained"
+    share = f"{format_percent(facts.goodput.share)} of {format_duration(facts.goodput.total)} trained"
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 
