@@ -50,7 +50,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number")
-    parser.add_argument("--step", metavar="N|newest", help="a step, or newest")
+    parser.add_argument("--step", metavar="S|newest", help="a step, or newest")
     parser.add_argument(
         "--withdraw", action="store_true", help="take the name from the checkpoint that has it"
     )
@@ -66,7 +66,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
     )
     limit = "time limit of a read or write; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)

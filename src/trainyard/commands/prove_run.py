@@ -53,7 +53,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     from trainyard.proof import PARTS
 
     parser = script_parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", type=arguments.path, required=True, help="the run's directory"
+    )
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
