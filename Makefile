@@ -104,13 +104,15 @@ coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apar
 	"$(RUN)" -m coverage combine --keep coverage-*
 	"$(RUN)" -m coverage report --skip-covered --fail-under=$(or $(COVERAGE),95)
 
-lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and generated files
+lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, generated files, and the site
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
 	"$(RUN)" tools/write_config_schema.py --check
 	"$(RUN)" tools/write_script_reference.py --check
+	"$(RUN)" tools/write_failure_reference.py --check
 	"$(RUN)" tools/write_locks.py --check
+	NO_MKDOCS_2_WARNING=1 "$(RUN)" -m mkdocs build --strict --quiet
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
 	"$(VENV)/bin/trainyard" config check
 	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
@@ -119,6 +121,7 @@ docs: $(VENV)/development.stamp ## check the documents, and those that are gener
 	"$(RUN)" -m pytest tests/unit/test_docs.py
 	"$(RUN)" tools/write_config_schema.py --check
 	"$(RUN)" tools/write_script_reference.py --check
+	"$(RUN)" tools/write_failure_reference.py --check
 
 native: $(VENV)/training.stamp ## build and test the C++ kernels: cmake, a compiler, GoogleTest
 	"$(RUN)" scripts/build_native.py
@@ -127,7 +130,7 @@ lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 	UV="$(abspath $(UV))" "$(RUN)" tools/write_locks.py
 
 clean: ## remove environments, runs, prepared data, the local store, kernels
-	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \
+	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared site trainyard-store native/build native/build-sanitized \
 	  "$(EXPRESSIONS)/node_modules" "$(LLAMA_CPP)/node_modules"
 
 # Whether something is to be done is judged by content, not by time stamps; nothing is said when nothing is.

@@ -16,8 +16,8 @@ import io
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -55,21 +55,26 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-Each command is one step. `make install` creates the environment that runs it: `.venv/bin/trainyard train …`,
-or for those with a script `.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data,
-which is JSON with `--json`.
-`--dry-run` changes nothing. Every command also takes `--help` and `--log-level debug|info|warning|error`.
+`make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
+script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the details: what each reads, writes, checks.
+Messages go to stderr, data to stdout. An argument with \\* is needed, with † one of those. Options of scripts
+that only workflows, pods and the project itself call are in `--help` alone.
 
 | exit code | meaning |
 |---|---|
 """
+_COMMON = """
+Options that several commands share; below, only their names follow **also**:
+
+- `--help`, `--log-level debug|info|warning|error`: of every command
+- `--json`: print the result as JSON
+- `--dry-run`: print the plan, change nothing
+"""
+_ALWAYS_COMMON = ("--json", "--dry-run")
+_COMMON_FROM = 3
+"""An option is common if so many commands have it with the same meaning."""
 _SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
-_LINE_CHARACTERS = 110
 _SHARED = ("-h,", "--log-level")
-_WORD = re.compile(r"(?:<[^<>]*>|\S)+")
-"""A placeholder such as `<run id>` may hold a space."""
-_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
-"""Matches flags, paths, variables and keys."""
 
 
 @dataclass(frozen=True)
@@ -133,43 +138,73 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     others = sorted(by_name.keys() - set(PIPELINE), key=lambda name: by_name[name].title)
+    common = _common_options(scripts)
     return "\n".join(
         [
             _INTRODUCTION + codes,
+            _COMMON + "\n".join(map(_bullet, common)),
             "\n## The pipeline",
-            "\nThese are the steps of `make train` and of `training_ci.yml`, in their order.",
-            *(_section(by_name[name]) for name in PIPELINE),
+            "\nThe steps of `make train` and of `training_ci.yml`, in their order.",
+            *(_section(by_name[name], set(common)) for name in PIPELINE),
             "\n## Other commands",
-            *(_section(by_name[name]) for name in others),
+            *(_section(by_name[name], set(common)) for name in others),
             "",
         ]
     )
 
 
-def _section(script: Script) -> str:
+def _common_options(scripts: Sequence[Script]) -> list[Argument]:
+    """Return the options that several commands have, each with its most frequent name and meaning."""
+    found = Counter(
+        (option.name, option.meaning) for script in scripts for option in list_arguments(script.help)
+    )
+    options: dict[str, Argument] = {}
+    for (name, meaning), count in found.most_common():
+        flag = name.split()[0]
+        if count >= _COMMON_FROM and flag.startswith("--") and flag not in _ALWAYS_COMMON:
+            options.setdefault(flag, Argument(name, meaning, ""))
+    return [options[flag] for flag in sorted(options)]
+
+
+def _section(script: Script, common: Set[Argument]) -> str:
     purpose, *sections = _SECTION.split(script.docstring)
-    facts_of = dict(zip(sections[::2], sections[1::2], strict=True))
-    facts = [_wrapped(f"- {name}: {facts_of[name]}") for name in ("Reads", "Writes", "Exit codes")]
-    paragraphs = [_wrapped(paragraph) for paragraph in purpose.strip().split("\n\n")]
-    example = " \\\n  ".join(line.strip() for line in facts_of["Example"].strip().splitlines())
+    example = dict(zip(sections[::2], sections[1::2], strict=True))["Example"]
+    lines = re.sub(r"\s*\n\s*(?!scripts/|trainyard )(?=\S)", r" \\\n  ", example.strip())
+    lines = re.sub(r"\n +(?=scripts/|trainyard )", "\n", lines)
+    summary = purpose.strip().split("\n\n")[0]
+    words = f"`trainyard {script.words}`: " if script.words and script.has_file else ""
     return "\n\n".join(
         [
             f"\n### {script.title}",
-            *([f"The same as `trainyard {script.words}`."] if script.words and script.has_file else []),
-            *paragraphs,
-            _table(script.help),
-            "\n".join(facts),
-            f"```\n{example}\n```",
+            generator.wrap_markdown(generator.mark_code(words + summary)),
+            *_list_options(script, common),
+            f"```\n{lines}\n```",
         ]
     )
 
 
-def _table(text: str) -> str:
-    rows = [
-        f"| `{_cell(found.name)}` | {found.needed} | {_cell(_marked(found.meaning))} |"
-        for found in list_arguments(text)
-    ]
-    return "\n".join(["| argument | needed | meaning |", "|---|---|---|", *rows])
+def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
+    """Yield the list of the command's own arguments, and the names of the common ones."""
+    own, shared = [], []
+    for argument in list_arguments(script.help):
+        plain = Argument(argument.name, argument.meaning, "")
+        if argument.name in _ALWAYS_COMMON or plain in common:
+            shared.append(f"`{argument.name.split()[0]}`{_MARKS[argument.needed]}")
+        else:
+            own.append(_bullet(argument))
+    if shared:
+        own.append(generator.wrap_markdown(f"- **also** {', '.join(shared)}"))
+    if own and (script.words or script.name in PIPELINE):
+        yield "\n".join(own)
+
+
+_MARKS = {"yes": "\\*", "one of these": "†", "": ""}
+
+
+def _bullet(argument: Argument) -> str:
+    meaning = f": {generator.mark_code(argument.meaning)}" if argument.meaning else ""
+    name = re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
+    return generator.wrap_markdown(f"- `{name}`{_MARKS[argument.needed]}{meaning}")
 
 
 def list_arguments(text: str) -> list[Argument]:
@@ -189,7 +224,8 @@ def list_arguments(text: str) -> list[Argument]:
 def _entries(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and meaning of each argument; argparse puts the meaning of a long name on the next line."""
     _, *blocks = re.split(r"^(?:positional arguments|options):\n", text, flags=re.M)
-    for entry in re.split(r"^  (?=\S)", "".join(blocks), flags=re.M):
+    listed = re.sub(r"^\S.*\n?", "", "".join(blocks), flags=re.M)  # headings of further groups
+    for entry in re.split(r"^  (?=\S)", listed, flags=re.M):
         if entry.strip():
             name, _, meaning = entry.strip().replace("\n", "  ").partition("  ")
             yield name, " ".join(meaning.split())
@@ -199,33 +235,6 @@ def _without_optional(usage: str) -> str:
     """Return the usage without the text in brackets, which may be nested."""
     shorter = re.sub(r"\[[^][]*\]", "", usage)
     return usage if shorter == usage else _without_optional(shorter)
-
-
-def _wrapped(text: str) -> str:
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        _marked(text),
-        _LINE_CHARACTERS,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _marked(text: str) -> str:
-    """Return the text on one line, with backticks around words that look like code."""
-    return " ".join(_as_code(word) for word in _WORD.findall(text))
-
-
-def _as_code(word: str) -> str:
-    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
-    if match is None or "`" in word or not _CODE.search(match[2]):
-        return word
-    return f"{match[1]}`{match[2]}`{match[3]}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

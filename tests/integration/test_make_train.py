@@ -303,7 +303,12 @@ def test_without_a_store_a_folder_of_the_working_directory_is_the_store(
 
 def test_lint_judges_what_is_generated_too(clone: Path) -> None:
     text = planned(clone, "lint").stdout
-    for script in ("write_config_schema", "write_script_reference", "write_locks"):
+    for script in (
+        "write_config_schema",
+        "write_failure_reference",
+        "write_script_reference",
+        "write_locks",
+    ):
         assert f"tools/{script}.py --check" in text
     assert "bin/pip-licenses" in text
     assert 'bin/mypy"' in text

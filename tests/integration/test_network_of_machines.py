@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import CONFIG, Nodes, free_port, nodes, trainjob
+from tests.integration.test_launchers import CONFIG, Nodes, free_port, hyperpod, nodes, trainjob
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.commands import explain_failure, prove_run
@@ -103,6 +103,26 @@ def test_a_run_whose_channels_are_all_of_efa_is_proven(
     assert part["evidence"].startswith(
         "2 processes on several machines, every channel over EFA with GPUDirect"
     )
+
+
+def test_pods_without_a_rank_are_numbered_by_their_names(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """HyperPod's agent numbers the workers; one pod keeps the records, and each has a log of its own."""
+    replay(nodes, "direct", monkeypatch)
+    settings = settings_of("program", nodes, endless=False)
+    pods = hyperpod(free_port(), nodes.folder)
+    pods = [{**pod, "TRAINYARD_POD": f"llama-pods-{number}"} for number, pod in enumerate(pods)]
+    for code, errors in nodes.finish(pods, *settings, run_dir="agent"):
+        assert code == 0, errors
+    logs = nodes.folder / "agent" / "logs"
+    assert sorted(log.name for log in logs.glob("node-*.log")) == ["node-0.log", "node-1.log"]
+    assert {log.name.split("-")[2] for log in logs.glob("nccl-node-*.log")} == {"0", "1"}
+    lines = (nodes.folder / "agent" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines].count("started") == 1
+    rows = (nodes.folder / "agent" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
+    assert network_part(nodes.folder / "agent", capsys)["holds"]
 
 
 @pytest.mark.parametrize("who", ["trainer", "program"])

@@ -198,7 +198,7 @@ def test_an_upload_that_is_not_ours_to_go_on_with_is_left_alone(
 
 
 def test_an_object_that_is_encrypted_in_another_way_is_refused(bucket: str) -> None:
-    with pytest.raises(VerificationError, match="encrypted by aws:kms, asked for AES256"):
+    with pytest.raises(VerificationError, match="encrypted by aws:kms, requested AES256"):
         Bucket(bucket, "", encryption="AES256", call_seconds=5).require_encrypted(
             "k", {"ServerSideEncryption": "aws:kms"}
         )

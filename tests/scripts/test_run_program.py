@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.unit.jobs.recipe_orders import recipe_config
+from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.config.load import dump_yaml
 
@@ -37,6 +38,9 @@ def save(step):
 tracker = folder / "latest_checkpointed_iteration.txt"
 done = int(tracker.read_text()) if tracker.exists() else 0
 print("a line of its own", os.environ["ITS_OWN"], flush=True)
+for number, log in enumerate(asked["logs"]):  # as actors on all nodes write into the shared directory
+    place = os.environ["NCCL_DEBUG_FILE"].replace("%h", f"machine-{number}").replace("%p", str(number))
+    Path(place).write_text(log)
 for step in range(done + 1, asked["until"] + 1):
     loss = asked["losses"].get(str(step), 1.0 / step)
     print(f"(TaskRunner pid=7) step:{step} - actor/pg_loss:{loss} - critic/score/mean:0.5", flush=True)
@@ -57,6 +61,7 @@ class World:
 
     def __init__(self, folder: Path, program: Program) -> None:
         self.folder, self.run_dir, self._program = folder, folder / "run", program
+        self.nodes, self.environment = 1, dict[str, str]()
         self.own = self.run_dir / "program"
         self.own.mkdir(parents=True)
         config = recipe_config(
@@ -74,6 +79,7 @@ class World:
             "waits": False,
             "cut": 0,
             "exit": 0,
+            "logs": [],
         }
         sheet = {
             "recipe": "verl",
@@ -82,7 +88,7 @@ class World:
             "steps": 4,
             "checkpoints": str(self.own),
             "environment": {"ITS_OWN": "variable"},
-            "nodes": 1,
+            "nodes": self.nodes,
         }
         path = self.folder / "program.json"
         path.write_text(json.dumps(sheet))
@@ -93,7 +99,8 @@ class World:
         return ["--program", str(self.sheet(**changes)), *map(str, given)]
 
     def run(self, **changes: Any) -> subprocess.CompletedProcess[str]:
-        return self._program("run_program.py", *self.words(**changes), TRAINYARD_RUN_ID="llama")
+        given = {"TRAINYARD_RUN_ID": "llama", **self.environment}
+        return self._program("run_program.py", *self.words(**changes), **given)
 
     def outcome(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.run_dir / "run.json").read_text())["outcome"]
@@ -208,6 +215,26 @@ def test_a_signal_reaches_the_program_and_its_checkpoint_makes_it_a_stop(world: 
     assert process.wait(60) == 75
     assert world.outcome()["status"] == "stopped"
     assert world.events()[-1] == "preempted"
+
+
+@pytest.mark.parametrize("name", ["direct", "sockets", "none"])
+def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: str, world: World) -> None:
+    """Ray starts the program on one node; its actors on both write NCCL's log into the run directory."""
+    form = VERSIONS["nccl 2.30, plugin 1.21"]
+    world.nodes = 2
+    config = recipe_config("verl", "training.max_steps=4", "training.warmup_steps=0", "compute.network=efa")
+    (world.folder / "config.yaml").write_text(dump_yaml(config))
+    log = world.run_dir / "logs" / "nccl-node-0-%h-%p.log"
+    world.environment = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
+    world.environment["TRAINYARD_INSTANCE_TYPE"] = "ml.p5.48xlarge"
+    logs = [] if name == "none" else [process(form, cases(form)[name], rank, 2) for rank in range(2)]
+    done = world.run(logs=["".join(log) for log in logs])
+    lines = (world.run_dir / "events.jsonl").read_text().splitlines()
+    found = [event for event in map(json.loads, lines) if event["event"] == "network"]
+    verdicts = {"direct": ["efa-gpudirect"], "sockets": ["tcp-fallback"], "none": []}
+    assert [event["verdict"] for event in found] == verdicts[name], done.stderr
+    assert done.returncode == (6 if name == "sockets" else 0), done.stderr
+    assert json.loads((world.run_dir / "run.json").read_text())["hardware"]["world_size"] == 2
 
 
 @pytest.mark.parametrize(

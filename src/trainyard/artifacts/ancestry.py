@@ -24,7 +24,7 @@ _AT_ONCE = 8
 
 
 class AncestorState(StrEnum):
-    """How well a link is confirmed."""
+    """Degree to which a link is confirmed."""
 
     HELD = "held"
     """It is in the store, unchanged."""
@@ -52,7 +52,7 @@ class Link:
     text: str
 
     def line(self) -> str:
-        """For people."""
+        """Text for people."""
         return f"run {self.run_number} ← {self.kind}: {self.text} ({self.state})"
 
 

@@ -58,7 +58,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class StoreAnswer:
-    """Whether a run can be stored, and under which number; nothing is known if the store does not answer."""
+    """Answer whether a run can be stored, and its number; empty if the store does not answer."""
 
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -106,7 +106,8 @@ def slice_of(raw: Json) -> Slice | None:
 
 
 def _can_be_given(device: Json) -> bool:
-    """Whether a pod can be given all of it: no MIG slice, no second face of a GPU (vfio), no plain card.
+    """Return whether a pod can be given all of it: no MIG slice, no second face of a GPU (vfio), no plain
+    card.
 
     Its driver taints a device that it has found faulty.
     """
@@ -182,7 +183,7 @@ def quota_of(raw: Json) -> Quota:
 
 
 def _scopes(spec: Json) -> tuple[Scope, ...]:
-    """Which pods a quota counts; empty: all."""
+    """Return which pods a quota counts; empty: all."""
     named = tuple(Scope(name) for name in _strings(spec, "scopes"))
     expressions = _items(_part(spec, "scopeSelector"), "matchExpressions")
     return named + tuple(

@@ -17,7 +17,7 @@ from trainyard.errors import ExitCode
 
 
 class Fit(StrEnum):
-    """Whether the gang fits."""
+    """Answer whether the gang fits."""
 
     NOW = "now"
     LATER = "later"

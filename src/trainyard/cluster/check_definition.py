@@ -54,12 +54,12 @@ class Facts:
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough fit nodes for the plan when nothing else runs on them."""
+        """Return whether there are enough fit nodes for the plan when nothing else runs on them."""
         return self.capacity.places_empty >= self.demand.nodes
 
     @property
     def may_grow(self) -> bool:
-        """Whether nodes for the plan may still come by themselves (Karpenter)."""
+        """Return whether nodes for the plan may still come by themselves (Karpenter)."""
         return bool(pools_for(self.snapshot.scalers, self.demand))
 
     @property

@@ -250,7 +250,7 @@ class ClusterQuery:
         return {name: self._read(partial(self._is_secret, name)) for name in self.demand.secrets}
 
     def _is_secret(self, name: str) -> bool:
-        """Whether the secret exists; its content is not requested."""
+        """Return whether the secret exists; its content is not requested."""
         path = f"/api/v1/namespaces/{path_part(self.demand.namespace)}/secrets/{path_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 

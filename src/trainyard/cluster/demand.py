@@ -71,7 +71,7 @@ class Demand:
 
     @property
     def shape(self) -> str:
-        """For people: `4 × p5.48xlarge`, `2 nodes with 8 GPUs`."""
+        """Text for people: `4 × p5.48xlarge`, `2 nodes with 8 GPUs`."""
         if self.instance_type:
             return f"{self.nodes} × {self.instance_type}"
         each = {None: "GPUs", 0: "no GPU", 1: "1 GPU"}.get(self.gpus_per_node, f"{self.gpus_per_node} GPUs")

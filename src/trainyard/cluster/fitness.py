@@ -298,7 +298,10 @@ def _problem(condition: Condition) -> str:
 
 
 def _is_good(kind: str) -> bool:
-    """Whether a condition of this type is fine when it is True: `AcceleratedHardwareReady`, `GpuHealthy`."""
+    """Return whether a condition of this type is fine when it is True.
+
+    `AcceleratedHardwareReady`, `GpuHealthy`.
+    """
     plain = kind.casefold()
     negated = any(word in plain for word in ("not", "unready", "unhealthy", "unavailable"))
     return plain.endswith(("ready", "healthy", "available", "passed", "ok")) and not negated
@@ -312,7 +315,7 @@ def _names_a_gpu_fault(condition: Condition) -> bool:
 
 
 def is_doubtful(condition: Condition) -> bool:
-    """Whether a condition is one of those that stay, or come, without a fault."""
+    """Return whether a condition is one of those that stay, or come, without a fault."""
     bad = condition.status == ("False" if _is_good(condition.type) else "True")
     return bad and any(word in condition.reason.casefold() for word in _LATCHING)
 

@@ -183,7 +183,7 @@ def require_pinned(name: str, objects: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def is_pinned(image: str) -> bool:
-    """Whether an image has a digest, or a tag in the form of a version."""
+    """Return whether an image has a digest, or a tag in the form of a version."""
     if re.search(r"@sha256:[0-9a-f]{64}$", image):
         return True
     tag = image.rpartition("/")[2].partition(":")[2]

@@ -45,7 +45,7 @@ class Preflight:
 
     @property
     def shared_claim(self) -> bool:
-        """Whether several nodes may write to the claim."""
+        """Return whether several nodes may write to the claim."""
         volume = self.verdict.facts.snapshot.volume
         return isinstance(volume, Volume) and "ReadWriteMany" in volume.access_modes
 

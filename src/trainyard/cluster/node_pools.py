@@ -1,4 +1,4 @@
-"""Whether Karpenter can make nodes for a demand, as its NodePools say.
+"""Judge whether Karpenter can make nodes for a demand, as its NodePools say.
 
     NodePool + Demand ──requirements, taints, limits──> may make such a node, or not
 

@@ -38,7 +38,7 @@ class Taint:
 
     @property
     def blocks(self) -> bool:
-        """Whether it keeps pods away that do not tolerate it."""
+        """Return whether it keeps pods away that do not tolerate it."""
         return self.effect in ("NoSchedule", "NoExecute")
 
 

@@ -23,7 +23,7 @@ from trainyard.run.suggested_commands import ClusterTarget
 
 
 class Readiness(StrEnum):
-    """Whether the cluster can run the plan; the values are the words that people see."""
+    """Verdict whether the cluster can run the plan; the values are the words that people see."""
 
     READY = "ready"
     NOT_READY = "not ready"
@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def service_failed(self) -> bool:
-        """Whether an essential check could not read its subject because the API failed, not refused."""
+        """Return whether an essential check could not read its subject because the API failed."""
         snapshot = self.facts.snapshot
         seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
         return any(isinstance(part, MissingData) and not part.denied for part in seen)

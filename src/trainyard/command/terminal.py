@@ -46,17 +46,17 @@ Subject = TypeVar("Subject", bound=LiveSubject)
 
 
 def on_terminal() -> bool:
-    """Whether people watch stderr live; a log or a CI runner gets plain lines instead."""
+    """Return whether people watch stderr live; a log or a CI runner gets plain lines instead."""
     return sys.stderr.isatty() and os.environ.get("CI") != "true"
 
 
 def can_redraw() -> bool:
-    """Whether stderr is a terminal on which a line can be redrawn."""
+    """Return whether stderr is a terminal on which a line can be redrawn."""
     return on_terminal() and not _is_dumb()
 
 
 def shows_colours() -> bool:
-    """Whether stderr is to show colours."""
+    """Return whether stderr is to show colours."""
     return not os.environ.get("NO_COLOR") and not _is_dumb()
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "run",
     "train": "train",
     "pod": "run_pod",
+    "sweep": "sweep",
     "evaluate": "evaluate",
     "prove": "prove_run",
     "report": "training_dashboard",

@@ -3,7 +3,7 @@
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
 All problems are reported at once, before anything is sent. A job that would train to its end and fail its
-proof (EFA between machines cannot be proven yet) is one of them, unless --accept names the part, such as
+proof (no artifacts.store, for example) is one of them, unless --accept names the part, such as
 network. The command continues with a job of the same name and plan. --dry-run queries a cluster only if one
 is named. A command of your own can follow after --.
 
@@ -266,9 +266,17 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=name != own_command.NAME,
-            keeps_network_log=plan.resources.gpus > 0 and not plan.program.once,
+            keeps_network_log=keeps_network_log(plan),
         )
     )
+
+
+def keeps_network_log(plan: "JobPlan") -> bool:
+    """Return whether every process of the job keeps NCCL's log at a level that shows the channels."""
+    from trainyard.run.launch_environment import nccl_log_variables
+
+    is_kept = not plan.program.once or bool(plan.program.nccl_log)
+    return plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
 
 
 def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:

@@ -264,7 +264,7 @@ class Pipeline:
 
     @property
     def has_fetch(self) -> bool:
-        """Whether a checkpoint may be in the store that is not on this machine."""
+        """Return whether a checkpoint may be in the store that is not on this machine."""
         return self.run_number != "auto" or "://" in self.resume
 
     def fetch(self) -> list[str]:

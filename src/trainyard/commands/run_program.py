@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trainyard.programs.metric_rows import MetricRowWriter
     from trainyard.programs.metrics.program_metrics import ProgramMetrics
     from trainyard.programs.program import Program
+    from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
     from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
@@ -81,7 +82,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     grace = "from SIGTERM until the program is killed; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    deadline = "when the program is asked to stop, such as 8h"
+    deadline = "when the program has to stop, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -101,13 +102,15 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, node_number, place_in_run
     from trainyard.run.run_lock import locked
     from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
     config = load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    if node.rank is None:  # the rendezvous numbers the workers; the records are the first pod's
+        node = replace(node, rank=node_number(os.environ))
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     require_no_former_run(directory)
@@ -215,11 +218,11 @@ def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Progr
     except (OSError, TrainyardError):
         return False
     recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
-    asked = run.get("plan", {}).get("steps")
+    requested = run.get("plan", {}).get("steps")
     succeeded = run.get("outcome", {}).get("status") == "succeeded"
     same = (
         run.get("recipe", program.recipe) == program.recipe
-        and asked == program.steps
+        and requested == program.steps
         and recorded == program.sha256
     )
     return bool(succeeded and same)
@@ -248,10 +251,11 @@ class ProgramRun:
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
-    _has_rows: bool = False
+    _rows_seen: int = 0
     _figures: dict[str, Any] = field(default_factory=dict)
     """The last value of each figure in the rows."""
     _fallback: tuple[str, str] | None = None
+    _hang: str | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -272,6 +276,7 @@ class ProgramRun:
         from trainyard.programs.node_exit_codes import write_end
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
+        from trainyard.programs.program_hang import HANG, HangRule
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -297,7 +302,11 @@ class ProgramRun:
         events = ProgramEvents(self.directory.logs / EVENTS_FILE)
         self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
 
+        hang = HangRule(self.directory.logs, self.config.program.hang_minutes, number=number)
+        log = self.directory.logs / f"node-{number}.log"
+
         def read(text: str) -> None:
+            hang.note_output(time.monotonic())
             with self._lock:
                 self.keep(metrics.take(text), rows)
 
@@ -308,6 +317,9 @@ class ProgramRun:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
                 self.note_announced(metrics)
+            hang.note_rows(self._rows_seen, time.monotonic())
+            if hang.is_hung(time.monotonic()):
+                return HANG
             if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
                 self.take_newest(rows.newest)
                 self._last_search = time.monotonic()
@@ -317,7 +329,7 @@ class ProgramRun:
         ended = run_supervised(
             self.command(found),
             read,
-            log=self.directory.logs / f"node-{number}.log",
+            log=log,
             environment=self.environment(found),
             directory=self.program.directory,
             without=() if self.node.agent or not self.is_launched else VARIABLES,
@@ -327,6 +339,7 @@ class ProgramRun:
                 on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
                 poll=poll,
                 poll_seconds=POLL_SECONDS,
+                hung=HANG,
             ),
         )
         with self._lock:
@@ -334,19 +347,23 @@ class ProgramRun:
             self.keep(metrics.close(), rows)
             rows.close()
         self.check_network(network, rows.newest, is_over=True)
+        if hang.noticed:
+            hang.keep_stacks()
+            self.note_hang(hang, rows.newest)
         if network is not None and ended.exit_code and ended.stopped_by is None:
             self.show_nccl_warnings()
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first and self._fallback is not None:
             return ExitCode.NOT_PROVEN
         if not self.is_first:  # a program may use that code for something else
-            return ExitCode.NO if ended.exit_code == ExitCode.NOT_PROVEN else ended.exit_code
+            is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
+            return ExitCode.NO if is_ours else ended.exit_code
         return self.finish(
             ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
 
     def earlier_deadline(self) -> dict[str, Any]:
-        """Return when the program is asked to stop, and why: the deadline, or the limit of the cost."""
+        """Return when the program has to stop, and why: the deadline, or the limit of the cost."""
         from trainyard.programs.program_records import COST_LIMIT
 
         if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
@@ -355,7 +372,7 @@ class ProgramRun:
 
     @property
     def is_launched(self) -> bool:
-        """Whether torchrun starts the program."""
+        """Return whether torchrun starts the program."""
         launched = self.program.torchrun
         return self.processes * self.node.nodes > 1 if launched is None else launched
 
@@ -381,10 +398,11 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
-        from trainyard.run.launch_environment import nccl_log_variables
+        from trainyard.run.launch_environment import nccl_log, nccl_log_variables
 
         ours = {
             "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
             "TRAINYARD_RUN_DIR": str(self.directory.path),
             "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
@@ -392,14 +410,22 @@ class ProgramRun:
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
         }
         if self.node.nodes > 1:
-            log = f"{self.directory.logs}/{self._network_logs('')}".replace("%", "%%") + "%h-%p.log"
-            ours |= nccl_log_variables(log, os.environ)
+            ours |= nccl_log_variables(nccl_log(self.directory.logs, self._node_name), os.environ)
         return {**ours, **self.program.environment}
 
-    def _network_logs(self, end: str) -> str:
-        """Return the name of the logs of NCCL that this node's processes write."""
-        node = socket.gethostname() if self.node.rank is None else self.node.rank
-        return f"nccl-node-{node}-{end}"
+    @property
+    def _node_name(self) -> int | str:
+        return socket.gethostname() if self.node.rank is None else self.node.rank
+
+    @property
+    def _own_network_logs(self) -> str:
+        """The pattern of the logs of NCCL that this node's processes write."""
+        return f"nccl-node-{self._node_name}-*.log"
+
+    @property
+    def machines(self) -> int:
+        """Machines that the program uses; Ray starts it on one of several."""
+        return max(self.node.nodes, self.nodes or 1)
 
     def network_follower(self) -> "NetworkFollower | None":
         """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
@@ -409,28 +435,28 @@ class ProgramRun:
         from trainyard.gateways.local_machine import network_devices
         from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
 
-        if self.node.nodes == 1:
+        if self.machines == 1:
             return None
         for log in self.directory.logs.glob("nccl-node-*.log"):
             number = log.name.split("-")[2]
             is_of_no_node = number.isdecimal() and int(number) >= self.node.nodes
-            if fnmatch(log.name, self._network_logs("*.log")) or (is_of_no_node and self.is_first):
+            if fnmatch(log.name, self._own_network_logs) or (is_of_no_node and self.is_first):
                 log.unlink(missing_ok=True)
         expected = expectation_here(
             self.config.compute.network,
             network_devices(),
             os.environ,
-            nodes=self.node.nodes,
-            processes=self.node.nodes * self.processes,
+            nodes=self.machines,
+            processes=self.machines * self.processes,
         )
-        pattern = "nccl-node-*.log" if self.is_first else self._network_logs("*.log")
+        pattern = "nccl-node-*.log" if self.is_first else self._own_network_logs
         return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
 
     def show_nccl_warnings(self) -> None:
         """Show the last warnings of NCCL on this node, which are in its own log, after the program failed."""
         from trainyard.watch.network_record import nccl_warnings
 
-        for line in nccl_warnings(self.directory.logs.glob(self._network_logs("*.log")))[-MOST_WARNINGS:]:
+        for line in nccl_warnings(self.directory.logs.glob(self._own_network_logs))[-MOST_WARNINGS:]:
             LOG.error("%s", line)
 
     def check_network(
@@ -462,6 +488,16 @@ class ProgramRun:
             return None
         self._fallback = (reason, event["fix"])
         return "tcp-fallback"
+
+    def note_hang(self, hang: "HangRule", step: int) -> None:
+        """Report a hang, and record it on the first node."""
+        from trainyard.run.records import append_event
+
+        self._hang = hang.describe(step)
+        LOG.error("%s", self._hang)
+        if self.is_first:
+            facts = {name: value for name, value in hang.noticed.items() if name != "time"}
+            append_event(self.directory.events_file, "hang_suspected", step=step, **facts)
 
     def begin(self, found: "ResumePoint | None", run_id: str) -> None:
         """Write the records of the start."""
@@ -502,7 +538,7 @@ class ProgramRun:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the plan decides the steps and how often they are logged, so that every row is due."""
+        """Return whether the plan decides steps and logging, so that every row is due."""
         return self.program.log_form is not None
 
     @property
@@ -547,12 +583,11 @@ class ProgramRun:
 
     def hardware(self) -> dict[str, int]:
         """The processes of the complete run, as far as known, and those of this node."""
-        nodes = max(self.node.nodes, self.nodes or 0)
         if (
             self.is_exact and self.nodes is None and not self.is_launched
         ):  # it may have workers on other nodes
             return {"local_world_size": self.processes}
-        return {"world_size": nodes * self.processes, "local_world_size": self.processes}
+        return {"world_size": self.machines * self.processes, "local_world_size": self.processes}
 
     def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
         """The writer of the rows; it records when they show that the program did not resume from `found`."""
@@ -620,7 +655,7 @@ class ProgramRun:
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
         for row in rows:
-            self._has_rows = True
+            self._rows_seen += 1
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
         for row in rows:  # one row may have the loss and the next one the speed
@@ -641,7 +676,7 @@ class ProgramRun:
 
     @property
     def prints_rows(self) -> bool:
-        """Whether the rows of this node count."""
+        """Return whether the rows of this node count."""
         return self.is_first or not self.program.rows_on_first_node
 
     def read_events(self, events: "Any", writer: "MetricRowWriter") -> None:
@@ -672,7 +707,10 @@ class ProgramRun:
 
     @property
     def created(self) -> float:
-        """When the run was created, in Unix seconds; the folder of an exact program has only its own."""
+        """Return when the run was created, in Unix seconds.
+
+        The folder of an exact program has only its own.
+        """
         from trainyard.run.identity import read_run
 
         with suppress(OSError, TrainyardError):
@@ -770,7 +808,7 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
-        if not self._has_rows and ended.problem is None:
+        if not self._rows_seen and ended.problem is None:
             LOG.error("metrics: %s", metrics.describe())
         others = None
         if self.is_launched and ended.exit_code == 0:
@@ -790,6 +828,7 @@ class ProgramRun:
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=self._fallback,
+            hang=self._hang,
             changed=() if self.is_exact else self.changed_inputs(),
             failure=self.explain_failure(ended),
         )

@@ -137,7 +137,7 @@ def last_green_run(folder: Path | None) -> "RunFacts | None":
 
 
 def format_of_output(args: argparse.Namespace) -> "Format":
-    """The format that was asked for, by its name or by the suffix of --output."""
+    """The format that was requested, by its name or by the suffix of --output."""
     from trainyard.report.dashboard.dashboard import Format, format_of
 
     if args.format or args.compare:

@@ -20,7 +20,7 @@ def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) 
 
 
 def as_data(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> dict[str, dict[str, Any]]:
-    """By dotted key: the value, the file (or `--set`, or `default`) and, in files, the line."""
+    """Return by dotted key the value, the file (or `--set`, or `default`) and, in files, the line."""
     return {
         key: {"value": _value_at(values, key), "file": origin.file}
         | ({} if origin.line is None else {"line": origin.line})

@@ -1,10 +1,13 @@
 """Write the reference of every configuration key, `docs/configuration.md`, from the schema."""
 
+import re
+import textwrap
 from collections.abc import Iterator
 
 from trainyard.config.expectations import describe_expected, show_value
 from trainyard.config.json_schema import fragment_of, value_fragments
 
+_LINE_CHARACTERS = 110
 _INTRODUCTION = """\
 # Configuration
 
@@ -21,19 +24,29 @@ training:
   max_steps: 50
 ```
 
-Mappings merge key by key; every other value replaces the one below it, and `null` does too. A single value
-is changed on the command line with `--set training.max_steps=50`, which wins over all files. This command
-prints the result, and the file and line of each value:
+Mappings merge key by key; every other value replaces the one below it, and `null` does too. `--set
+training.max_steps=50` wins over all files. This prints the result, and the file and line of each value:
 
 ```
 trainyard config show --config configs/smoke.yaml --explain
 ```
 
-Files are read as YAML 1.2: `5e-5` is a number, `012` is twelve, and `yes`, `on` and `1:30` are text. Unknown
-keys, duplicate keys, values of a wrong type or out of range, tabs, and combinations that cannot be trained
-are errors. One message names all of them by file, line and key; the exit status is 2, and nothing is started.
+Files are YAML 1.2: `5e-5` is a number, `yes` and `1:30` are text. Unknown and duplicate keys, wrong values
+and combinations that cannot be trained are errors: one message names all by file, line and key (exit code 2).
+A configuration holds no secrets; they come from the environment.
 
-A configuration holds no secrets; they come from the environment."""
+Each key has its default and its other values; \\* must be given. A key whose default is `null` or a bool also
+takes `null`, or the other bool."""
+_SHORT = (
+    (r"a whole number above 0", "int>0"),
+    (r"a whole number of at least ([\d,]+)", r"int≥\1"),
+    (r"a whole number from ([\d,]+) to ([\d,]+)", r"int≥\1,≤\2"),
+    (r"a number above ([\d.]+)", r"number>\1"),
+    (r"a number of at least ([\d.]+) and below ([\d.]+)", r"number≥\1,<\2"),
+    (r"a number of at least ([\d.]+)", r"number≥\1"),
+    (r"a number from ([\d.]+) to ([\d.]+)", r"number≥\1,≤\2"),
+    (r"true or false", "bool"),
+)
 
 
 def render_config_reference() -> str:
@@ -47,9 +60,12 @@ def _sections() -> Iterator[str]:
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
             yield from _heading(section)
-        default = f"`{show_value(fragment['default'])}`" if "default" in fragment else "must be given"
-        cells = (f"`{key}`", _code(describe_expected(fragment)), default, fragment.get("description", ""))
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        default = f" = `{show_value(fragment['default'])}`" if "default" in fragment else "\\*"
+        values = _short(_code(describe_expected(fragment)), default)
+        text = f"- `{key}`{default}{values}: {fragment.get('description', '')}"
+        yield textwrap.fill(
+            text, _LINE_CHARACTERS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
     yield ""
 
 
@@ -58,7 +74,19 @@ def _heading(section: str) -> Iterator[str]:
         yield from ("", f"## {section}", "", fragment_of(section)["description"], "")
     else:
         yield from ("", "## Top-level keys", "")
-    yield from ("| key | values | default | meaning |", "|---|---|---|---|")
+
+
+def _short(words: str, default: str) -> str:
+    for long, short in _SHORT:
+        words = re.sub(long, short, words)
+    if "null" in default:
+        words = words.removesuffix(" or null")
+    if words == "bool" and default:
+        return ""
+    choices = re.findall(r"`([\w-]+)`", words)
+    if re.fullmatch(r"(`[\w-]+`(, | or )?)+", words):
+        words = f"`{'|'.join(choices)}`"
+    return f", {words}"
 
 
 def _code(words: str) -> str:

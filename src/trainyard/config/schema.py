@@ -75,7 +75,7 @@ class ArchitectureConfig(Section):
 
 
 class ModelConfig(Section):
-    """Which model, from which weights, on which device."""
+    """The model, its weights and its device."""
 
     name: Name
     """Name of the model in reports; it has no other effect."""
@@ -96,7 +96,7 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how hard to train."""
+    """Length and intensity of training."""
 
     batch_size: Positive = 4
     """Sequences per forward pass and process."""
@@ -140,7 +140,7 @@ class TrainingConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How training uses the hardware."""
+    """Use of the hardware."""
 
     strategy: Literal["single", "ddp", "fsdp", "hsdp"] = "single"
     """single: one device; ddp: a copy per device; fsdp: shards over all; hsdp: shards within each replica."""
@@ -224,7 +224,7 @@ class DataConfig(Section):
 
 
 class CheckpointingConfig(Section):
-    """When checkpoints are saved, and how many are kept."""
+    """Saving and keeping of checkpoints."""
 
     save_steps: Positive = 500
     """Number of steps between two checkpoints; one is also saved at the end."""
@@ -249,6 +249,15 @@ class WandbConfig(Section):
     """Team or user; null uses the owner of the API key."""
 
 
+class MlflowConfig(Section):
+    """MLflow (`trainyard[mlflow]`); without MLFLOW_TRACKING_URI it writes a file into the run directory."""
+
+    enabled: bool = False
+    """Also log the metrics to MLflow."""
+    experiment: Name = "trainyard"
+    """Experiment of the runs."""
+
+
 class MonitoringConfig(Section):
     """Logging: its figures, intervals and destinations."""
 
@@ -264,6 +273,8 @@ class MonitoringConfig(Section):
     """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
+    mlflow: MlflowConfig = Field(default_factory=MlflowConfig)
+    """MLflow."""
 
 
 class GrpoConfig(Section):
@@ -295,7 +306,7 @@ class KernelOptimizationConfig(Section):
 
 
 class ArtifactsConfig(Section):
-    """Where checkpoints are stored after training."""
+    """Store of the checkpoints after training."""
 
     store: (
         Annotated[
@@ -356,6 +367,8 @@ class ProgramConfig(Section):
     """Arguments that are added when there is a complete checkpoint; {checkpoint} becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine. Several, or several machines: torchrun starts the command."""
+    hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
+    """Minutes without a row and without output, after the first row, that are a hang; null: not judged."""
     script: Name | None = None
     """The program's file in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (

@@ -66,7 +66,10 @@ def network_devices(system: Path = Path("/sys")) -> NetworkDevices:
 
 
 def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:
-    """Whether the kernel has an NVIDIA driver, so that torch may find a GPU; on WSL its device is `dxg`."""
+    """Return whether the kernel has an NVIDIA driver, so that torch may find a GPU.
+
+    On WSL its device is `dxg`.
+    """
     return any((devices / name).exists() for name in ("nvidiactl", "nvidia0", "dxg"))
 
 

@@ -56,7 +56,7 @@ class GpuReading:
 
     @property
     def is_used(self) -> bool:
-        """Whether a process computes on it."""
+        """Return whether a process computes on it."""
         return self.memory_used_bytes is not None and self.memory_used_bytes > _USED_BYTES
 
 

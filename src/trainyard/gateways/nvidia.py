@@ -81,7 +81,7 @@ class ComputeProcess:
     memory_bytes: int | None
     """None where the driver does not know it."""
     gpu: str = ""
-    """The UUID of its GPU; empty if it was not asked for."""
+    """The UUID of its GPU; empty if it was not requested."""
 
 
 def query_compute_processes(environment: Mapping[str, str] = os.environ) -> tuple[ComputeProcess, ...]:
@@ -139,18 +139,18 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path =
     return sum(bool(re.fullmatch(r"nvidia[0-9]+", path.name)) for path in devices.glob("nvidia*"))
 
 
-def processes_here(asked: int | str, *, on_cpu: bool) -> int:
-    """The number of processes for this machine: `asked`, or by its GPUs or processors if that is a word.
+def processes_here(requested: int | str, *, on_cpu: bool) -> int:
+    """The number of processes for this machine: `requested`, or by its GPUs or processors if that is a word.
 
     `auto` is one per GPU, and one where there is none or the run trains `on_cpu`. Raises ConfigError for
     `gpu` without GPUs.
     """
-    if isinstance(asked, int):
-        return asked
-    if asked == "cpu":
+    if isinstance(requested, int):
+        return requested
+    if requested == "cpu":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpus = 0 if on_cpu and asked == "auto" else visible_gpus()
-    if asked == "gpu" and not gpus:
+    gpus = 0 if on_cpu and requested == "auto" else visible_gpus()
+    if requested == "gpu" and not gpus:
         raise ConfigError(
             "PET_NPROC_PER_NODE=gpu requests one process per GPU, and this machine shows none. Request "
             "nvidia.com/gpu for the pod, or give a number. Nothing was started."

@@ -1,4 +1,4 @@
-"""Whose key of W&B this is: one request, without the client, which retries for half a minute."""
+"""Find the owner of a W&B key: one request, without the client, which retries for half a minute."""
 
 import netrc
 from collections.abc import Mapping

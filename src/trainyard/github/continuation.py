@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SegmentEnd:
-    """How a segment ended."""
+    """End of a segment."""
 
     segment: Segment
     exit_code: int | None

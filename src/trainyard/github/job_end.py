@@ -193,7 +193,7 @@ def next_command(remedy: str, attempt: str) -> str:
 
 @dataclass(frozen=True)
 class StepsEnd:
-    """How the steps of the training job ended."""
+    """Ends of the steps of the training job."""
 
     event: str
     """The event for Slack; empty if nothing was trained because nothing had to be."""

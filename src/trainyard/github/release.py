@@ -37,7 +37,7 @@ class Release:
 
     @property
     def is_preliminary(self) -> bool:
-        """Whether it is an alpha, a beta or a release candidate."""
+        """Return whether it is an alpha, a beta or a release candidate."""
         return re.search("[a-z]", self.version) is not None
 
 

@@ -139,12 +139,12 @@ class RunPlan:
 
     @property
     def is_refused(self) -> bool:
-        """Whether training was requested and is impossible; then the run must not end green."""
+        """Return whether training was requested and is impossible; then the run must not end green."""
         return bool(self.missing_settings) and self.is_requested and not self.dispatch.dry_run
 
     @property
     def fetch(self) -> bool:
-        """Whether the store may hold a checkpoint to resume from."""
+        """Return whether the store may hold a checkpoint to resume from."""
         return self.again or self.segment.number > 1 or manifest_place(self.resume) is not None
 
     @property

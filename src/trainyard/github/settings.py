@@ -88,7 +88,7 @@ class WantedSetup:
 
 @dataclass(frozen=True)
 class ChangePolicy:
-    """Which changes are made, and how a secret is set."""
+    """Policy of which changes are made, and how a secret is set."""
 
     dry_run: bool
     confirm: Callable[[SetupStep], bool]

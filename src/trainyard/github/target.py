@@ -74,7 +74,7 @@ class Machine:
 
     @property
     def is_known(self) -> bool:
-        """Whether the repository says where to train."""
+        """Return whether the repository says where to train."""
         return bool(self.templates or self.cluster or self.group)
 
     @property

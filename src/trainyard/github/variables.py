@@ -55,6 +55,7 @@ OTHERS = frozenset(
         "TRAINYARD_AWS_REGION",
         "TRAINYARD_SIGNING",
         "TRAINYARD_ATTEST",
+        "TRAINYARD_SITE",
         "SLACK_CHANNEL",
     }
 )

@@ -49,10 +49,13 @@ class Program:
     """The interpreter in the image."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Name -> text of the files in FILES_DIRECTORY."""
+    nccl_log: str = ""
+    """File on the shared volume for NCCL's log in each process that a program of Ray starts; %h is the host,
+    %p the process. Empty if the program starts none on other nodes."""
 
     @property
     def keeps_run(self) -> bool:
-        """Whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
+        """Return whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
         started_by = self.command[1:4] == ("-m", "trainyard", "pod")
         return started_by or any(word.endswith("run_pod.py") for word in self.command)
 

@@ -31,7 +31,10 @@ class Pin:
     """SHA-256 of every file that may be installed, lower-case hex."""
 
     def applies(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Whether the pin applies in `environment` (marker variables); None is the running interpreter."""
+        """Return whether the pin applies in `environment` (marker variables).
+
+        None is the running interpreter.
+        """
         if self.marker is None:
             return True
         return Marker(self.marker).evaluate(dict(environment) if environment is not None else None)
@@ -56,7 +59,7 @@ def read_pins(text: str) -> tuple[Pin, ...]:
 
 
 def compare_versions(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[str, ...]:
-    """How the installed versions (canonical name -> version) differ from the pins that apply here."""
+    """Return how the installed versions (canonical name -> version) differ from the pins that apply here."""
     wanted = {pin.name: pin.version for pin in pins if pin.applies()}
     return tuple(
         f"{name} {installed[name]} instead of {version}" if name in installed else f"{name} {version} missing"
@@ -103,6 +106,6 @@ def with_input_digest(text: str, inputs: bytes) -> str:
 
 
 def fits_inputs(text: str, inputs: bytes) -> bool:
-    """Whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
+    """Return whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
     recorded = _DIGEST.match(text)
     return recorded is not None and recorded[1] == hashlib.sha256(inputs).hexdigest()

@@ -127,7 +127,7 @@ def final_norm_bytes(work: TrainingWorkload) -> int:
 
 
 def scores_are_kept(work: TrainingWorkload) -> bool:
-    """Whether attention runs without a fused kernel, so that scores of all pairs of tokens exist.
+    """Return whether attention runs without a fused kernel, so that scores of all pairs of tokens exist.
 
     On a CPU, compiled attention of short sequences is written out. On a GPU, flash attention does not support
     float32 and, in torch 2.13, the memory-efficient kernel does not support grouped queries (sdp_utils.cpp,

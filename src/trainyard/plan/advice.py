@@ -51,7 +51,7 @@ def changes_that_fit(
 
 
 def fits_device(work: TrainingWorkload, device: Device) -> bool:
-    """Whether `work` fits into device memory and, where it is known, main memory."""
+    """Return whether `work` fits into device memory and, where it is known, main memory."""
     host = device.host_usable_bytes
     if host is not None and host_bytes(work) > host:
         return False
@@ -65,7 +65,7 @@ def _first_fit(work: TrainingWorkload, device: Device, processes: int) -> list[T
 
 
 def _is_trained_unchanged(work: TrainingWorkload, instance: InstanceType) -> bool:
-    """Whether one machine of the type trains the configuration unchanged."""
+    """Return whether one machine of the type trains the configuration unchanged."""
     alike = work.layout == Layout() or work.layout.devices == instance.gpus
     return alike and fits_device(replace(work, on_gpu=True), gpu_of(instance))
 

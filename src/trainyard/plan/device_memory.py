@@ -222,7 +222,10 @@ def _gradients(work: TrainingWorkload, *, so_far: int) -> int:
 
 
 def _gradients_stay(work: TrainingWorkload) -> bool:
-    """Whether gradients exist before the last forward pass: those of earlier passes, or DDP's buckets."""
+    """Return whether gradients exist before the last forward pass.
+
+    Those of earlier passes, or DDP's buckets.
+    """
     return work.accumulation > 1 or work.layout.gradient_buckets
 
 

@@ -85,12 +85,15 @@ class TrainingWorkload:
 
     @property
     def attends_by_blocks(self) -> bool:
-        """Whether flex attention keeps documents apart, which takes no mask over all pairs of tokens."""
+        """Return whether flex attention keeps documents apart, without a mask over all pairs of tokens."""
         return self.separate and self.compiled and self.on_gpu
 
     @property
     def repeats_keys(self) -> bool:
-        """Whether keys and values are repeated per query head: with a mask no kernel takes grouped heads."""
+        """Return whether keys and values are repeated per query head.
+
+        With a mask no kernel takes grouped heads.
+        """
         return self.separate and not self.attends_by_blocks
 
     @property

@@ -1,4 +1,4 @@
-"""What a program reads, by hash: the lock of its packages, and its data before and after the run."""
+"""Inputs of a program by hash: the lock of its packages, and its data before and after the run."""
 
 import glob
 import hashlib

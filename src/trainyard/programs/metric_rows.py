@@ -82,7 +82,7 @@ class MetricRowWriter:
         return True
 
     def _may_drop_from(self, step: int) -> bool:
-        """Whether a row without a fault may replace what is on record from `step` on.
+        """Return whether a row without a fault may replace what is on record from `step` on.
 
         A fault that this attempt printed stays. One of an attempt before stays unless this one began earlier:
         a program that resumes may print the step once more that it resumes after.

@@ -125,7 +125,7 @@ class Preset(Section):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the plan decides the steps and how often they are logged."""
+        """Return whether the plan decides the steps and how often they are logged."""
         return self.log is not None
 
     def uses(self, *keys: str) -> bool:

@@ -34,11 +34,11 @@ class TakenCheckpoint:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program ended, and what is known about its training."""
+    """End of a program, and what is known about its training."""
 
     exit_code: int
     stopped_by: str | None = None
-    """What asked it to stop, such as `SIGTERM` or `the deadline`; None if it ended by itself."""
+    """The cause of its stop, such as `SIGTERM` or `the deadline`; None if it ended by itself."""
     others: str | None = None
     """Why not all other nodes ended with 0; None when they did."""
     checkpoint: TakenCheckpoint | None = None
@@ -56,6 +56,8 @@ class ProgramEnd:
     """Why it could not be started."""
     fallback: tuple[str, str] | None = None
     """Why it was ended over TCP where a faster network was expected, and the fix."""
+    hang: str | None = None
+    """Why it was ended because nothing moved, with the place of its stacks."""
     changed: tuple[str, ...] = ()
     """The inputs that have other bytes now than at the start: lock, data."""
     failure: Mapping[str, str] = field(default_factory=dict)
@@ -74,9 +76,9 @@ def begin(
 ) -> None:
     """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
 
-    A resumed run keeps its id and its time of creation; its record says what this attempt was asked, and
+    A resumed run keeps its id and its time of creation; its record says what this attempt was requested, and
     `history` has the origin of the attempts before. `state` is that of the checkpoint, by `state_of`. Raises
-    ConfigError if no step is left to do, but the run was asked something else.
+    ConfigError if no step is left to do, but the run was requested something else.
     """
     before = read_run(directory.run_file) if directory.run_file.exists() else {}
     _require_resumable(directory, before, facts, resumed_at)
@@ -108,7 +110,7 @@ def begin(
 def _require_resumable(
     directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
 ) -> None:
-    """Refuse a checkpoint with no step left to do, unless it is of a run that was asked the same.
+    """Refuse a checkpoint with no step left to do, unless it is of a run of the same request.
 
     Rows of another cadence are refused too: nobody could tell which of them are missing.
     """
@@ -128,11 +130,11 @@ def _require_resumable(
     if resumed_at > steps:
         raise ConfigError(
             f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
-            "asked for. Raise training.max_steps, or choose another run directory. Nothing was started."
+            "requested. Raise training.max_steps, or choose another run directory. Nothing was started."
         )
     finished = before.get("outcome", {}).get("status") == "succeeded"
-    asked = ("config_sha256", "program_sha256")  # older runs have no digest of the program
-    if finished and any(before.get(name, facts.get(name)) != facts.get(name) for name in asked):
+    requested = ("config_sha256", "program_sha256")  # older runs have no digest of the program
+    if finished and any(before.get(name, facts.get(name)) != facts.get(name) for name in requested):
         raise ConfigError(
             f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
             "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "
@@ -173,7 +175,7 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
 
 
 def planned_steps(plan: Mapping[str, Any]) -> int | None:
-    """Return the steps that the run was asked for; None if the program decides."""
+    """Return the steps that the run was to do; None if the program decides."""
     steps = plan.get("steps")
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
@@ -261,6 +263,9 @@ def program_outcome(
     if end.fallback is not None:
         failure = Failure(FailureKind.TCP_FALLBACK, mend=end.fallback[1])
         outcome["failure"] = failure.to_json()
+    if end.hang is not None and end.fallback is None:
+        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        outcome["failure"] = Failure(FailureKind.HANG, done + 1, remedy).to_json()
     return {key: value for key, value in outcome.items() if value is not None}
 
 
@@ -274,6 +279,8 @@ def _verdict(
         return "failed", ExitCode.USAGE, end.problem
     if end.fallback is not None:
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
+    if end.hang is not None:
+        return "failed", ExitCode.NO, end.hang
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at

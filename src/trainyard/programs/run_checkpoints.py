@@ -107,7 +107,7 @@ def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterato
 
 
 def _modified(each: ProgramCheckpoint) -> float:
-    """When its newest file was written; if it has none yet, when the folder was made."""
+    """Return when its newest file was written; if it has none yet, when the folder was made."""
     times = [file.modified for file in each.found.files]
     with suppress(OSError):  # it was removed
         return max(times) if times else each.path.stat().st_mtime

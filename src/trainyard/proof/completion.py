@@ -25,7 +25,10 @@ _FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
 def completion_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
-    """Why the run does not count as trained; None when it does. `settings` come from its `config.yaml`."""
+    """Return why the run does not count as trained.
+
+    None when it does. `settings` come from its `config.yaml`.
+    """
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
@@ -46,7 +49,9 @@ def completion_problem(
 
 
 def is_unfinished(run: RecordedFacts) -> bool:
-    """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
+    """Return whether the run's own record says that it did not succeed or has steps left, so it can be
+    resumed.
+    """
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if is_of_any_program(run):
         return _short_of(outcome, integer_or_none(plan.get("steps"))) is not None
@@ -62,7 +67,9 @@ def _last_row(rows: Iterable[RecordedFacts | None]) -> str:
 
 
 def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
-    """Why the outcome of a program does not show that it ended well, with all steps if a number was asked."""
+    """Return why the outcome of a program does not show that it ended well, with all steps if a number was
+    requested.
+    """
     done = integer_or_none(outcome.get("steps"))
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
@@ -74,20 +81,26 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 
 def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
-    """How the steps asked for differ from those of the configuration."""
-    planned, asked = integer_or_none(plan.get("steps")), integer_or_none(setting(settings, "program.steps"))
-    if asked is None and setting(settings, "recipe") != COMMAND:  # a preset says it by training.max_steps
-        asked = integer_or_none(setting(settings, "training.max_steps"))
-    if planned == asked:
+    """Return how the steps requested differ from those of the configuration."""
+    planned, requested = (
+        integer_or_none(plan.get("steps")),
+        integer_or_none(setting(settings, "program.steps")),
+    )
+    if requested is None and setting(settings, "recipe") != COMMAND:  # a preset says it by training.max_steps
+        requested = integer_or_none(setting(settings, "training.max_steps"))
+    if planned == requested:
         return None
-    words = ["no number of" if steps is None else f"{steps:,}" for steps in (planned, asked)]
+    words = ["no number of" if steps is None else f"{steps:,}" for steps in (planned, requested)]
     return f"run.json plans {words[0]} steps, config.yaml asks for {words[1]}"
 
 
 def _program_records_problem(
     outcome: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course
 ) -> str | None:
-    """What the rows of a program contradict. It decides which steps it logs, also whether the last one."""
+    """Return what the rows of a program contradict.
+
+    It decides which steps it logs, also whether the last one.
+    """
     done = integer_or_none(outcome.get("steps")) or 0
     cadence = Cadence(
         last=done,
@@ -105,10 +118,10 @@ def _program_records_problem(
 
 
 def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
-    """Why the outcome does not show that the run did all of its steps; None when it does."""
+    """Return why the outcome does not show that the run did all of its steps; None when it does."""
     done = integer_or_none(outcome.get("steps"))
     if planned is None or planned < 1:
-        return "the plan does not say how many steps were asked for"
+        return "the plan does not say how many steps were requested"
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
     if done != planned:
@@ -117,7 +130,7 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 
 def _bad_end(outcome: RecordedFacts, planned: int | None) -> str | None:
-    """Why the outcome does not say that the run ended well; None when it does."""
+    """Return why the outcome does not say that the run ended well; None when it does."""
     status = outcome.get("status")
     if status in ("stopped", "failed"):
         total = f" of {planned:,}" if planned else ""
@@ -133,7 +146,10 @@ def _bad_end(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 
 def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
-    """Why the plan differs from the configuration; a smaller plan would count fewer steps as all of them."""
+    """Return why the plan differs from the configuration.
+
+    A smaller plan would count fewer steps as all of them.
+    """
     plan = section_or_empty(run, "plan")
     most = integer_or_none(setting(settings, "training.max_steps"))
     epochs = integer_or_none(setting(settings, "training.epochs"))

@@ -187,7 +187,11 @@ def _judge_change(
         return Learned(text, is_red, step, is_judged=False)
     is_validation = change.figure == "val_loss" and curves.bits_per_byte is not None
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
-    ends = f"{FIGURES[change.figure][0]} {_shown(change.first)} → {_shown(change.last)}{bits}"
+    name = FIGURES[change.figure][0]
+    start, end = (
+        (f"training {FIGURES[change.starts_from][0]}", f"{name} ") if change.starts_from else (name, "")
+    )
+    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}"
     limit = _highest_loss(run, settings)
     if limit is not None and curves.judged != "reward" and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
@@ -210,7 +214,9 @@ def _beyond(change: Change, *, within: bool = False) -> str:
 
 
 def _starts_from_weights(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> bool:
-    """Whether it started from given weights or from another run's checkpoint, and not from random ones."""
+    """Return whether it started from given weights or from another run's checkpoint, and not from random
+    ones.
+    """
     return bool(
         section_or_empty(run, "model")
         or section_or_empty(run, "parent")

@@ -118,6 +118,8 @@ class Change:
     is_better: bool
     is_worse: bool
     figure: str = "loss"
+    starts_from: str = ""
+    """The figure of `first`, where it is not `figure`: the training loss before a late first validation."""
 
 
 def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change | None:
@@ -195,7 +197,7 @@ def _change_of_validation(curve: Curve, training: Curve, begins_after: int, *, h
         return of_training
     of_last, calm_last = max(of_one, rows.one), max(calm_of_one, rows.calm_one)
     found = _compare(training.values, last, rows, of_last=of_last, calm_last=calm_last)
-    return replace(found, figure="val_loss")
+    return replace(found, figure="val_loss", starts_from="loss")
 
 
 def _noise_of_validation(values: Sequence[float], rows: Noise | None) -> tuple[float, float]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProofPlace:
-    """Where the run is; used only to write the suggested commands."""
+    """Place of the run; used only to write the suggested commands."""
 
     run_directory: str = "RUN_DIR"
     store: str | None = None
@@ -250,11 +250,11 @@ def _learned_part(learned: Learned, place: ProofPlace) -> Part:
 def _program_length(run: RecordedFacts) -> str:
     """Return how many steps a program did, and who decided that."""
     outcome = section_or_empty(run, "outcome")
-    asked = integer_or_none(section_or_empty(run, "plan").get("steps"))
+    requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
     done = f"{outcome['steps']:,}"
-    if asked is not None:
-        return f"{done} of {asked:,} steps"
+    if requested is not None:
+        return f"{done} of {requested:,} steps"
     if announced is None:
         return f"{done} steps, and the program ended with exit code 0"
     return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
@@ -311,7 +311,10 @@ def _stored_part(
 
 
 def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
-    """How the tensors in the last checkpoint differ from the run's final state; None if they do not."""
+    """Return how the tensors in the last checkpoint differ from the run's final state.
+
+    None if they do not.
+    """
     if again.state_problem is not None:
         return again.state_problem
     recorded = section_or_empty(section_or_empty(run, "outcome"), "state_sha256")

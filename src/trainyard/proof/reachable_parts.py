@@ -42,7 +42,7 @@ class PlannedRun:
     is_recorded: bool = True
     """Whether a run directory is kept; there is none for a command of the user's own."""
     keeps_network_log: bool = True
-    """Whether every process keeps NCCL's log; a CPU has none, nor have those that Ray starts."""
+    """Whether every process keeps NCCL's log; a CPU has none, nor has a driver of Ray by itself."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,10 @@ def other_program(facts: RecordedFacts) -> str | None:
 
 
 def is_of_any_program(run: RecordedFacts) -> bool:
-    """Whether it is the run of any program (`recipe: command`), which decides itself which steps it logs."""
+    """Return whether it is the run of any program (`recipe.
+
+    Command`), which decides itself which steps it logs.
+    """
     return other_program(run) is not None and isinstance(run.get("program"), Mapping)
 
 

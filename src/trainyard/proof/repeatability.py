@@ -58,7 +58,7 @@ def _missing_of_program(run: RecordedFacts) -> list[str]:
 
 
 def changed_inputs(run: RecordedFacts) -> str | None:
-    """Which inputs of a program had other bytes at the end of its run than at the start."""
+    """Return which inputs of a program had other bytes at the end of its run than at the start."""
     changed = section_or_empty(run, "outcome").get("changed_inputs", [])
     if not changed:
         return None
@@ -67,7 +67,7 @@ def changed_inputs(run: RecordedFacts) -> str | None:
 
 
 def mixed_origin(run: RecordedFacts) -> str | None:
-    """How an earlier segment's origin differs from the run's; no single command repeats such a run.
+    """Return how an earlier segment's origin differs from the run's; no single command repeats such a run.
 
     Another division of the same steps over processes and threads does not count: see `other_topology`.
     """
@@ -75,7 +75,8 @@ def mixed_origin(run: RecordedFacts) -> str | None:
 
 
 def other_topology(run: RecordedFacts) -> str | None:
-    """How an earlier segment divided its steps over processes or threads in another way than the last one.
+    """Return how an earlier segment divided its steps over processes or threads in another way than the last
+    one.
 
     Every step had the same samples and settings, so that repeating the run gives the same weights up to
     rounding, but not to the bit.
@@ -157,22 +158,25 @@ def provenance_line(run: RecordedFacts) -> str:
 
 
 def _final_state_known(outcome: RecordedFacts) -> bool:
-    """Whether the digests to compare a repetition with are recorded; only a run that succeeded needs them."""
+    """Return whether the digests to compare a repetition with are recorded.
+
+    Only a run that succeeded needs them.
+    """
     digests = section_or_empty(outcome, "state_sha256")
     known = all(digest_or_none(digests.get(name)) is not None for name in ("model", "optimizer"))
     return known or outcome.get("status") != "succeeded"
 
 
 def changed_seed(run: RecordedFacts, settings: RecordedFacts) -> str | None:
-    """How the recorded seed differs from that in `config.yaml`; None when it does not."""
-    asked = setting(settings, "training.seed")
-    if asked is None or asked == run.get("seed") or is_of_any_program(run):
+    """Return how the recorded seed differs from that in `config.yaml`; None when it does not."""
+    requested = setting(settings, "training.seed")
+    if requested is None or requested == run.get("seed") or is_of_any_program(run):
         return None
-    return f"run.json says seed {run.get('seed')}, config.yaml says {asked}"
+    return f"run.json says seed {run.get('seed')}, config.yaml says {requested}"
 
 
 def _tree_known(git: RecordedFacts) -> bool:
-    """Whether the tree is recorded as clean, or as dirty with the hash of the difference."""
+    """Return whether the tree is recorded as clean, or as dirty with the hash of the difference."""
     dirty = git.get("dirty")
     return dirty is False or (dirty is True and digest_or_none(git.get("diff_sha256")) is not None)
 

@@ -27,7 +27,7 @@ from trainyard.run.suggested_commands import changed_command, resume_command
 
 
 class FailureKind(StrEnum):
-    """Why a run failed."""
+    """Kind of failure of a run."""
 
     NOT_FINITE = "nan"
     GPU_MEMORY = "oom-gpu"

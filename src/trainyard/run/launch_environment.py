@@ -11,6 +11,7 @@ Whatever contradicts itself is refused here, before torch is imported. It starts
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
 
 from trainyard.errors import ConfigError
@@ -106,15 +107,19 @@ def place_in_run(
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
-    """Return whether this pod is the first node, or the only one.
+    """Return whether this pod is the first node, or the only one."""
+    return not node_number(environment)
 
-    An operator that sets no number has it in the name of the pod, TRAINYARD_POD: it ends in `-0`.
+
+def node_number(environment: Mapping[str, str]) -> int | None:
+    """Return the number of this node; None if nothing states it.
+
+    An operator that sets no number has it in the name of the pod, TRAINYARD_POD: the first one ends in `-0`.
     """
-    numbers = list(_variables_set(environment, _NODE_NUMBERS).values())
-    if numbers:
-        return numbers[0] == "0"
+    for name in _variables_set(environment, _NODE_NUMBERS):
+        return _number(environment, name)
     number = re.search(r"-(\d+)$", environment.get("TRAINYARD_POD", ""))
-    return number is None or int(number[1]) == 0
+    return None if number is None else int(number[1])
 
 
 def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) -> list[str]:
@@ -134,6 +139,13 @@ def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) 
         *(f"--nnodes={node.nodes}", count, f"--node-rank={node.rank}"),
         *(f"--master-addr={node.address}", f"--master-port={node.port}"),
     ]
+
+
+def nccl_log(logs: PurePath, node: int | str) -> str:
+    """Return the file in the folder `logs` for NCCL's log in each process of a node; %h is the host, %p the
+    process.
+    """
+    return f"{logs}/nccl-node-{node}-".replace("%", "%%") + "%h-%p.log"
 
 
 def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -37,7 +37,7 @@ class NodeFolder:
 
     @property
     def is_main(self) -> bool:
-        """Whether this machine has the records of the run."""
+        """Return whether this machine has the records of the run."""
         return self.node == 0
 
 
@@ -79,7 +79,9 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
 
 
 def keeps_parts(directory: RunDirectory) -> bool:
-    """Whether the configuration of the run states that each machine keeps its own part of a checkpoint."""
+    """Return whether the configuration of the run states that each machine keeps its own part of a
+    checkpoint.
+    """
     with contextlib.suppress(OSError, DamagedFileError, ConfigError):
         settings = read_settings(read_bytes(directory.config_file, links=False))
         return setting(settings, "checkpointing.shared") is False

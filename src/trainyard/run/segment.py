@@ -49,7 +49,7 @@ class Segment:
 
     @property
     def may_begin(self) -> bool:
-        """Whether it may start from scratch: it is the first, or those before died without a step."""
+        """Return whether it may start from scratch: it is the first, or those before died without a step."""
         return self.number == 1 or (self.step == 0 and self.deaths > 0)
 
     def next(self, *, step: int, died: bool) -> "Segment":

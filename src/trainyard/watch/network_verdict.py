@@ -1,4 +1,4 @@
-"""Which network joined the machines of a job, by the logs that NCCL wrote. Pure: lines in, a verdict out.
+"""Judge from NCCL's logs which network joined the machines of a job. Pure: lines in, a verdict out.
 
     lines of processes ──NetworkLog.read──> NetworkFacts ──merge_facts──> of all ──judge──> NetworkVerdict
 
@@ -237,11 +237,16 @@ class _Process:
 
     @property
     def shows_channels(self) -> bool:
-        """Whether its channels can be counted on to be all of a communicator's.
+        """Return whether its channels can be counted on to be all of a communicator's.
 
         A rank inside a ring may have channels to its own machine only; it counts once all of them are open.
         """
         return bool(self.channels) or bool(self.within and self.is_connected)
+
+    @property
+    def is_apart(self) -> bool:
+        """Return whether it shows channels, and its log states that all of them are within its machine."""
+        return self.shows_channels and not self.channels and self.nodes == 1
 
 
 @record_dataclass(frozen=True, config=OF_A_FILE)
@@ -254,16 +259,25 @@ class Communicator:
     joined: Text
     shown: Text
     """Those whose logs show their channels."""
+    hosts: tuple[str, ...] = ()
+    """The hosts of those that joined; empty in old records."""
+
+    @property
+    def needs_no_network(self) -> bool:
+        """Return whether it is known that all of its ranks are on one host."""
+        return self.size == 1 or (len(self.hosts) == 1 and len(_ranks(self.joined)) == self.size)
 
 
 @record_dataclass(frozen=True, config=OF_A_FILE)
 class NetworkFacts:
-    """What the logs of some processes of a job show. It is on record as JSON, so its fields are plain."""
+    """Facts in the logs of some processes of a job, recorded as JSON: the fields are plain."""
 
     processes: Count = 0
     """Processes that wrote a line at the level INFO."""
     shown: Count = 0
     """Those that show their channels."""
+    apart: Count = 0
+    """Those of `shown` whose communicators are all within one machine, such as engines that generate."""
     connected: Count = 0
     """Those whose log reaches the line that all channels are open."""
     within: Count = 0
@@ -377,14 +391,16 @@ class NetworkFacts:
         if not self.communicators:
             return ("no log states how many ranks there are",)
         for one in sorted(self.communicators, key=lambda one: (-one.size, one.id)):
+            if one.needs_no_network:
+                continue
             if absent := sorted(set(range(one.size)) - _ranks(one.shown)):
                 some = ", ".join(map(str, absent[:8])) + (" …" if len(absent) > 8 else "")
                 return (f"{len(absent)} of {one.size} ranks show no channels: {some}",)
         wanted = max(self.nodes, expected.nodes or 0)
         if len(self.joined_hosts) < wanted:
             return (f"{len(self.joined_hosts)} of {wanted} machines show channels to others",)
-        if self.shown < (expected.processes or 0):
-            return (f"{self.shown} of {expected.processes} processes show channels",)
+        if self.shown - self.apart < (expected.processes or 0):
+            return (f"{self.shown - self.apart} of {expected.processes} processes show channels",)
         return ()
 
     def _few_interfaces(self, expected: Expectation) -> tuple[str, ...]:
@@ -500,15 +516,17 @@ class NetworkLog:
         """Return what was read so far."""
         self._count_usual_channels()
         every = self._processes.values()
-        joined: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
-        for process in every:
+        joined: dict[tuple[str, int], tuple[set[int], set[int], set[str]]] = {}
+        for (host, _, _), process in self._processes.items():
             for key, rank in process.ranks.items():
-                those, shown = joined.setdefault(key, (set(), set()))
+                those, shown, hosts = joined.setdefault(key, (set(), set(), set()))
                 those.add(rank)
                 shown |= {rank} if process.shows_channels else set()
+                hosts.add(host)
         return NetworkFacts(
             processes=len(every),
             shown=sum(process.shows_channels for process in every),
+            apart=sum(process.is_apart for process in every),
             connected=sum(process.is_connected for process in every),
             within=sum(process.within for process in every),
             nodes=max((process.nodes for process in every), default=0),
@@ -516,8 +534,8 @@ class NetworkLog:
             channels=dict(sum((process.channels for process in every), Counter())),
             samples=self._samples,
             communicators=tuple(
-                Communicator(name, size, _ranges(those), _ranges(shown))
-                for (name, size), (those, shown) in joined.items()
+                Communicator(name, size, _ranges(those), _ranges(shown), tuple(sorted(hosts)))
+                for (name, size), (those, shown, hosts) in joined.items()
             ),
             hosts=tuple(sorted({host for host, _, _ in self._processes})),
             joined_hosts=tuple(sorted({key[0] for key, each in self._processes.items() if each.channels})),
@@ -534,15 +552,17 @@ class NetworkLog:
 def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
     """Return the facts of all processes from those of disjoint groups of them."""
     every = list(parts)
-    ranks: dict[tuple[str, int], tuple[set[int], set[int]]] = {}
+    ranks: dict[tuple[str, int], tuple[set[int], set[int], set[str]]] = {}
     for one in (one for part in every for one in part.communicators):
-        joined, shown = ranks.setdefault((one.id, one.size), (set(), set()))
+        joined, shown, hosts = ranks.setdefault((one.id, one.size), (set(), set(), set()))
         joined |= _ranks(one.joined)
         shown |= _ranks(one.shown)
+        hosts |= set(one.hosts)
     causes = {number: line for part in reversed(every) for number, line in part.numbered_causes().items()}
     return NetworkFacts(
         processes=sum(part.processes for part in every),
         shown=sum(part.shown for part in every),
+        apart=sum(part.apart for part in every),
         connected=sum(part.connected for part in every),
         within=sum(part.within for part in every),
         nodes=max((part.nodes for part in every), default=0),
@@ -550,8 +570,8 @@ def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
         channels=dict(sum((Counter(part.channels) for part in every), Counter())),
         samples={name: line for part in reversed(every) for name, line in part.samples.items()},
         communicators=tuple(
-            Communicator(name, size, _ranges(joined), _ranges(shown))
-            for (name, size), (joined, shown) in ranks.items()
+            Communicator(name, size, _ranges(joined), _ranges(shown), tuple(sorted(hosts)))
+            for (name, size), (joined, shown, hosts) in ranks.items()
         ),
         hosts=tuple(sorted({host for part in every for host in part.hosts})),
         joined_hosts=tuple(sorted({host for part in every for host in part.joined_hosts})),

@@ -175,7 +175,7 @@ def pause_before(failures: int, jitter: float) -> float:
 
 
 def may_be_a_lost_node(state: "JobState") -> bool:
-    """Whether the failure is of a kind that a lost node of another pod explains."""
+    """Return whether the failure is of a kind that a lost node of another pod explains."""
     return state.failure is not None and state.failure.failure_class in _DOUBTFUL
 
 

@@ -24,7 +24,7 @@ from trainyard.gateways.kubernetes import api as kubernetes_api
 
 MOST_SAID = 4000
 """Letters of an answer that is no "done": nobody reads more of them."""
-ONLY_DRY = ("train", "run", "run_pod", "run_program")
+ONLY_DRY = ("train", "run", "sweep", "run_pod", "run_program")
 """What takes seconds where nothing is wrong."""
 OPTIONS = [
     option

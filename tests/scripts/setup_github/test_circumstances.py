@@ -120,7 +120,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(fre
 def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh(visibility="public", private=False))
     wanted = WantedSetup(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
-    page = (Path(__file__).resolve().parents[3] / "docs" / "runbooks" / "gpu_runner.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "runner.md").read_text()
     table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
     names = {step.name.removeprefix("env ") for step in set_up(github, wanted).steps}

@@ -1,5 +1,6 @@
 """The generated reference of keys."""
 
+import re
 from pathlib import Path
 
 from trainyard.config.keys import leaf_keys
@@ -12,13 +13,14 @@ def test_the_shipped_document_is_current() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == render_config_reference()
 
 
-def test_every_key_has_a_row_of_four_cells() -> None:
-    rows = {
-        line.split("`")[1]: line for line in render_config_reference().split("\n") if line.startswith("| `")
-    }
+def test_every_key_has_its_default_its_values_and_its_meaning() -> None:
+    items = re.findall(r"^- (`[^`]+`.*(?:\n  .*)*)", render_config_reference(), flags=re.M)
+    rows = {item.split("`")[1]: " ".join(item.split()) for item in items}
     assert tuple(rows) == leaf_keys()
-    assert all(row.replace("\\|", "").count("|") == 5 for row in rows.values())
-    assert rows["training.max_steps"].startswith(
-        "| `training.max_steps` | a whole number above 0 or null | `null` |"
+    assert rows["training.max_steps"].startswith("`training.max_steps` = `null`, int>0: ")
+    assert rows["training.min_learning_rate_ratio"].startswith(
+        "`training.min_learning_rate_ratio` = `0.1`, number≥0,≤1: "
     )
-    assert "must be given" in rows["model.name"]
+    assert rows["compute.strategy"].startswith('`compute.strategy` = `"single"`, `single|ddp|fsdp|hsdp`: ')
+    assert rows["compute.deterministic"].startswith("`compute.deterministic` = `true`: ")
+    assert rows["model.name"].startswith("`model.name`\\*, text: ")

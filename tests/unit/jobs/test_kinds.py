@@ -21,6 +21,7 @@ from tests.unit.jobs.plans import (
     pod_specs,
     request,
 )
+from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.section import Section
 from trainyard.jobs.job_labels import PLAN
@@ -265,6 +266,28 @@ def test_a_shared_ray_cluster_holds_nothing_of_the_job_that_made_it() -> None:
     assert variables["TRAINYARD_RUN_ID"] == "one"
     assert list(json.loads(variables["TRAINYARD_FILES"])) == ["/scratch/one-files/config.yaml"]
     assert "/scratch/one-files/config.yaml" in one[1]["spec"]["entrypoint"]
+
+
+def variables_of_actors(made: JobPlan) -> dict[str, str]:
+    runtime = json.loads(objects(made)[-1]["spec"].get("runtimeEnvYAML", "{}"))
+    return dict(runtime.get("env_vars", {}))
+
+
+@pytest.mark.parametrize("given", [{}, {"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/nccl.%h"}])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", ["rayjob", "raycluster"])
+def test_processes_of_ray_on_all_nodes_keep_nccls_log_in_the_run_directory(
+    kind: str, nodes: int, given: dict[str, str]
+) -> None:
+    made = plan_job(recipe_config("verl"), request(kind=kind, nodes=nodes, environment=given))
+    variables = variables_of_actors(made)
+    log = {name: value for name, value in variables.items() if name.startswith("NCCL_")}
+    kept = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/checkpoints/llama/logs/nccl-node-0-%h-%p.log"}
+    assert log == (kept if nodes > 1 and not given else {})
+    assert plan_from_json(made.to_json()) == made
+    each = plan_job(recipe_config("megatron"), request(kind=kind, nodes=nodes, environment=given))
+    variables = variables_of_actors(each)
+    assert not any(name.startswith("NCCL_") for name in variables), "run_program sets it on each node"
 
 
 def test_restarts_are_those_of_the_whole_job() -> None:

@@ -4,11 +4,18 @@ import io
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from trainyard.watch.network_verdict import Expectation, Network, NetworkLog, NetworkVerdict, lines_of_network
+from trainyard.watch.network_verdict import (
+    Expectation,
+    Network,
+    NetworkLog,
+    NetworkVerdict,
+    lines_of_network,
+    merge_facts,
+)
 
 P5, G6 = Expectation(efa=32, rdma=True, nodes=2), Expectation(efa=1, rdma=False, nodes=2)
 
@@ -300,6 +307,59 @@ def test_a_group_of_ranks_that_is_not_complete_is_noticed() -> None:
     for gone in range(8):
         left = [log for rank, log in enumerate(logs) if rank != gone]
         assert judge(left, P5).verdict is Network.EFA_UNDETERMINED
+
+
+def engine(machine: int, number: int, size: int, *, stated: bool = True) -> list[str]:
+    """The log of a process that generates on one machine, in a communicator of `size` ranks there."""
+    head = f"ip-10-0-0-{machine}:{500 + number}:{500 + number} [{number}] NCCL INFO "
+    nodes = f" nNodes 1 localRanks {size} localRank {number}" if stated else ""
+    lines = [f"comm 0x9 rank {number} nRanks {size}{nodes} commId 0xe{machine} - Init COMPLETE"]
+    if size > 1:
+        lines.append(f"Channel 00/0 : {number}[0] -> {(number + 1) % size}[0] via P2P/CUMEM")
+        lines.append("Connected all rings")
+    return [f"{head}{line}\n" for line in lines]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", ["direct", "sockets", "one way", "one way by socket"])
+def test_engines_beside_the_training_neither_prove_nor_hide_it(name: str, size: int) -> None:
+    """verl's engines have communicators of other sizes within each machine; the training's decide."""
+    form = VERSIONS["nccl 2.30, plugin 1.21"]
+    case, world = cases(form)[name], 8
+    expected = replace(P5, processes=world)
+    trained = [process(form, case, rank, world) for rank in range(world)]
+    beside = [engine(machine, number, size) for machine in range(2) for number in range(size)]
+    assert judge([*trained, *beside], expected).verdict is case.answer
+    incomplete = INCOMPLETE.get(case.answer, case.answer)
+    for gone in range(world):
+        left = [log for rank, log in enumerate(trained) if rank != gone]
+        assert judge([*left, *beside], expected).verdict is incomplete, "an engine is no rank of the training"
+    silent = [[line for line in log if " via " not in line] for log in trained]
+    assert judge([*silent, *beside], expected).verdict in (Network.UNKNOWN, Network.EFA_UNDETERMINED)
+    assert judge(beside, expected).verdict is Network.UNKNOWN
+
+
+def test_groups_of_training_whose_logs_are_all_missing_are_not_replaced_by_engines() -> None:
+    """Two groups of four train; of one no log is there, and four engines show channels."""
+    form = VERSIONS["nccl 2.30, plugin 1.21"]
+    trained = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
+    beside = [engine(machine, number, 2) for machine in range(2) for number in range(2)]
+    assert judge([*trained, *beside], replace(P5, processes=8)).verdict is Network.EFA_UNDETERMINED
+    assert judge([*trained, *beside], replace(P5, processes=4)).verdict is Network.EFA_GPUDIRECT
+
+
+def test_facts_read_in_parts_judge_as_all_of_them() -> None:
+    form = VERSIONS["nccl 2.30, plugin 1.21"]
+    logs = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
+    logs += [engine(machine, number, 2) for machine in range(2) for number in range(2)]
+    parts = []
+    for log in logs:
+        one = NetworkLog()
+        one.read(log)
+        parts.append(one.facts())
+    expected = replace(P5, processes=4)
+    assert merge_facts(parts).judge(expected) == judge(logs, expected)
+    assert merge_facts(parts[1:]).judge(expected).verdict is Network.EFA_UNDETERMINED
 
 
 CAUSES = {

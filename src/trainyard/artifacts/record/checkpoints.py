@@ -41,7 +41,7 @@ class Checkpoint:
 
     @property
     def marker(self) -> ManifestObject | None:
-        """Its own manifest, which the trainer wrote last; a single file has none."""
+        """The checkpoint's own manifest, which the trainer wrote last; a single file has none."""
         return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
 
     def parts(self, own: bytes) -> dict[str, PartDigests]:

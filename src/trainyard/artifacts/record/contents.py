@@ -71,7 +71,10 @@ class Group:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the run removed the checkpoint meanwhile: it removes the marker before the other files."""
+        """Return whether the run removed the checkpoint meanwhile.
+
+        It removes the marker before the other files.
+        """
         return self.marker is not None and not self.marker.path.exists()
 
     @property

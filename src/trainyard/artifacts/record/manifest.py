@@ -145,7 +145,10 @@ class RunManifest:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run was still going: a later manifest may list checkpoints that are being uploaded."""
+        """Return whether the run was still going.
+
+        A later manifest may list checkpoints that are being uploaded.
+        """
         return bool(self.records)
 
     @property

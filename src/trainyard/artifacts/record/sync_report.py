@@ -46,7 +46,7 @@ class SyncReport:
 
     @property
     def measures_speed(self) -> bool:
-        """Whether most of the time was spent on sending, and not on comparing what was there."""
+        """Return whether most of the time was spent on sending, and not on comparing what was there."""
         return 2 * self.sent_bytes >= self.bytes
 
     def summary(self) -> str:

@@ -99,7 +99,7 @@ class RestorePlan:
         return asdict(self)
 
     def text(self) -> str:
-        """For people."""
+        """Text for people."""
         steps = ", ".join(str(step) for step in self.steps) or "none"
         return (
             f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"

@@ -53,7 +53,7 @@ class RunPruning:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to do."""
+        """Return whether there is anything to do."""
         return bool(self.removals or self.unfinished or self.owed or self.superseded)
 
     @property

@@ -45,7 +45,7 @@ _REMOVING = ".removing-"
 
 @dataclass(frozen=True)
 class RunProof:
-    """Where a run is stored, by the record of its proof."""
+    """Place where a run is stored, by the record of its proof."""
 
     run_number: int
     store: str
@@ -57,7 +57,7 @@ ProofOf = Callable[[RunDirectory, Mapping[str, Any]], RunProof | None]
 
 @dataclass(frozen=True)
 class RemovalRule:
-    """Which of the proven runs stay."""
+    """Rule for which of the proven runs stay."""
 
     keep_last: int
     """Number of the newest proven runs that stay."""
@@ -67,7 +67,7 @@ class RemovalRule:
 
 @dataclass(frozen=True)
 class DirectoryDecision:
-    """Whether an entry of the folder stays, and why."""
+    """Decision whether an entry of the folder stays, and why."""
 
     path: Path
     keep: bool
@@ -88,7 +88,7 @@ class _ProvenRun:
 
 
 class _ObstacleError(Exception):
-    """Why an entry stays."""
+    """Reason why an entry stays."""
 
 
 def plan_removal(

@@ -51,7 +51,7 @@ class StoredObject(Protocol):
 
     @property
     def modified(self) -> float:
-        """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
+        """Return when the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Upload(Protocol):
 
     @property
     def is_compared(self) -> bool:
-        """Whether each part of these bytes was compared with a claim."""
+        """Return whether each part of these bytes was compared with a claim."""
         ...
 
     def commit(self) -> StoredObject:

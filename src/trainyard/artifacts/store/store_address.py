@@ -82,7 +82,7 @@ def local_store_folder(url: str) -> Path | None:
 
 
 def names_a_store(url: str) -> bool:
-    """Whether `url` is written as the address of a store is."""
+    """Return whether `url` is written as the address of a store is."""
     try:
         module, rest = _kind_of_store(url)
     except ConfigError:

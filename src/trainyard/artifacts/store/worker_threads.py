@@ -17,7 +17,7 @@ _Out = TypeVar("_Out")
 
 
 class Workers:
-    """At most `count` threads for all lists together, started when needed.
+    """A pool of at most `count` threads for all lists together, started when needed.
 
     Callers that share an `ending` clear it before the next list.
     """

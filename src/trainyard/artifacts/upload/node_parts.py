@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 def is_further_machine(directory: RunDirectory) -> bool:
-    """Whether the directory holds the part of a machine that has no records of the run."""
+    """Return whether the directory holds the part of a machine that has no records of the run."""
     node = read_node(directory)
     return node is not None and not node.is_main
 

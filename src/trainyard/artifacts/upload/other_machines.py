@@ -18,7 +18,7 @@ _POLL_SECONDS = 2.0
 
 
 class OtherMachines:
-    """What other machines have stored of a run so far."""
+    """Parts that other machines have stored of a run so far."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -60,7 +60,7 @@ class Patience:
 
 
 class Ending(StrEnum):
-    """Why following ended."""
+    """Reason why following ended."""
 
     OUTCOME = "outcome"
     """The run is over, and a last pass has stored everything."""

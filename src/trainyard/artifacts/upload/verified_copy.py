@@ -19,7 +19,7 @@ class StoreDelivery:
         return None if there is None else there.size
 
     def has(self, name: str, *, size: int, sha256: str) -> bool:
-        """Whether the object is there with these bytes; it is read if its checksum is not enough."""
+        """Return whether the object is there with these bytes; it is read if its checksum is not enough."""
         there = self._store.describe(name)
         if there is None or there.size != size:
             return False

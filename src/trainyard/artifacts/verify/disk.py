@@ -180,7 +180,10 @@ def _unknown_manifests(directory: RunDirectory, gone: list[ManifestObject]) -> d
 
 
 def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
-    """Whether another machine wrote the file. Only shards can be: the main one writes all other files."""
+    """Return whether another machine wrote the file.
+
+    Only shards can be: the main one writes all other files.
+    """
     return place.parts[0] == directory.checkpoints.name and is_shard(place.name) and keeps_parts(directory)
 
 

@@ -64,7 +64,7 @@ def _offers_pieces(fitness: Fitness) -> bool:
 def _why(
     bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[InstalledDaemonSet, ...]
 ) -> tuple[str, str]:
-    """Why nodes offer no GPU, and the remedy."""
+    """Return why nodes offer no GPU, and the remedy."""
     if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
             f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",

@@ -73,5 +73,5 @@ def drivers(daemons: Iterable[Workload], word: str) -> tuple[InstalledDaemonSet,
 
 
 def has_built_in_plugin(node: Node) -> bool:
-    """Whether the node's operating system includes NVIDIA's device plugin."""
+    """Return whether the node's operating system includes NVIDIA's device plugin."""
     return "Bottlerocket" in node.os_image or node.labels.get("eks.amazonaws.com/compute-type") == "auto"

@@ -66,7 +66,7 @@ def _judge_controller(
 
 
 def _webhook_answered(facts: Facts) -> bool:
-    """Whether the controller's own webhook took part in the dry run of a job."""
+    """Return whether the controller's own webhook took part in the dry run of a job."""
     trial, hooks = facts.snapshot.job_trial, facts.snapshot.hooks
     if isinstance(trial, MissingData) or isinstance(hooks, MissingData):
         return False

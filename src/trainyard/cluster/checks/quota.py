@@ -37,7 +37,7 @@ def _gang_amounts(facts: Facts) -> Mapping[str, int]:
 
 
 def _counts(scope: Scope, priority: str) -> bool:
-    """Whether a quota of this scope counts pods with this PriorityClass, no deadline, and requests."""
+    """Return whether a quota of this scope counts pods with this PriorityClass, no deadline, and requests."""
     if scope.name != "PriorityClass":
         return scope.name in ("NotBestEffort", "NotTerminating")
     meets = {

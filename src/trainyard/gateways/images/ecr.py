@@ -168,7 +168,7 @@ class Scan:
 
     @property
     def runs(self) -> bool:
-        """Whether waiting can help. Enhanced scanning is ACTIVE before its findings and after them."""
+        """Return whether waiting can help. Enhanced scanning is ACTIVE before its findings and after them."""
         return self.status in ("IN_PROGRESS", "PENDING", "NONE") or (
             self.status == "ACTIVE" and not self.completed
         )

@@ -65,7 +65,8 @@ def _query_registry(host: str, repository: str, digest: str) -> _Answer:
 
 
 def _has_manifest(host: str, repository: str, digest: str) -> bool:
-    """Whether a registry that is not ECR has the manifest. Raises VerificationError if its bytes are others.
+    """Return whether a registry that is not ECR has the manifest. Raises VerificationError if its bytes are
+    others.
 
     https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
     """

@@ -47,7 +47,9 @@ def code_facts(directory: Path, record: Path = RECORD) -> dict[str, Any]:
 
 
 def runs_code_of(directory: Path, package: Path) -> bool:
-    """Whether `package`, the folder of the imported package, holds the code of the repository `directory`."""
+    """Return whether `package`, the folder of the imported package, holds the code of the repository
+    `directory`.
+    """
     own = directory / "src" / package.name
     try:
         return package.resolve() == own.resolve() or code_sha256(package, ("",)) == code_sha256(own, ("",))

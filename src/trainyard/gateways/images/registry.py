@@ -27,7 +27,7 @@ _CREATED = "org.opencontainers.image.created=1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a registry holds under a tag or a digest: the manifest of an image, or an index of several."""
+    """Content of a registry under a tag or digest: the manifest of an image, or an index of several."""
 
     digest: str
     content: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Manifest:
 
     @property
     def is_attested(self) -> bool:
-        """Whether BuildKit put attestations (packages, provenance) beside the image."""
+        """Return whether BuildKit put attestations (packages, provenance) beside the image."""
         return any(map(_is_attestation, self.content.get("manifests", ())))
 
 

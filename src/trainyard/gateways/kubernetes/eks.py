@@ -33,7 +33,7 @@ class EksCluster:
 
     @property
     def region(self) -> str:
-        """From its ARN."""
+        """Region, read from its ARN."""
         return self.arn.split(":")[3] if self.arn.count(":") >= 5 else ""
 
     def record(self) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Bucket:
         """Raise VerificationError when S3 reports that a new object lacks the requested encryption."""
         if not self.has_requested_encryption(answer):
             raise VerificationError(
-                f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
+                f"{key}: encrypted by {answer['ServerSideEncryption']}, requested "
                 f"{self._encryption['ServerSideEncryption']}: it resumed an older upload"
             )
 
@@ -102,12 +102,12 @@ class Bucket:
 
     @property
     def is_aws(self) -> bool:
-        """Whether the endpoint is Amazon's, which reports the encryption of every encrypted object."""
+        """Return whether the endpoint is Amazon's, which reports the encryption of every encrypted object."""
         return ".amazonaws.com" in self.endpoint
 
     @property
     def resumes_uploads(self) -> bool:
-        """Whether interrupted uploads may be resumed: not if a KMS key is requested.
+        """Return whether interrupted uploads may be resumed: not if a KMS key is requested.
 
         S3 does not report with which encryption an upload was started, and with KMS the ETags prove nothing
         about the parts.

@@ -110,7 +110,7 @@ class DeclaredFile(Protocol):
 
     @property
     def is_vouched_for(self) -> bool:
-        """Whether the SHA-256 need not be computed if the parts match."""
+        """Return whether the SHA-256 need not be computed if the parts match."""
         ...
 
     def part(self, number: int) -> DeclaredPart:

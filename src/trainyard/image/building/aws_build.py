@@ -34,7 +34,7 @@ _LEVELS = ("quick", "standard", "full")
 
 @dataclass(frozen=True)
 class AwsOptions:
-    """Where and how AWS builds."""
+    """Options for a build in AWS."""
 
     project: str
     bucket: str

@@ -142,7 +142,10 @@ class BuildPoll:
 
 
 def can_retry(state: "BuildState") -> bool:
-    """Whether another attempt may succeed: after a fault of CodeBuild, not after a command that failed."""
+    """Return whether another attempt may succeed.
+
+    After a fault of CodeBuild, not after a command that failed.
+    """
     failed = _failed_phase(state)
     if state.status == "FAULT" or failed is None:
         return state.status == "FAULT"

@@ -1,4 +1,4 @@
-"""Whether pip would refuse what a Dockerfile installs: every command is resolved, in the order of the file.
+"""Judge whether pip would refuse the packages of a Dockerfile: each command in order.
 
     install steps --pins, indexes--> requests --uv--> conflicts with uv's explanation, resolved versions
 

@@ -63,7 +63,7 @@ class Package:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a lock that was named states it."""
+        """Return whether a lock that was named states it."""
         return self.stage == -1
 
     @property

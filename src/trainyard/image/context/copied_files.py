@@ -1,4 +1,4 @@
-"""Which file of the build context is at a path of the image, as COPY, ADD and mounts put it there.
+"""Find which file of the build context is at a path of the image, as COPY, ADD and mounts put it there.
 
 A file is followed through the stages. One that another command may have changed is unknown.
 """

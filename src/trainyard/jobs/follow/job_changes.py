@@ -268,7 +268,10 @@ class JobEditor:
 
     @property
     def _is_ours(self) -> bool:
-        """Whether we submitted the job. Objects labelled with a foreign job's name do not belong to it."""
+        """Return whether we submitted the job.
+
+        Objects labelled with a foreign job's name do not belong to it.
+        """
         return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def next_name(self) -> str:
@@ -380,7 +383,10 @@ class JobEditor:
 
 
 def _is_made_of(found: Json, body: Json) -> bool:
-    """Whether an object was created from this body: it belongs to the same job, and follows the same one."""
+    """Return whether an object was created from this body.
+
+    It belongs to the same job, and follows the same one.
+    """
     same_job = read_labels(found).get(JOB_LABEL) == read_labels(body).get(JOB_LABEL)
     return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)
 

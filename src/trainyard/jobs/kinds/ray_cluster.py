@@ -44,6 +44,7 @@ from trainyard.jobs.state.reading import (
     read_labels,
     true_conditions,
 )
+from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -131,6 +132,7 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
     variables = {"TRAINYARD_RUN_ID": plan.name, "TRAINYARD_NETWORK": plan.network}
+    variables |= actor_variables(plan)
     if plan.program.files:
         files = {f"{placed}/{name}": text for name, text in plan.program.files.items()}
         variables["TRAINYARD_FILES"] = json.dumps(files)
@@ -141,6 +143,12 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
     }
+
+
+def actor_variables(plan: JobPlan) -> dict[str, str]:
+    """Return the variables for the processes on all nodes, which do not inherit those of Ray's driver."""
+    log = plan.program.nccl_log
+    return nccl_log_variables(log, plan.environment) if log else {}
 
 
 def cluster_name(plan: JobPlan) -> str:

@@ -4,6 +4,7 @@ A RayJob has two statuses: that of its deployment and that of the command in Ray
 success, because `Complete` is also set for a command that was stopped.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainyard.jobs.kinds.ray_cluster import (
     INSTALLS,
     LONGEST_NAME,
     POD_LABEL,
+    actor_variables,
     count_ray_pods,
     find_entrypoint_problems,
     is_helper,
@@ -46,8 +48,10 @@ def find_problems(plan: JobPlan) -> Iterator[str]:
 
 
 def render(plan: JobPlan) -> Manifests:
+    variables = actor_variables(plan)
     spec = {
         "entrypoint": make_entrypoint(plan),
+        **({"runtimeEnvYAML": json.dumps({"env_vars": variables})} if variables else {}),
         "rayClusterSpec": ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),

@@ -41,7 +41,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
 
 
 def lacks_agent(command: Sequence[str], kind: JobKind) -> bool:
-    """Whether the pods seem to run torchrun, and not the agent that their operator needs."""
+    """Return whether the pods seem to run torchrun, and not the agent that their operator needs."""
     words = " ".join(command)
     return bool(kind.agent) and kind.agent not in words and _MENTIONED.search(words) is not None
 
@@ -55,7 +55,9 @@ def program(order: RecipeOrder) -> Program:
 
 
 def _starts_torchrun(command: Sequence[str]) -> bool:
-    """Whether the command is `torchrun`, or `python -m` with its module, with or without their folder."""
+    """Return whether the command is `torchrun`, or `python -m` with its module, with or without their
+    folder.
+    """
     first = PurePosixPath(command[0]).name
     if not re.fullmatch(r"python[0-9.]*", first):
         return first == "torchrun"

@@ -52,7 +52,7 @@ class JobRecipe(Protocol):
 
     @property
     def NAME(self) -> str:  # noqa: N802
-        """As in `--recipe`."""
+        """The value of `--recipe`."""
         ...
 
     def problems(self, order: RecipeOrder, /) -> Iterator[str]:

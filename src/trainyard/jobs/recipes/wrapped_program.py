@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.registries import COMMAND, PROGRAMS
@@ -17,6 +17,7 @@ from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.programs.presets import load_preset
 from trainyard.programs.program import Program as RunProgram
+from trainyard.run.launch_environment import nccl_log
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 PROGRAM_FILE = "program.json"
@@ -84,7 +85,9 @@ def kept_program(
     With `torchrun` the command is a script and its arguments, run in a process per GPU. With `once` it runs
     in one place. `files` are further files beside `program.json`, by name.
     """
-    pod = order.config.cluster.pod
+    pod, log = order.config.cluster.pod, ""
+    if once and order.nodes > 1:
+        log = nccl_log(PurePosixPath(order.run_directory, "logs"), 0)
     sheet = ProgramDescription(
         recipe,
         tuple(command),
@@ -105,6 +108,7 @@ def kept_program(
             PROGRAM_FILE: json.dumps(asdict(sheet), indent=1) + "\n",
             **(files or {}),
         },
+        nccl_log=log,
     )
 
 

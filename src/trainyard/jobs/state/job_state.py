@@ -28,7 +28,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class JobFailure:
-    """Why a job failed, and in which process."""
+    """Reason why a job failed, and in which process."""
 
     failure_class: FailureClass
     evidence: tuple[str, ...]
@@ -51,7 +51,7 @@ class JobFailure:
 
     @property
     def retryable(self) -> bool:
-        """Whether a retry from the newest good checkpoint can succeed."""
+        """Return whether a retry from the newest good checkpoint can succeed."""
         return self.failure_class in RECOVERABLE if self.recovers is None else self.recovers
 
     def record(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether the state is final, so that waiting is useless."""
+        """Return whether the state is final, so that waiting is useless."""
         return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
     @property

@@ -193,7 +193,10 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
 
 
 def _why_not_running(api: "Api", path: str, name: str) -> str | None:
-    """What the pod waits for, empty if unknown; None once it runs. Raises ServiceError if it cannot."""
+    """Return what the pod waits for, empty if unknown.
+
+    None once it runs. Raises ServiceError if it cannot.
+    """
     raw = api.get(path) or {}
     status = raw.get("status") or {}
     if status.get("phase") == "Running":

@@ -24,7 +24,7 @@ class Text(str):
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a string to YAML, not a number, a truth value or nothing."""
+        """Return whether it is a string to YAML, not a number, a truth value or nothing."""
         return self.tag not in (_INT, _FLOAT, _BOOL, _NULL)
 
     @property

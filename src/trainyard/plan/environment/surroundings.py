@@ -10,7 +10,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class VariableScope:
-    """Where variables will have their effect."""
+    """Places where variables will have their effect."""
 
     instance: InstanceType | None = None
     nodes: int | None = None
@@ -29,19 +29,19 @@ class VariableScope:
 
     @property
     def rdma(self) -> bool | None:
-        """Whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA)."""
+        """Return whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA)."""
         return None if self.instance is None else self.instance.rdma
 
     @property
     def has_efa(self) -> bool | None:
-        """Whether there is an EFA interface to use."""
+        """Return whether there is an EFA interface to use."""
         if self.efa is not None:
             return self.efa > 0
         return False if self.instance is not None and self.instance.efa == 0 else None
 
     @property
     def on_efa(self) -> bool:
-        """Whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
+        """Return whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
         return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
 
 

@@ -423,7 +423,7 @@ def _dcp(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _has_dcp(listing: VolumeListing, folder: str) -> bool:
-    """Whether torch has saved here, or has begun to."""
+    """Return whether torch has saved here, or has begun to."""
     index = listing.file(folder, _METADATA)
     shards = (_SHARDS_OF_DCP.fullmatch(_name(file)) for file in listing.by_folder.get(folder, ()))
     return any(shards) or (index is not None and bool(index.names))
@@ -465,7 +465,7 @@ def _hugging_face(listing: VolumeListing, folder: str) -> FoundCheckpoint | None
 
 
 def _is_of_accelerate(folder: str, here: Iterable[str], *, weights: bool) -> bool:
-    """Whether `Accelerator.save_state` wrote it."""
+    """Return whether `Accelerator.save_state` wrote it."""
     named = weights or _CHECKPOINT_OF_ACCELERATE.fullmatch(PurePosixPath(folder).name)
     return any(_RANDOM_STATES.fullmatch(name) or (named and _OF_ACCELERATE.fullmatch(name)) for name in here)
 
@@ -527,7 +527,8 @@ def _missing_of_index(index: VolumeFile, here: Mapping[str, VolumeFile]) -> Iter
 
 
 def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, weights: bool) -> bool:
-    """Whether transformers' Trainer wrote it: by its own files, or by weights that Accelerate did not write.
+    """Return whether transformers' Trainer wrote it: by its own files, or by weights that Accelerate did not
+    write.
 
     A Trainer that is killed in its first save leaves weights and nothing else.
     """
@@ -550,7 +551,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
 def _missing_of_trainer(
     listing: VolumeListing, found: FoundCheckpoint, here: Mapping[str, VolumeFile]
 ) -> Iterator[str]:
-    """What the Trainer owes beside weights. It writes no optimizer with `save_only_model`."""
+    """Return what the Trainer owes beside weights. It writes no optimizer with `save_only_model`."""
     state = here.get(_TRAINER_STATE)
     if state is None:
         yield f"{_TRAINER_STATE}, which is written last, is missing"

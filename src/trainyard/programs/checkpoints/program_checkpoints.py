@@ -47,7 +47,7 @@ class ProgramCheckpoint:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is one file, and no folder."""
+        """Return whether it is one file, and no folder."""
         return [file.path for file in self.found.files] == [self.found.path]
 
     @property

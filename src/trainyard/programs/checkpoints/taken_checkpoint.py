@@ -95,7 +95,10 @@ def restorable_path(checkpoint: Path) -> Path:
 
 
 def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
-    """Whether `target` has the bytes that the program has now; an earlier segment may have had others."""
+    """Return whether `target` has the bytes that the program has now.
+
+    An earlier segment may have had others.
+    """
     try:
         sizes = {file.path: file.size for file in read_manifest(target).files}
         if sizes != {name: size for name, (size, _) in checkpoint.files().items()}:

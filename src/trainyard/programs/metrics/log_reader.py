@@ -114,7 +114,7 @@ class LogReader:
 
     @property
     def is_finished(self) -> bool | None:
-        """Whether the program printed that it is done; False when it printed that it was cut off.
+        """Return whether the program printed that it is done; False when it printed that it was cut off.
 
         The Hugging Face trainer prints its summary also when it was stopped; its bar shows that.
         """

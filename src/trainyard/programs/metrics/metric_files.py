@@ -356,7 +356,7 @@ class _Table(_Lines):
 
 
 def _is_of_lightning(path: Path) -> bool:
-    """Whether one of Lightning's loggers wrote the file; they count steps from 0."""
+    """Return whether one of Lightning's loggers wrote the file; they count steps from 0."""
     return bool(_LIGHTNING_FOLDER.fullmatch(path.parent.name)) or (path.parent / "hparams.yaml").exists()
 
 

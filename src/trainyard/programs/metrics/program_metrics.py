@@ -157,7 +157,7 @@ class ProgramMetrics:
 
 
 class _Step:
-    """What is known of a step."""
+    """Known facts of a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step

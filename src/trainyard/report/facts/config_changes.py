@@ -83,7 +83,7 @@ def _neighbours(own: Path) -> list[Path]:
 
 
 def _proven_at(run: Path) -> float | None:
-    """When `run` finished, if it is proven; otherwise None."""
+    """Return when `run` finished, if it is proven; otherwise None."""
     layout = RunDirectory(run)
     if read_record(layout.report / "proof.json").get("proven") is not True:
         return None  # its records, which may be long, are not hashed

@@ -25,7 +25,7 @@ class Point:
 
 
 def thin_curve(curve: Curve, buckets: int) -> list[Point]:
-    """At most 2 × `buckets` points in the order of the rows: the lowest and the highest of each bucket.
+    """Return at most 2 × `buckets` points in the order of the rows: lowest and highest of each bucket.
 
     This keeps a spike of a single step, which means or strides would lose. Both ends are kept.
     """

@@ -43,7 +43,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Markup:
-    """How a report with markup writes text."""
+    """Notation with which a report with markup writes text."""
 
     strong: Callable[[str], str] = str
     """Marks up losses, rewards and costs."""

@@ -47,7 +47,7 @@ class Look:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run, or its job, has ended."""
+        """Return whether the run, or its job, has ended."""
         if self.job is not None:
             return self.job.ended
         if self.facts is None or self.facts.state.status in (Status.RUNNING, Status.EMPTY):
@@ -163,7 +163,7 @@ def _checkpoint(facts: RunFacts, now: float) -> dict[str, Any] | None:
 
 
 def _is_stored(facts: RunFacts, step: int) -> bool | None:
-    """Whether the proof shows that the checkpoint is in the store; None before there is a proof."""
+    """Return whether the proof shows that the checkpoint is in the store; None before there is a proof."""
     if facts.proof is None:
         return None
     stored = next((part.holds for part in facts.proof.parts if part.name == "stored"), None)

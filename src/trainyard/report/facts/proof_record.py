@@ -75,7 +75,7 @@ class ProofRecord:
 
     @property
     def proven(self) -> bool:
-        """Whether all parts hold and the record claims the proof."""
+        """Return whether all parts hold and the record claims the proof."""
         names = tuple(part.name for part in self.parts)
         return self.claimed and names in (PARTS, _FORMER_PARTS) and not self.failing
 
@@ -107,7 +107,7 @@ def write_proof(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _is_of(run: Mapping[str, Any], proof: dict[str, Any]) -> bool:
-    """Whether the proof is of this run and this end of it."""
+    """Return whether the proof is of this run and this end of it."""
     outcome = run.get("outcome")
     ended = outcome if isinstance(outcome, Mapping) else {}
     if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):

@@ -374,7 +374,7 @@ def join_lineages(runs: Sequence[RunFacts]) -> list[RunFacts]:
 
 
 def _continues(run: RunFacts, earlier: RunFacts) -> bool:
-    """Whether `run` started from a checkpoint of `earlier`, by its digest or else by its path."""
+    """Return whether `run` started from a checkpoint of `earlier`, by its digest or else by its path."""
     parent, directory = run.section("parent"), earlier.directory.resolve()
     if not parent.get("checkpoint") or directory == run.directory.resolve():
         return False
@@ -406,7 +406,10 @@ def _locate(source: Path) -> tuple[Path, Path]:
 
 
 def _is_run(directory: Path) -> bool:
-    """Whether a trainer has written anything here; before its first step that may be only empty folders."""
+    """Return whether a trainer has written anything here.
+
+    Before its first step that may be only empty folders.
+    """
     layout = RunDirectory(directory)
     files = (layout.run_file, layout.metrics_file, layout.events_file)
     return any(file.is_file() for file in files) or layout.checkpoints.is_dir()

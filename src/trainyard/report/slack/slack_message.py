@@ -45,7 +45,7 @@ class SlackMessage:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where the pipeline runs; all but the name may be unknown."""
+    """Place where the pipeline runs; all but the name may be unknown."""
 
     name: str
     """The run's directory, which names the run while it has no number."""

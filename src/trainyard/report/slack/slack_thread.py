@@ -141,7 +141,7 @@ def event_of(
 
 
 class PostResult(StrEnum):
-    """Whether an event was posted, in words for the log."""
+    """Result of posting an event, in words for the log."""
 
     POSTED = "posted"
     POSTED_BEFORE = "posted before: nothing sent"

@@ -91,7 +91,7 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def is_copied(phase: str, text: str) -> bool:
-    """Whether people copy the text of this line, so that it must not be broken: a command or a path.
+    """Return whether people copy the text of this line, so that it must not be broken: a command or a path.
 
     The next step after a failure (`next`) may be a sentence, which is wrapped like any other text.
     """

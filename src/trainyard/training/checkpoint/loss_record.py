@@ -24,7 +24,7 @@ class LossRecord:
     """Updates that were skipped since the last one that was applied."""
 
     def is_spike(self, loss: float) -> bool:
-        """Whether `loss` lies above the usual one by more than noise."""
+        """Return whether `loss` lies above the usual one by more than noise."""
         if loss <= 0 or len(self.logarithms) < LEAST_VALUES:
             return False
         median, deviation = usual_value(self.logarithms)

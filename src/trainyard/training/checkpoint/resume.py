@@ -57,7 +57,7 @@ def find_resume_point(
 
 
 def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
-    """Whether the checkpoint at `path` is one of the run's own."""
+    """Return whether the checkpoint at `path` is one of the run's own."""
     return path is not None and directory.checkpoints.resolve() in path.resolve().parents
 
 

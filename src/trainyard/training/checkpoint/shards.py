@@ -33,13 +33,13 @@ _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
 _WINDOW_BYTES = 64 << 20
-"""The number of bytes after which the system is requested to write them to the disk."""
+"""The number of bytes after which the system writes them to the disk."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Which process writes which parts, for every save of tensors with the same names and shapes."""
+    """Assignment of parts to the processes that write them, for all tensors of the same names and shapes."""
 
     own: SavePlan
     """The parts that this process writes."""
@@ -79,7 +79,10 @@ def bytes_of(item: WriteItem) -> int:
 
 
 def matches_shares(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
-    """Whether `tensors` have the assigned names; an optimizer with more or fewer moments has other names."""
+    """Return whether `tensors` have the assigned names.
+
+    An optimizer with more or fewer moments has other names.
+    """
     return shares.names == _names(tensors)
 
 
@@ -137,7 +140,7 @@ class _HashingFile(io.RawIOBase):
         self._file = file
         self.digests = FileDigests()
         self._handed = 0
-        """Bytes that the system was requested to write to the disk."""
+        """Bytes passed to the system for writing to the disk."""
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")

@@ -104,7 +104,10 @@ def require_finite(plan: SavePlan, tensor_of: TensorOf) -> None:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no element is infinite or not a number. The tensor is read once unless its sum overflows."""
+    """Return whether no element is infinite or not a number.
+
+    The tensor is read once unless its sum overflows.
+    """
     if not tensor.is_floating_point():
         return True
     return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -58,7 +58,7 @@ class TrainingState:
         return {part: digest_tensors(tensors, hashed=hashed) for part, tensors in parts.items()}
 
     def is_quick_to_hash(self) -> bool:
-        """Whether this process alone can compute the digests in about a second."""
+        """Return whether this process alone can compute the digests in about a second."""
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             return False
         tensors = (tensor for part in self.tensors().values() for tensor in part.values())

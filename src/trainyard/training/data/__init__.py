@@ -1,4 +1,4 @@
-"""From files or streams of text to batches of tokens, in an order that depends on seed, epoch and step alone.
+"""Turn files or streams of text into batches of tokens, in an order given by seed, epoch and step alone.
 
 In: `data` of the configuration. Out: prepared token datasets, streams, vocabulary, batches.
 """

@@ -42,7 +42,7 @@ def wait_for_maker(path: Path, *, seconds: float) -> None:
 
 
 def _is_being_made(path: Path) -> bool:
-    """Whether a living process has locked a temporary folder for `path`."""
+    """Return whether a living process has locked a temporary folder for `path`."""
     for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
         with _try_lock(folder) as locked:
             if not locked and folder.is_dir():

@@ -23,7 +23,7 @@ class SkipCount:
 
     @property
     def is_of_files(self) -> bool:
-        """Whether it counts files instead of rows."""
+        """Return whether it counts files instead of rows."""
         return re.search(r"\bfiles\b", self.reason) is not None
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ _SPARE = 1.1
 
 @dataclass(frozen=True)
 class ChunkKey:
-    """Which chunk it is, as counted by every process that reads from the same position."""
+    """Key of a chunk, as counted by every process that reads from the same position."""
 
     epoch: int
     round: int
@@ -180,7 +180,8 @@ class ChunkOrder:
         return Windows(every_start[::length].copy(), replace(self._ready[0][0], consumed=self._consumed))
 
     def needed_rounds(self, count: int, length: int) -> int:
-        """How many rounds to read next so that `count` windows can be taken, by what the last ones held.
+        """Return how many rounds to read next so that `count` windows can be taken, by what the last ones
+        held.
 
         It is 0 if they can be taken already. It grows at most twofold, in case the last rounds held little.
         """

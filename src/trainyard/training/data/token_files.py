@@ -70,7 +70,7 @@ class TokenFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file exists and has the right size. The content is not read."""
+        """Return whether the file exists and has the right size. The content is not read."""
         try:
             found = self.path.stat()
         except OSError:  # another process may be replacing it

@@ -55,7 +55,7 @@ class Position:
     """The number of times the texts were read to the end."""
 
     def to_json(self) -> dict[str, Any]:
-        """With one track, the form of checkpoints from before there were several."""
+        """Return the state; with one track, the form of checkpoints from before there were several."""
         counted = {"consumed": self.consumed, "epoch": self.epoch}
         if len(self.places) == 1:
             return {"place": self.places[0], **counted}
@@ -82,7 +82,7 @@ class TokenStream:
     """The texts of a split and the vocabulary that encodes them."""
 
     def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
-        """With `marked`, the tokens that begin a document are marked as in `batches`."""
+        """Create the stream. With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 

@@ -37,7 +37,7 @@ class Portion:
         return (cut, size) if self.held_out else (0, cut)
 
     def has_row(self, row: int, rows: int) -> bool:
-        """Whether this side has the 0-based `row` of `rows`."""
+        """Return whether this side has the 0-based `row` of `rows`."""
         share = max(self._share, Fraction(1, rows)) if self.fraction and rows > 1 else Fraction(0)
         is_held_out = int((row + 1) * share) > int(row * share)
         return is_held_out is self.held_out

@@ -138,7 +138,7 @@ def _added_bos(path: str) -> int | None:
 
 
 def _is_llama_2(value: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer only replaces spaces by ▁ before merging."""
+    """Return whether the tokenizer only replaces spaces by ▁ before merging."""
     replaced = [step["content"] for step in _steps(value.get("normalizer"), "Replace")]
     return value.get("pre_tokenizer") is None and replaced == [_SPACE]
 

@@ -13,7 +13,8 @@ LONGEST_WRITTEN_OUT = 512
 
 
 def is_written_out(device: torch.device, length: int) -> bool:
-    """Whether explicit products and a softmax are faster than the fused kernel: only compiled, on a CPU.
+    """Return whether explicit products and a softmax are faster than the fused kernel: only compiled, on a
+    CPU.
 
     The compiler makes one kernel of an explicit softmax and leaves the products to the matrix library. It
     cannot optimise the fused kernel (`docs/benchmarks.md` compares both).

@@ -51,7 +51,7 @@ def _sent_elements(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
 
 
 def is_compressed(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether the thin matrices of a gradient have fewer elements than the gradient itself."""
+    """Return whether the thin matrices of a gradient have fewer elements than the gradient itself."""
     return len(shape) == 2 and rank * sum(shape) < math.prod(shape)
 
 

@@ -78,7 +78,7 @@ def _blocks_of(starts: Tensor) -> BlockMask:
 
 
 def _order_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """For booleans `[batch, query block, key block]`: the number of keys per query, and these keys first."""
+    """Return keys per query of booleans `[batch, query block, key block]`, and these keys first."""
     count = chosen.sum(dim=-1, dtype=torch.int32)
     keys = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return count[:, None].contiguous(), keys[:, None].contiguous()

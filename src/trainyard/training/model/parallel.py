@@ -64,7 +64,7 @@ class Parallel:
 
     @property
     def has_unsettled_buckets(self) -> bool:
-        """Whether the first backward pass changes the bits of later gradient exchanges.
+        """Return whether the first backward pass changes the bits of later gradient exchanges.
 
         DDP rebuilds its buckets after it, in the order in which gradients arrived. With three or more
         processes, the position of a value in a bucket determines the order of summation.
@@ -121,7 +121,10 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
 
 
 def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
-    """Whether flex attention pays off: only compiled it avoids an array of scores of queries by keys."""
+    """Return whether flex attention pays off.
+
+    Only compiled it avoids an array of scores of queries by keys.
+    """
     return compute.compile and device.type == "cuda"
 
 

@@ -182,7 +182,7 @@ class Saver:
                 )
 
     def _has_time(self, saves: int, underway_seconds: float = 0.0) -> bool:
-        """Whether all processes can save this many times before they are killed.
+        """Return whether all processes can save this many times before they are killed.
 
         The save under way, if it is one of them, has taken `underway_seconds` so far.
         """

@@ -126,7 +126,7 @@ class Alarm:
         self._sign.unlink(missing_ok=True)
 
     def is_raised(self) -> bool:
-        """Whether a process of the run has noticed a hang."""
+        """Return whether a process of the run has noticed a hang."""
         return self._sign.exists()
 
     def ring(self, still: Standstill) -> None:

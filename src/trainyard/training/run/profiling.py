@@ -40,7 +40,7 @@ class StepProfile:
         self._done = step
 
     def has_trace_to_write(self) -> bool:
-        """Whether the last chosen step was recorded and the trace is not written yet."""
+        """Return whether the last chosen step was recorded and the trace is not written yet."""
         return self._profiler is not None and self._done == self._steps[-1]
 
     def write(self) -> range | None:

@@ -160,7 +160,7 @@ class StepLoop:
         )
 
     def _is_due(self, every: int | None) -> bool:
-        """Whether this step is a multiple of `every`, or the last one."""
+        """Return whether this step is a multiple of `every`, or the last one."""
         step = self._state.step
         return step >= self._context.length.steps or (every is not None and step % every == 0)
 

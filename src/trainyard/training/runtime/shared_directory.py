@@ -127,7 +127,7 @@ def _wait_until_listed(path: Path, patience: float) -> bool:
 
 
 def _is_listed(path: Path) -> bool:
-    """Whether `path` exists. Listing the folder makes an NFS client read it again."""
+    """Return whether `path` exists. Listing the folder makes an NFS client read it again."""
     try:
         return path.name in os.listdir(path.parent)  # noqa: PTH208 - only the names
     except OSError:

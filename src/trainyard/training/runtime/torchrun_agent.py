@@ -73,7 +73,7 @@ def node_agent() -> type[Any]:
 
 
 def _is_alone(handler: Any) -> bool:
-    """Whether the nodes that meet are known to be one."""
+    """Return whether the nodes that meet are known to be one."""
     return getattr(handler, "world_size", None) == 1
 
 
@@ -83,7 +83,7 @@ def _log_wait(line: str) -> None:
 
 
 def _is_reachable(store: Any) -> bool:
-    """Whether the first node still serves the rendezvous store."""
+    """Return whether the first node still serves the rendezvous store."""
     try:
         store.check(["trainyard-is-there"])
     except RuntimeError:  # torch.distributed.DistError is one
@@ -92,7 +92,7 @@ def _is_reachable(store: Any) -> bool:
 
 
 def has_stopped_early() -> bool:
-    """Whether a worker of this node has recorded that the run stopped early with a checkpoint."""
+    """Return whether a worker of this node has recorded that the run stopped early with a checkpoint."""
     folder = os.environ.get("TRAINYARD_EXIT_CODE_FOLDER")
     files = Path(folder).glob("exit-code-*") if folder else ()
     return any(path.read_text() == str(int(ExitCode.STOPPED)) for path in files)

@@ -76,7 +76,7 @@ def _let_workers_end_meanwhile() -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record reports more than a failed worker or the signals to the other workers."""
+    """Return whether a record reports more than a failed worker or the signals to the other workers."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
 
 

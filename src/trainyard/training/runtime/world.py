@@ -49,7 +49,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the records that exist once per run."""
+        """Return whether this process writes the records that exist once per run."""
         return self.rank == 0
 
     @property
@@ -64,7 +64,7 @@ class World:
 
     @property
     def owns_folder(self) -> bool:
-        """Whether this process completes the files that the processes of its run directory wrote."""
+        """Return whether this process completes the files that the processes of its run directory wrote."""
         return self.folders.index(self.folder) == self.rank if self.folders else self.is_main
 
     def first_reason(self, reason: str | None) -> str | None:
@@ -77,7 +77,7 @@ class World:
         return None if holder == self.size else self.broadcast(reason, source=holder)
 
     def all(self, flag: bool) -> bool:
-        """Whether `flag` is true on all processes."""
+        """Return whether `flag` is true on all processes."""
         if self.size == 1:
             return flag
         least = torch.tensor([int(flag)])
@@ -230,7 +230,7 @@ def join_world(
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
     takes one. A collective of training waits at most five minutes, except within `remove_collective_limit`.
-    A process that was requested to end (`is_stopping`) stops waiting for the others. After an error the group
+    A process that must end (`is_stopping`) stops waiting for the others. After an error the group
     of several processes is left in place, for `end_if_joined`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))

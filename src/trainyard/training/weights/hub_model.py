@@ -203,7 +203,7 @@ def _unreachable_error(model: HubModel, error: BaseException) -> ServiceError:
 
 
 def is_offline() -> bool:
-    """Whether the user has configured huggingface_hub to use its cache only."""
+    """Return whether the user has configured huggingface_hub to use its cache only."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 

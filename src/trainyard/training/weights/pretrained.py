@@ -199,7 +199,7 @@ def _run_config(run_directory: Path | None) -> Config | None:
 
 
 def _same_weights(recorded: ModelConfig, path: str) -> bool:
-    """Whether a run was started from `path`, or from the commit to which `path` was resolved then."""
+    """Return whether a run was started from `path`, or from the commit to which `path` was resolved then."""
     return recorded.path == path or (recorded.path or "").startswith(f"{path}@")
 
 

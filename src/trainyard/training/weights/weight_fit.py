@@ -84,7 +84,10 @@ def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -
 
 
 def _is_same(value: Any, ours: Any) -> bool:
-    """Whether two values are equal, up to float32 rounding; all kinds of default rotary scaling are equal."""
+    """Return whether two values are equal, up to float32 rounding.
+
+    All kinds of default rotary scaling are equal.
+    """
     if isinstance(value, dict) and isinstance(ours, dict):
         if value.get("rope_type") == ours.get("rope_type") == "default":
             return True

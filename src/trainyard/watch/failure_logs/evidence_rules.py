@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 
 from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.rule_index import RuleIndex
 
 
 class Nearness(IntEnum):
-    """How near to the cause a line is. The nearest line decides; of equally near ones, the first."""
+    """Nearness of a line to the cause. The nearest line decides; of equally near ones, the first."""
 
     PLATFORM = 0
     """The machine, the kernel or the cluster reports its own action."""
@@ -37,6 +38,8 @@ class Nearness(IntEnum):
     """The job waited before its start, which may have ended well."""
     AFTERMATH = 7
     """The processes are being ended: signals, cancelled steps, launchers that count their children."""
+    WORDING = 8
+    """An error that no rule knows, by its words: it decides only where nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class Rule:
 def rules() -> tuple[Rule, ...]:
     """Return the rules of causes.yaml, in its order."""
     return tuple(_rule(row) for row in table())
+
+
+@functools.cache
+def rule_index() -> RuleIndex[Rule]:
+    """Return the patterns of all rules, in the order of the table."""
+    return RuleIndex((rule, pattern) for rule in rules() for pattern in rule.patterns)
 
 
 def table() -> list[dict[str, Any]]:
@@ -196,32 +205,24 @@ NO_TRAINING = re.compile(
     r"|\bStep \d+/\d+ ?: (?:FROM|RUN|COPY|ADD|ENV|WORKDIR|ARG|CMD|ENTRYPOINT|USER|LABEL|EXPOSE)\b"
 )
 """Progress bars of data, downloads and image builds, which show no training step."""
-ALARM = re.compile(
-    r"(?i)err|fail|exce|kill|oom|memory|space|quota|den|refus|reset|close|abort|assert|invalid|cannot"
-    r"|can't|could|not |unable|no |timed|time|limit|lost|died|dead|nan|inf|xid|nccl|gloo|rdma|efa|fi_"
-    r"|rc: -|nodes|insuff|unkn|missing|unexp|mismatch|auth|token|expire|forbid|40[13]|429|50[0234]"
-    r"|throttl|slow|too|cancel|preempt|int|spot|evict|shut|signal|deprec|delet|pull|image|h[au]ng"
-    r"|stuck|stall|block|lock|barrier|rendez|clients|socket|peer|port|address|bus|read|stale|endpoint"
-    r"|scale|divi|multip|cuda|driver|lib|wheel|hash|out of|reach|start|runner|webhook|gated|key|bucket"
-    r"|redirect|proxy|cert|eof|skew|sign|docker|secret|param|load|arch|metadata|git|resolv|dns|gai"
-    r"|host|comp|nvml|ecc|gpu|hardware|kubelet|rank|worker|coll|receiv|sampl|split|column|hub|sub|data"
-    r"|fork|type|shape|size|tensor|index|target|over|struct|exit|must|avail|requir|yaml|json|instance"
-    r"|node|job|actor|volume|flash|kernel|ninja|nvcc|header|state|trap|bound|need|capab|task|check|map"
-    r"|pickl|exhaust|alloc|ephemeral|full|edquot|enospc|folder|rc: |a process|running|bad queue|event"
-    r"|pipe|op\.|prior iter|nothing|addrinuse|envoy|finite|mode|traffic|path|inplace|einsum|sequence"
-    r"|underflow|config|option|versions|resolution|symbol|built|cudnn|exec|pending|broker|vcpu|maximum"
-    r"|queue|implem|misbehav|dial|discon|dubious|eacces|by user|return|fault"
-)
-"""Each message of the table has one of these parts; a line without one is not compared with the rules."""
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"
 )
 """The last line of a traceback: a class, a colon, a message."""
 OF_ANOTHER = re.compile(
-    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|cuda|cublas|cudnn|nvml|worker|peer|aborted"
+    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|(?:cuda|cudnn|hip) (?:runtime |driver )?(?:error|fail)"
+    r"|cu(?:da|blas|dnn)_?(?:error|status)|cudaerror|nvml|worker|peer|aborted|non-zero|exit (?:code|status)"
+    r"|exited with|returned with|subprocess|child process|signal \d|sig(?:kill|term|abrt|segv)|terminated"
+    r"|killed|root cause|see (?:above|below)|\bcommand\b"
 )
-"""Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
+"""Messages of exceptions that report what happened elsewhere, on the GPU or in a command that the program
+started: not a mistake of the program."""
+CARRIER = re.compile(
+    r"(?i)exit(?:ed)? (?:code|status|with)|non-zero|killed|\bsignal\b|OCI runtime|\boom\b|root cause"
+    r"|died|\bNVRM\b"
+)
+"""Errors that report how something ended: their words are not those of the cause."""
 LAUNCHER_EXCEPTIONS = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError"
     r"|ProcessExitedException|ProcessRaisedException|CalledProcessError|SystemExit|KeyboardInterrupt"

@@ -18,7 +18,7 @@ from typing import Any
 
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
-    ALARM,
+    CARRIER,
     GLOSSARY,
     GOES_ON,
     HARMLESS,
@@ -32,7 +32,7 @@ from trainyard.watch.failure_logs.evidence_rules import (
     WARNING,
     Nearness,
     Rule,
-    rules,
+    rule_index,
 )
 from trainyard.watch.failure_logs.log_structure import (
     Raised,
@@ -47,6 +47,8 @@ _STEPS_THAT_SHOW_LIFE = 3
 """A line did not end the training if so many steps follow it; slower ranks may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
+_END_LINES = 40
+"""An error counts by its words only so near to the end of a log."""
 _WORDS_BEFORE = 200
 """Characters before the evidence in which a line may say that it only mentions it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,6 +57,8 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
+_ERROR = re.compile(r"(?:^|[\s\[\]|#])(?:[Ee]rror|ERROR|fatal|FATAL|CRITICAL|panic)\b[\]:!]")
+"""A line by which a tool reports an error that no rule knows."""
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by so much."""
@@ -68,6 +72,7 @@ _RAISED = Rule(
     "no",
     "the last frame of the traceback that is your own file is the place",
 )
+"""The rule of an exception that no row of the table knows; its place is added where a traceback shows it."""
 _RAISED_IN_LIBRARY = replace(
     _RAISED,
     klass=FailureClass.UNKNOWN,
@@ -182,11 +187,17 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     if exit_code == _STOPPED:
         found = [each for each in found if _ends_in_spite_of_75(each)]
+    worded = [each for each in found if each.rule.nearness is Nearness.WORDING]
+    found = [each for each in found if each.rule.nearness is not Nearness.WORDING]
     first = _first_causes(found)
+    if all(_says_nothing(each) for each in first) and worded:
+        found = first = _last_of_each(worded)
     if not first:
         return _by_exit_code(exit_code, logs)
     cut = tuple(_missing_parts(logs))
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
+    if all(each.rule.klass is FailureClass.UNKNOWN and each.raised is None for each in first):
+        cut = (*cut, *_last_lines(logs))
     decisive = _earliest(first)
     others = [each for each in found if decisive and _stands_beside(each, decisive)]
     if decisive is not None and any(each.rule.nearness > Nearness.CAUSE for each in others):
@@ -199,6 +210,16 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     cause, fix = _fill(decisive)
     retryable = all(each.rule.retry != "no" for each in [*first, *others])
     return LogExplanation(decisive.rule.klass, (*shown, *cut), retryable, cause, decisive.rule.who, fix)
+
+
+def _says_nothing(each: Evidence) -> bool:
+    """Return whether the line only reports that something ended."""
+    return each.rule.nearness is Nearness.AFTERMATH and each.rule.klass is FailureClass.UNKNOWN
+
+
+def _last_of_each(worded: list[Evidence]) -> list[Evidence]:
+    """Return the last error of each log; programs often survive earlier ones."""
+    return list({each.log: each for each in worded}.values())
 
 
 def _stands_beside(each: Evidence, decisive: Evidence) -> bool:
@@ -313,12 +334,26 @@ def _missing_parts(logs: Sequence[LogText]) -> Iterator[str]:
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
-    """Return the last line of each log, which is not evidence but helps a person to begin."""
-    for log in logs[:_SHOWN]:
-        written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
-        if written:
-            number, line = written[-1]
-            yield f"{log.name}:{number}: the last line: {line.strip()[:_SHOWN_LETTERS]}"
+    """Return the last error of each log, or else its last line: no evidence, but where a person begins.
+
+    The log whose line is the first in time comes first.
+    """
+    found = [each for log in logs if (each := _last_error(log)) is not None]
+    found.sort(key=lambda each: stamp_of(each[2]) or 0.0)
+    for log, what, line, number in found[:_SHOWN]:
+        yield f"{log}:{number}: {what}: {split_prefix(line)[1].strip()[:_SHOWN_LETTERS]}"
+
+
+def _last_error(log: LogText) -> tuple[str, str, str, int] | None:
+    """Return the name of the log, what the line is, the line, and its number; None if the log is empty."""
+    written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
+    if not written:
+        return None
+    raised = read_tracebacks([split_prefix(line) for line in log.lines]).raised
+    last = [(number, log.lines[number - 1]) for number in (max(raised) + 1,)] if raised else []
+    errors = last or [each for each in written if _ERROR.search(each[1]) and not HARMLESS.search(each[1])]
+    number, line = errors[-1] if errors else written[-1]
+    return log.name, "the last error" if errors else "the last line", line, number
 
 
 def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
@@ -352,28 +387,46 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         if number < alive_until or number in ignored:
             continue
         raised = tracebacks.raised.get(number)
-        if raised is None and not ALARM.search(line):
-            continue
         matching = [
             rule
             for rule, match in _matches(line)
             if _reports(rule, match, raised) and _is_after(rule, lines[:number])
         ]
         if not matching and raised is not None and raised.is_own:
-            matching = [_RAISED_IN_LIBRARY if raised.in_library else _RAISED]
+            matching = [_rule_of_exception(raised)]
+        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):
+            matching = [rule for rule in matching if _is_of_pull(rule)]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
         if rule.nearness is Nearness.RAISED and by_signal:
             continue
+        if rule.nearness is Nearness.WORDING and number < len(lines) - _END_LINES:
+            continue
         if not _is_resolved(rule.klass, log.lines[number + 1 :]):
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
+
+
+def _rule_of_exception(raised: Raised) -> Rule:
+    """Return the rule of an exception by its frames, where no row of the table knows its message."""
+    rule = _RAISED_IN_LIBRARY if raised.in_library else _RAISED
+    if not raised.place:
+        return rule
+    place = raised.place.replace("{", "{{").replace("}", "}}")
+    where = f"{raised.name}, called at {place}" if raised.in_library else f"{raised.name} at {place}"
+    return replace(rule, cause=f"{rule.cause} ({where})")
+
+
+def _is_of_pull(rule: Rule) -> bool:
+    """A refused login or a broken connection on a line about a pull is the registry's."""
+    return rule.klass is FailureClass.IMAGE_PULL or rule.nearness is Nearness.PLATFORM
 
 
 @functools.lru_cache(maxsize=1024)
 def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     """Return the rules that match a line, and where. The processes of a run write many equal lines."""
-    return tuple((rule, match) for rule in rules() for match in rule.matches(line))
+    found = rule_index().candidates(line)
+    return tuple((rule, match) for rule, pattern in found if (match := pattern.search(line)))
 
 
 def _is_after(rule: Rule, earlier: Sequence[str]) -> bool:
@@ -387,6 +440,8 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     if rule.nearness is Nearness.RAISED:
         return False
     line = match.string
+    if rule.nearness is Nearness.WORDING and CARRIER.search(line):
+        return False
     if rule.exact:
         return QUOTED.search(line[: match.start()]) is None
     if HARMLESS.search(line):
@@ -400,7 +455,12 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
 
 
 def _only_warns(rule: Rule, line: str) -> bool:
-    is_cause = rule.nearness in (Nearness.CAUSE, Nearness.SYMPTOM, Nearness.COMMUNICATION)
+    is_cause = rule.nearness in (
+        Nearness.CAUSE,
+        Nearness.SYMPTOM,
+        Nearness.COMMUNICATION,
+        Nearness.WORDING,
+    )
     return is_cause and "NCCL" not in line and bool(WARNING.search(line))
 
 

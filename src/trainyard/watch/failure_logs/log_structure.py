@@ -19,11 +19,14 @@ from trainyard.watch.failure_logs.evidence_rules import (
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP] )?"
 _PREFIX = re.compile(
-    rf"(?:{_TIME}|\[pod/[\w./-]+\] ?|[\w.-]+ +\| |\[?(?:default|rank)?\d{{1,6}}\]?:\s?"
+    rf"(?:{_TIME}|(?:> )+|\[pod/[\w./-]+\] ?|[\w.-]+ +\| |\[?(?:default|rank)?\d{{1,6}}\]?:\s?"
     r"|\([^()\n]{0,80}pid=\d+[^()\n]{0,80}\)\s|##\[(?:error|warning|debug|command)\]"
+    r"|#\d{1,4} \d{1,6}\.\d{1,4} |(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d+\] ?"
+    r"|E\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d{1,9} [\w./-]{1,120}:\d+\] ?"
     r"|\[Container\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? |[^\t\n]{1,80}\t[^\t\n]{1,80}\t(?=\d{4}-))+"
 )
-"""What kubectl, container logs, compose, torchrun, Slurm, Ray, GitHub and CodeBuild write before a line."""
+"""What the tools that collect logs write before a line: kubectl, container logs, compose, BuildKit, torchrun,
+vLLM, Slurm, Ray, GitHub and CodeBuild."""
 _STAMP = re.compile(_TIME)
 _TRACEBACK = "raceback (most recent call last)"
 _CAUSED = re.compile(r"The above exception was the direct cause|Original Traceback \(most recent")
@@ -32,19 +35,29 @@ _SURVIVED = re.compile(r"^(?:Exception ignored in|--- Logging error ---)")
 """Python prints these tracebacks and continues."""
 _ENDED = re.compile(r"(?:KeyboardInterrupt|SystemExit|GeneratorExit)\b")
 _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
-_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_FRAME = re.compile(r'^\s*(?:File "([^"]+)", line (\d+)|│ ([^│:]+\.py):(\d+) in )')
+"""A frame as Python writes it, or as rich draws it."""
 _INDENT = re.compile(r"[ >]+(?=Traceback)")
 _MISTAKES = re.compile(
-    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion)Error",
+    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion|Key|Value|Assertion|NotImplemented"
+    r"|Syntax|Indentation|Tab|Overflow)Error|StopIteration"
 )
 """Exceptions that show a mistake of the program, even where a library that it called raised them."""
-_TENSORS = re.compile(r"-packages/torch/(?:nn/(?:functional|modules/\w+)|_tensor|functional|_refs/.*)\.py$")
-"""Files of torch that check the tensors that a program gave them."""
+_TENSORS = re.compile(
+    r"-packages/(?:torch/(?:nn/(?!parallel)|optim/|autograd/|amp/|utils/checkpoint|_tensor\.py|functional\.py|_refs/"
+    r"|_prims|_ops\.py)|transformers/models/|diffusers/models/|peft/tuners/|torchvision/|timm/|einops/)"
+)
+"""Files of libraries that compute with the tensors that a program gave them."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|<frozen ")
 _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
     r"|(?:log|output)s? (?:was |were |is |has been )?(?:truncated|cut off)\b"
 )
+_INSIDE = re.compile(
+    r"(?i:\b(?:error|failed|fatal|exception|critical|raised|gives|got)\b)[^\n]{0,200}?\s"
+    r"(?P<exception>(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): [^\n]*)$"
+)
+"""A message that quotes an exception."""
 _LAST_LINES = 40
 """An exception without a traceback counts only so near to the end of a log."""
 
@@ -62,6 +75,8 @@ class Raised:
     """The number of the first exception in the chain that Python printed."""
     in_library: bool = False
     """Whether the innermost frame is code of an installed package, not the program's own."""
+    place: str = ""
+    """File and line of the innermost frame that is the program's own; empty if no frame is."""
 
 
 @dataclass
@@ -75,7 +90,7 @@ class Tracebacks:
 
 @dataclass
 class _Reading:
-    """How far a traceback of one process is read."""
+    """Progress to which a traceback of one process is read."""
 
     inside: bool = False
     survived: bool = False
@@ -84,8 +99,8 @@ class _Reading:
     newest: Raised | None = None
     frame: str = ""
     """The file of the innermost frame."""
-    has_own_frame: bool = False
-    """Whether any frame is in a file of the program's own."""
+    place: str = ""
+    """File and line of the innermost frame in a file of the program's own."""
     indent: str = ""
     """What stands before each line of it: spaces, or the mark of a quotation."""
 
@@ -146,9 +161,13 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
     begin = max(0, len(lines) - _LAST_LINES)
     for number, (_, line) in enumerate(lines[begin:], begin):
         match = EXCEPTION.match(line.lstrip())
+        if match is None and (inside := _INSIDE.search(line)) is not None:
+            match = EXCEPTION.match(inside["exception"])
         if match is not None and GOES_ON.search(line) is None:
             raised = _raised(match, number, None, caused=False)
-            found.raised[number] = replace(raised, is_own=raised.is_own and hasattr(builtins, raised.name))
+            is_mistake = _MISTAKES.fullmatch(raised.name) is not None
+            is_own = raised.is_own and hasattr(builtins, raised.name)
+            found.raised[number] = replace(raised, is_own=is_own, in_library=not is_mistake)
 
 
 def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None:
@@ -157,12 +176,14 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
     now.chained = now.chained or now.caused or _CHAINED in line
     line = line.removeprefix(now.indent)
     if _TRACEBACK in line:
-        now.inside, now.frame, now.has_own_frame = True, "", False
+        now.inside, now.frame, now.place = True, "", ""
         found_indent = _INDENT.match(line)
         now.indent += found_indent[0] if found_indent else ""
     elif (frame := _FRAME.match(line)) is not None:
-        now.inside, now.frame = True, frame[1]
-        now.has_own_frame = now.has_own_frame or not _LIBRARY.search(frame[1])
+        file, number_of_line = frame[1] or frame[3], frame[2] or frame[4]
+        now.inside, now.frame = True, file
+        if not _LIBRARY.search(file):
+            now.place = f"{file}:{number_of_line}"
     elif now.inside and _SOURCE.match(line):
         found.no_evidence.add(number)
     elif now.inside and (match := EXCEPTION.match(line)) is not None:
@@ -170,10 +191,9 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
             found.no_evidence.add(number)
         else:
             earlier = now.newest if now.chained else None
-            now.newest = _raised(match, number, earlier, caused=now.caused, frame=now.frame)
-            is_mistake = _MISTAKES.fullmatch(now.newest.name) or _TENSORS.search(now.frame)
-            if now.has_own_frame and is_mistake:
-                now.newest = replace(now.newest, in_library=False)
+            now.newest = replace(
+                _raised(match, number, earlier, caused=now.caused, frame=now.frame), place=now.place
+            )
             found.raised[number] = now.newest
         now.end()
     elif now.inside and _ENDED.match(line):
@@ -184,12 +204,13 @@ def _raised(
     match: re.Match[str], number: int, earlier: Raised | None, *, caused: bool, frame: str = ""
 ) -> Raised:
     name, message = match[1].rpartition(".")[2], match[2] or ""
+    is_mistake = _MISTAKES.fullmatch(name) or (name == "RuntimeError" and _TENSORS.search(frame))
     return Raised(
         name,
         not LAUNCHER_EXCEPTIONS.fullmatch(name) and not OF_ANOTHER.search(message),
         earlier.caused_by if earlier is not None and caused else number,
         earlier.chain if earlier is not None else number,
-        bool(_LIBRARY.search(frame)),
+        bool(_LIBRARY.search(frame)) and not is_mistake,
     )
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import Any
 
 import pytest
 from tests.unit.watch.failure_logs.test_log_explanation import (
@@ -13,6 +14,8 @@ from tests.unit.watch.failure_logs.test_log_explanation import (
     explained,
     steps,
 )
+
+from trainyard.watch.failure_logs.evidence_rules import table
 
 PREFIXES = {
     "torchrun": "[rank3]: ",
@@ -25,6 +28,9 @@ PREFIXES = {
     "ray in colour": "\x1b[36m(TaskRunner pid=4242)\x1b[0m ",
     "ray on a node, of a rank": "(WorkerDict pid=4242, ip=10.0.0.7) [rank3]: ",
     "docker compose": "trainer-1  | ",
+    "docker build": "#12 3.141 ",
+    "vllm": "(EngineCore_0 pid=4242) ERROR 11-20 12:00:00 [core.py:343] ",
+    "glog": "E1120 12:00:00.123456 4242 site-packages/torch/distributed/run.py:88] ",
     "slurm": "3: ",
     "GitHub": "2026-11-20T12:00:00.1234567Z ",
 }
@@ -106,6 +112,51 @@ def test_lines_of_other_ranks_between_those_of_the_cause_change_no_class(others:
         found = str(explained("\n".join(line for pair in mixed for line in pair)).klass)
         if found not in (klass, "unknown") and klass not in ALSO_CONSEQUENCES:
             wrong[name] = found
+    assert wrong == {}
+
+
+ROWS = {row["cause"]: row for row in table()}
+BEGIN = 'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    main()\n'
+"""Before the examples of exceptions, whose words count only at the end of a traceback."""
+
+
+def example(row: dict[str, Any]) -> str:
+    return (BEGIN if row["level"] == "raised" else "") + str(row["example"])
+
+
+def disguises(text: str) -> dict[str, str]:
+    """The text as tools hand it on: prefixed, in colour, cut at its ends, and with lines of other ranks."""
+    lines = text.split("\n")
+    cuts = {f"cut to {n} of its lines": "\n".join(lines[-n:]) for n in range(1, len(lines))}
+    prefixes = {name: prefixed(prefix)(text) for name, prefix in PREFIXES.items()}
+    coloured = "\n".join(f"\x1b[31m{line}\x1b[0m\r" for line in lines)
+    mixed = {name: f"{steps(1, 5)}\n{text}\n{prefixed('[rank7]: ')(each)}" for name, each in OTHERS.items()}
+    return {**cuts, **prefixes, "in colour": coloured, **mixed}
+
+
+WHOLE = {*PREFIXES, "in colour"}
+"""With these the message is complete, so the class must be the same."""
+
+
+@pytest.mark.parametrize("cause", ROWS)
+def test_the_example_of_a_cause_is_never_taken_for_another_class(cause: str) -> None:
+    row = ROWS[cause]
+    wrong = {}
+    for name, text in disguises(example(row)).items():
+        found = str(explained(text, 1).klass)
+        allowed = {row["class"]} if name in WHOLE else {row["class"], "unknown"}
+        if name in OTHERS and row["level"] in (
+            "communication",
+            "wait",
+            "pending",
+            "aftermath",
+            "wording",
+        ):
+            allowed |= {"unknown", *ALSO_CONSEQUENCES}
+        if name.startswith("cut") and "after" in row:
+            continue  # without its earlier line the message means something else
+        if found not in allowed:
+            wrong[name] = (found, text)
     assert wrong == {}
 
 

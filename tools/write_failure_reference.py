@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Write the runbook of failures, docs/runbooks/failures.md, from the table of causes that `explain` uses.
+
+Reads:  src/trainyard/watch/failure_logs/causes.yaml.
+Writes: docs/runbooks/failures.md, below --root.
+Exit codes: 0 written, or current already; 1 with --check: it is not current; 2 wrong usage.
+
+Example: tools/write_failure_reference.py --check
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.command import generator, handler
+
+if TYPE_CHECKING:
+    from trainyard.watch.failure_logs.evidence_rules import Rule
+
+REFERENCE = Path("docs/runbooks/failures.md")
+MEANINGS = {
+    "oom-gpu": "The GPU has too little memory.",
+    "oom-host": "The machine or the container has too little memory.",
+    "nccl-timeout": "A collective did not end in time.",
+    "nccl-error": "NCCL or a connection between ranks failed.",
+    "hardware": "A device failed. Take the machine out of service if it fails again.",
+    "image-pull": "The image cannot be pulled.",
+    "preempted": "The machine or the pod was taken away. The next attempt resumes.",
+    "node-lost": "The machine no longer answers.",
+    "disk-full": "A disk, a quota of a disk or its inodes are used up.",
+    "quota": "The account or the cluster allows fewer machines.",
+    "unschedulable": "No node fits the pods.",
+    "configuration": "A setting, an argument or a manifest is wrong.",
+    "user-code": "The program raised an error.",
+    "nan": "A loss, a gradient or a weight is not finite.",
+    "data-loader": "The data cannot be read.",
+    "cuda-mismatch": "Driver, CUDA, torch and extensions do not fit each other.",
+    "auth": "A permission, a token or a login is missing or has expired.",
+    "hang": "Nothing moved any more.",
+    "rendezvous-timeout": "The processes did not find each other in time.",
+    "port-in-use": "Another process has the port.",
+    "tcp-fallback": "TCP joined machines that have EFA or InfiniBand.",
+    "time-limit": "The time limit was reached. The next attempt resumes.",
+    "cancelled": "Somebody stopped it.",
+    "installer": "A package could not be installed.",
+    "image": "The image lacks a program or a library, or is built for another processor.",
+    "checkpoint": "A file of weights or a checkpoint is damaged.",
+    "network": "A name, a proxy, a certificate or an address outside the job failed.",
+    "service": "A store, hub, file system or registry was busy or failed.",
+    "clock": "The machine's clock is wrong.",
+    "runner": "GitHub's runner could not take or run the job.",
+    "unknown": "The logs do not say it for certain.",
+}
+"""Classes that a line of a log can name. The others are known from exit codes and records."""
+_RETRIES = {"no": "no retry", "same": "retry", "other": "retry on another node", "later": "retry later"}
+_INTRODUCTION = """\
+# Failures
+
+<!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
+
+`trainyard explain` prints the cause, its evidence and the fix, from `--log FILE`, `--run-dir`, `--job`,
+`--github-run` or `--build`. This page has the same causes and fixes; words in capitals are values of the log.
+Above each list: who must act, and whether a retry from a checkpoint recovers. `not-proven`, `stopped` and
+`finished` come from exit codes: [recovery](recovery.md).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return generator.run_generator(__doc__, __file__, generated, argv)
+
+
+def generated() -> dict[Path, str]:
+    """Return the content of the runbook, by its path relative to the root."""
+    from trainyard.watch.failure_logs.evidence_rules import rules
+
+    by_class: dict[str, list[Rule]] = {}
+    for rule in rules():
+        by_class.setdefault(str(rule.klass), []).append(rule)
+    known = [klass for klass in MEANINGS if klass in by_class]
+    sections = (line for klass in known for line in _section(klass, by_class[klass]))
+    return {REFERENCE: "\n".join([_INTRODUCTION.rstrip(), *sections, ""])}
+
+
+def _section(klass: str, found: "Sequence[Rule]") -> Iterator[str]:
+    yield from ("", f"## {klass}", "", MEANINGS[klass])
+    groups: dict[str, list[Rule]] = {}
+    for rule in found:
+        groups.setdefault(f"{rule.who}, {_RETRIES[rule.retry]}", []).append(rule)
+    for title, members in groups.items():
+        yield from ("", f"*{title}*", "")
+        yield from dict.fromkeys(map(_bullet, members))
+
+
+def _bullet(rule: "Rule") -> str:
+    text = re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), f"{rule.cause}: {rule.fix}")
+    return generator.wrap_markdown(f"- {generator.mark_code(text)}")
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))
