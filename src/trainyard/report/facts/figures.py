@@ -285,7 +285,7 @@ def _duration_tile(facts: RunFacts) -> Tile | None:
 
 
 def _goodput_text(facts: RunFacts) -> str | None:
-    """`91% of 2:41 trained (6:12 starting, 2:05 saves)`."""
+    """`91 % of 2:41 trained (6:12 starting, 2:05 saves)`."""
     if facts.goodput is None or facts.step is None:
         return None
     lost = [
