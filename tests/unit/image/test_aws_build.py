@@ -61,7 +61,8 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
 ) -> None:
     started: list[str] = []
 
-    def start(_project: str, *, source: Any, variables: dict[str, str], token: str) -> str:
+    def start(_project: str, *, source: Any, variables: dict[str, str], token: str, secrets: Any) -> str:
+        assert secrets == {}
         started.append(variables["TASK"])
         assert variables["LEVEL"] == level
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
@@ -81,6 +82,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         write_archive=lambda *_: "0",
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
         needed_tags=lambda _: needed,
+        find_cache=lambda _: "",
         account="123456789012",
         options=AwsOptions("p", "", "s3", level, "auto", "", "", rebuild=False),
         root=Path(),

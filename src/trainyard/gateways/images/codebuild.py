@@ -70,11 +70,18 @@ class CodeBuild:
         return is_new
 
     def start(
-        self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
+        self,
+        project: str,
+        *,
+        source: Mapping[str, str],
+        variables: Mapping[str, str],
+        token: str,
+        secrets: Mapping[str, str] | None = None,
     ) -> str:
         """Start a build and return its id. Two calls with the same `token` start one build.
 
-        `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion.
+        `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion; `secrets` are variables
+        whose values are names of AWS Secrets Manager, which CodeBuild reads and hides in its log.
         """
         missing = (
             f"CodeBuild of {self.region} has no project {project}. Set it up once with "
@@ -88,7 +95,11 @@ class CodeBuild:
             missing={"ResourceNotFoundException": missing},
             projectName=project,
             environmentVariablesOverride=[
-                {"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()
+                *({"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()),
+                *(
+                    {"name": key, "value": value, "type": "SECRETS_MANAGER"}
+                    for key, value in (secrets or {}).items()
+                ),
             ],
             idempotencyToken=token,
             **source,

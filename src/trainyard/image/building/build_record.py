@@ -41,7 +41,14 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def build_variables(
-    request: BuildRequest, *, level: str, tags: str, context: str, version: str, cache: str
+    request: BuildRequest,
+    *,
+    level: str,
+    tags: str,
+    context: str,
+    version: str,
+    cache: str,
+    image_tags: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the variables of the buildspec's task `image`."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
@@ -64,6 +71,7 @@ def build_variables(
         "LEVEL": level,
         "TAGS": tags,
         **({"CACHE": cache} if cache else {}),
+        **({"IMAGE_TAGS": " ".join(image_tags)} if image_tags else {}),
     }
 
 
