@@ -241,7 +241,7 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
     assert json.loads((world.run_dir / "run.json").read_text())["hardware"]["world_size"] == 2
     if name == "sockets":
         said = f"Job entrypoint command failed with exit code 6, last available logs:\n{done.stderr}"
-        failed = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "message": said}
+        failed: dict[str, Any] = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "message": said}
         state = judge_job(seen("rayjob", job("rayjob", **failed)))
         assert state.failure is not None
         assert (state.failure.failure_class, state.failure.exit_code) == (FailureClass.TCP_FALLBACK, 6)
