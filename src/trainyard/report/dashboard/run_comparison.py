@@ -107,6 +107,19 @@ def comparison_report(runs: Sequence[RunFacts]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def comparison_text(runs: Sequence[RunFacts]) -> str:
+    """Return the comparison as aligned columns for a terminal and a log, ending in a newline."""
+    compared = compare_runs(runs)
+    heads = ["", *run_labels(runs), *(["change"] if len(runs) == 2 else [])]
+    rows = [heads, *([name, *cells] for name, cells in compared.figures)]
+    rows += [[key, *values] for key, values in compared.settings]
+    lines = [[*row, *[""] * (len(heads) - len(row))] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    weights = [f"  {compared.weights}"] if compared.weights else []
+    return "\n".join(["RUNS COMPARED", *(f"  {line}" for line in table), *weights]) + "\n"
+
+
 def _commit(run: RunFacts) -> str:
     return f"`{escape_markdown(run.commit[:7])}`" if run.commit else "unknown commit"
 

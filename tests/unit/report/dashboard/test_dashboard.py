@@ -285,6 +285,19 @@ def test_several_runs_make_one_document(new_run: NewRun) -> None:
     assert summary.count("### ") == 3
 
 
+def test_the_text_of_several_runs_begins_with_their_comparison(new_run: NewRun, tmp_path: Path) -> None:
+    paths = []
+    for name, rate in (("first", 1e-3), ("second", 2e-3)):
+        run = new_run().train(40)
+        run.layout.config_file.write_text(f"training: {{learning_rate: {rate}}}\n")
+        paths.append(run.path.rename(tmp_path / name))
+    text = render_dashboards([TrainingDashboard(path) for path in paths], Format.TEXT)
+    rows = [line.split() for line in text.partition("\n\n")[0].splitlines()]
+    assert rows[:3] == [["RUNS", "COMPARED"], ["first", "second", "change"], ["steps", "40", "40", "none"]]
+    assert ["training.learning_rate", "0.001", "0.002"] in rows
+    assert text.count("TRAINING PROGRESS REPORT") == 2
+
+
 def test_a_lineage_reads_as_one_run(new_run: NewRun, tmp_path: Path) -> None:
     """The second run resumes at step 300 of the first, which trained on to step 340."""
     first = new_run().train(340).end("stopped", 75, "the deadline is near")
