@@ -75,8 +75,8 @@ def render_dashboards(
     comparison = [comparison_report(runs)] if len(runs) > 1 else []
     match form:
         case Format.TEXT:
-            beside = [comparison_text(runs)] if len(runs) > 1 else []
-            return "\n\n".join([*beside, *(text_report(run) for run in runs)])
+            compared = [comparison_text(runs)] if len(runs) > 1 else []
+            return "\n\n".join([*compared, *(text_report(run) for run in runs)])
         case Format.MARKDOWN:
             return "\n---\n\n".join([*comparison, *(markdown_report(run) for run in runs)])
         case Format.JSON:

@@ -285,17 +285,16 @@ def test_several_runs_make_one_document(new_run: NewRun) -> None:
     assert summary.count("### ") == 3
 
 
-def test_the_text_of_several_runs_begins_with_their_comparison(new_run: NewRun, tmp_path: Path) -> None:
-    paths = []
-    for name, rate in (("first", 1e-3), ("second", 2e-3)):
-        run = new_run().train(40)
-        run.layout.config_file.write_text(f"training: {{learning_rate: {rate}}}\n")
-        paths.append(run.path.rename(tmp_path / name))
-    text = render_dashboards([TrainingDashboard(path) for path in paths], Format.TEXT)
-    rows = [line.split() for line in text.partition("\n\n")[0].splitlines()]
-    assert rows[:3] == [["RUNS", "COMPARED"], ["first", "second", "change"], ["steps", "40", "40", "none"]]
-    assert ["training.learning_rate", "0.001", "0.002"] in rows
-    assert text.count("TRAINING PROGRESS REPORT") == 2
+def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None:
+    short = new_run().train(40).succeed().path.rename("short")
+    boards = [TrainingDashboard(str(path)) for path in (short, new_run().train(80).succeed().path)]
+    text = render_dashboards(boards, Format.TEXT)
+    table = text.partition("TRAINING PROGRESS REPORT")[0].splitlines()
+    assert table[0] == "COMPARED"
+    (steps,) = [line.split() for line in table if line.strip().startswith("steps ")]
+    assert steps[:3] == ["steps", "40", "80"]
+    assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
+    assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
 
 
 def test_a_lineage_reads_as_one_run(new_run: NewRun, tmp_path: Path) -> None:
