@@ -65,7 +65,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT"
     )
-    where.add_argument("--region", default="", help="AWS region; default: from the environment")
+    where.add_argument(
+        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
+    )
     where.add_argument(
         "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
     )

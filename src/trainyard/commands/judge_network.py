@@ -31,7 +31,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--log", type=arguments.path, nargs="+", default=[], metavar="FILE", help="the logs of all ranks"
     )
     parser.add_argument(
-        "--instance-type", metavar="T", help="what the machines are, such as p5.48xlarge; says what to expect"
+        "--instance-type",
+        metavar="TYPE",
+        help="what the machines are, such as p5.48xlarge; says what to expect",
     )
     parser.add_argument(
         "--num-nodes", type=arguments.positive, metavar="N", help="machines of the job, if it is known"

@@ -41,7 +41,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repository", required=True, metavar="NAME", help="repository to push to")
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
-    parser.add_argument("--region", action="append", default=[], help="region of ECR; may be repeated")
+    parser.add_argument(
+        "--region", metavar="REGION", action="append", default=[], help="region of ECR; may be repeated"
+    )
     parser.add_argument(
         "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
     )

@@ -106,7 +106,7 @@ def short_type(kind: str) -> str:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
-    parser.add_argument("--region", default="", help="default: AWS's own setting")
+    parser.add_argument("--region", metavar="REGION", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
     mutable = "MUTABLE: a tag such as latest may move; default: IMMUTABLE"
     parser.add_argument("--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), help=mutable)

@@ -32,17 +32,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
     )
-    parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    parser.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
     parser.add_argument(
-        "--seed", type=arguments.natural_number, help="the seed of the sample; default: a new one"
+        "--seed",
+        metavar="N",
+        type=arguments.natural_number,
+        help="the seed of the sample; default: a new one",
     )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
     limit = "time limit of a read or write; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
