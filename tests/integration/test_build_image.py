@@ -165,15 +165,50 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     aws.scripts = [Script()]
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
     words = ["--image", image, "--level", "quick", "--cpu", "--efa", "--poll", "0.02", "--json"]
+    words += ["--gpus", "--pod-security", "restricted"]
     assert exit_code_of(lambda: check.main([*words, "--source-bucket", bucket])) == 0, capsys.readouterr().err
     (build,) = aws.builds
     assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
-    assert build.variables["CHECK_FLAGS"] == "--cpu --efa"
+    assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus --pod-security=restricted"
+    assert build.request["environmentTypeOverride"] == "LINUX_GPU_CONTAINER"
     assert build.request["sourceTypeOverride"] == "S3"
     key = build.request["sourceLocationOverride"].removeprefix(f"{bucket}/")
     body = client(aws, "s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     names = set(zipfile.ZipFile(BytesIO(body)).namelist())
     assert {"buildspec.yml", "Makefile", "scripts/check_image.py", "docker/probe/container_probe.py"} <= names
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({}, "NoSuchBucket"),
+        ({"sourceTypeOverride": "S3", "sourceLocationOverride": "{bucket}/gone.zip"}, "NoSuchKey"),
+        ({"sourceTypeOverride": "S3", "sourceLocationOverride": "{bucket}/bare.zip"}, "buildspec.yml"),
+    ],
+)
+def test_a_check_without_a_source_that_builds_is_red(
+    source: dict[str, str],
+    says: str,
+    aws: ScriptedAws,
+    bucket: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The backend refuses what CodeBuild refuses, so that the test above proves that its source exists."""
+    check = importlib.import_module("trainyard.commands.check_image")
+    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    with zipfile.ZipFile(empty := BytesIO(), "w") as archive:
+        archive.writestr("README.md", "")
+    client(aws, "s3", "us-east-1").put_object(Bucket=bucket, Key="bare.zip", Body=empty.getvalue())
+    given = {key: text.format(bucket=bucket) for key, text in source.items()}
+    building = importlib.import_module("trainyard.image.building.aws_build")
+    monkeypatch.setattr(building, "send_source", lambda *_, **__: (given, True))
+    aws.scripts = [Script()] * 3
+    words = ["--image", "registry.example/a:1", "--poll", "0.02", "--source-bucket", bucket]
+    assert exit_code_of(lambda: check.main(words)) == 4
+    assert says in capsys.readouterr().err
 
 
 def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
