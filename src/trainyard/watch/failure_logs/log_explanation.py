@@ -276,7 +276,8 @@ def _first_causes(found: list[Evidence]) -> list[Evidence]:
 def _replaces(later: Evidence, first: Evidence) -> bool:
     """Return whether the later line is the cause, and the first one a problem that the program survived.
 
-    A time limit explains why processes end. An exception that led to another one is its cause, unless only the later one has a rule.
+    A time limit explains why processes end. An exception that led to another one is its cause, unless only
+    the later one has a rule.
     """
     near, nearer = first.rule.nearness, later.rule.nearness
     if near is Nearness.PLATFORM:
