@@ -23,7 +23,7 @@ from typing import Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -72,10 +72,10 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify.verify import verify_directory
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.run.run_advice import require_run
 
     directory = RunDirectory(run_dir)
-    if not directory.run_file.is_file():
-        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
+    require_run(run_dir)
     with terminal.show_live(PhaseDisplay("local", "searching for checkpoints")) as display:
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
