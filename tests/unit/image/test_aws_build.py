@@ -11,7 +11,7 @@ import pytest
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
 from trainyard.image.building.build_poll import BuildPoll
-from trainyard.image.building.build_record import github_source
+from trainyard.image.building.build_record import build_cost, github_source, result_lines
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 
@@ -102,3 +102,21 @@ def test_a_source_on_github_has_only_what_start_build_takes() -> None:
     client = boto3.client("codebuild", "us-west-2", aws_access_key_id="a", aws_secret_access_key="b")
     model = client.meta.service_model.operation_model("StartBuild").input_shape
     assert model is not None and source.keys() <= model.members.keys()
+
+
+@pytest.mark.parametrize(
+    ("compute_type", "seconds", "usd"),
+    [
+        ("BUILD_GENERAL1_LARGE", 61.0, 0.04),
+        ("BUILD_GENERAL1_LARGE", 60.0, 0.02),
+        ("BUILD_GENERAL1_SMALL", 1.0, 0.005),
+        ("BUILD_GENERAL1_2XLARGE", 60.0, None),
+        ("", 60.0, None),
+    ],
+)
+def test_a_build_costs_each_begun_minute_and_a_type_without_a_price_nothing_is_said_of(
+    compute_type: str, seconds: float, usd: float | None
+) -> None:
+    assert build_cost(compute_type, seconds) == usd
+    result = {"image": "a", "uri": "u", "built": True, "seconds": seconds, "usd": usd}
+    assert ("$" in result_lines([result])[0]) is (usd is not None)
