@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import version_text
 
-NEED_TORCH = frozenset(
-    "accelerate apex deepspeed fairscale flash-attn flash-attn-3 lightning liger-kernel megatron-core "
-    "nemo-toolkit peft pytorch-lightning sentence-transformers timm torchaudio torchdata torchtune torchvision "
-    "transformer-engine transformers triton trl unsloth verl vllm xformers".split()
-)
+NEED_TORCH = {
+    *("accelerate", "apex", "deepspeed", "fairscale", "flash-attn"),
+    *("flash-attn-3", "lightning", "liger-kernel", "megatron-core", "nemo-toolkit"),
+    *("peft", "pytorch-lightning", "sentence-transformers", "timm", "torchaudio"),
+    *("torchdata", "torchtune", "torchvision", "transformer-engine", "transformers"),
+    *("triton", "trl", "unsloth", "verl", "vllm"),
+    *("xformers",),
+}
 """Packages that are used with torch; a resolver states torch itself, where there is an index."""
 
 
