@@ -57,8 +57,9 @@ _INTRODUCTION = """\
 
 `make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
 script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the details: what each reads, writes, checks.
-Messages go to stderr, data to stdout. An argument with \\* is needed, with † one of those. Options of commands
-that only workflows, pods and the project itself call are in `--help` alone.
+Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
+An argument with \\* is needed, with † one of those. Options of commands that only workflows, pods and the
+project itself call are in `--help` alone.
 
 | exit code | meaning |
 |---|---|

@@ -1,9 +1,9 @@
 """Run inside a container of an image: says as JSON what imports, loads and computes there.
 
 Its one argument is a JSON object: the checks to make, the packages of the image's lock (none if it has no
-lock that is known), the configuration of a model. `scripts/check_image.py` sends it on stdin. It imports
-nothing of this package, which may not be in the image. Every check is tried; one that fails or crashes is a
-result with a message, never the end of the probe.
+lock that is known), the configuration of a model of transformers, as a config.json has it.
+`scripts/check_image.py` sends it on stdin. It imports nothing of this package, which may not be in the image.
+Every check is tried; one that fails or crashes is a result with a message, never the end of the probe.
 """
 
 import ctypes
@@ -29,6 +29,16 @@ _PLUGIN_FOLDERS = (
     *("/opt/aws-ofi-nccl/lib", "/opt/amazon/aws-ofi-nccl/lib"),
 )
 _NO_MODULE = ("setuptools", "pip", "wheel", "uv")
+_SMALL = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+"""The model of the forward and backward pass."""
 _DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 """Libraries of the driver, which the host gives to a container with a GPU."""
 
@@ -114,8 +124,25 @@ def _modules(name: str) -> list[str]:
     return [] if name.startswith("nvidia-") else own or usable[:3]
 
 
+def _require_torch() -> None:
+    """Raise AssertionError if the image has no torch: nothing in it can train."""
+    if importlib.util.find_spec("torch") is None:
+        raise AssertionError(
+            f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
+        )
+
+
+def torch_imports(asked: dict[str, Any]) -> str:
+    """torch is in the image and imports."""
+    _require_torch()
+    import torch
+
+    return f"torch {torch.__version__}"
+
+
 def cuda(asked: dict[str, Any]) -> str:
     """torch is built with CUDA; where the container has a GPU, it computes."""
+    _require_torch()
     import torch
 
     if torch.version.cuda is None:
@@ -125,6 +152,8 @@ def cuda(asked: dict[str, Any]) -> str:
     if not torch.cuda.is_available():
         if glob.glob("/dev/nvidia[0-9]*"):
             raise AssertionError("there is a GPU, and torch.cuda.is_available() is False: see the driver")
+        if asked["gpus"]:
+            raise AssertionError("a GPU was requested, and the container has none: see the machine's driver")
         return f"torch {torch.__version__} with CUDA {torch.version.cuda}; no GPU here, so none was used"
     for number in range(torch.cuda.device_count()):
         size = 256
@@ -136,6 +165,7 @@ def cuda(asked: dict[str, Any]) -> str:
 
 def nccl(asked: dict[str, Any]) -> str:
     """The loader finds NCCL, and the version is torch's own."""
+    _require_torch()
     import torch
 
     if torch.version.cuda is None and asked["cpu"]:
@@ -176,8 +206,7 @@ def efa(asked: dict[str, Any]) -> str:
 
 def _require_transformers(asked: dict[str, Any]) -> None:
     """Raise UnknownError if the image has torch, and neither it nor its lock has transformers."""
-    import torch  # noqa: F401 - an image without torch has failed
-
+    _require_torch()
     if importlib.util.find_spec("transformers") is None and "transformers" not in (_demanded(asked) or {}):
         raise UnknownError("transformers is not in the image, and no lock demands it: no model was made")
 
@@ -185,23 +214,33 @@ def _require_transformers(asked: dict[str, Any]) -> None:
 def model_configuration(asked: dict[str, Any]) -> str:
     """transformers makes the configuration of a model."""
     _require_transformers(asked)
-    from transformers import LlamaConfig
+    config = _configuration(asked)
+    facts = [
+        f"{name} {size}"
+        for name in ("num_hidden_layers", "hidden_size")
+        if (size := getattr(config, name, None))
+    ]
+    return f"{config.model_type}: {', '.join(facts)}"
 
-    config = LlamaConfig(**asked["model"])
-    return f"{config.model_type}: {config.num_hidden_layers} layers of {config.hidden_size}"
+
+def _configuration(asked: dict[str, Any]) -> Any:
+    """The model's configuration, of the type that it names; Llama without one."""
+    from transformers import AutoConfig
+
+    given = {key: value for key, value in asked["model"].items() if key != "model_type"}
+    return AutoConfig.for_model(asked["model"].get("model_type", "llama"), **given)
 
 
 def forward_backward(asked: dict[str, Any]) -> str:
     """A small model computes a finite loss and gradients."""
-    import torch
-
     _require_transformers(asked)
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    network = LlamaForCausalLM(LlamaConfig(**asked["model"])).to(device)
-    tokens = torch.randint(0, asked["model"]["vocab_size"], (2, 16), device=device)
+    network = LlamaForCausalLM(LlamaConfig(**_SMALL)).to(device)
+    tokens = torch.randint(0, _SMALL["vocab_size"], (2, 16), device=device)
     loss = network(input_ids=tokens, labels=tokens).loss
     loss.backward()
     gradients = [p.grad for p in network.parameters()]
@@ -212,6 +251,7 @@ def forward_backward(asked: dict[str, Any]) -> str:
 
 def collective(asked: dict[str, Any]) -> str:
     """Two processes sum a tensor: gloo, or NCCL where there are two GPUs."""
+    _require_torch()
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(2):
@@ -254,6 +294,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "collective": collective,
     "versions": versions,
     "imports": imports,
+    "torch": torch_imports,
     "cuda": cuda,
     "nccl": nccl,
     "efa": efa,

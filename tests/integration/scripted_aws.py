@@ -12,16 +12,20 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from typing import Any
 
 ACCOUNT, REGION = "123456789012", "us-west-2"
 BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "PRE_BUILD", "BUILD")
 AFTER = ("POST_BUILD", "UPLOAD_ARTIFACTS", "FINALIZING")
 PHASES = (*BEFORE, *AFTER)
+_MOST_TOKEN = 64
+"""Letters of an idempotency token."""
 _HOPS = ("connection", "expect", "content-length", "transfer-encoding")
 _STATUS = {"403": 403, "400": 400, "503": 503, "SlowDown": 503, "AccessDenied": 403, "InternalError": 500}
 """An error code of S3 -> the status it comes with, which is all that an answer to HEAD says; else 400."""
@@ -97,6 +101,26 @@ class Build:
         }
 
 
+def refusal_of_start(request: Mapping[str, Any]) -> str:
+    """Return why CodeBuild refuses to start a build; empty if it starts one.
+
+    Types are checked against botocore's own model of the service.
+    """
+    import botocore.session
+
+    model = botocore.session.get_session().get_service_model("codebuild")
+    shapes = model.operation_model("StartBuild").input_shape.members
+    wrong = [
+        f"{name}={request[name]}"
+        for name, shape in shapes.items()
+        if name in request and (known := getattr(shape, "enum", None)) and request[name] not in known
+    ]
+    unnamed = [one for one in request.get("environmentVariablesOverride", ()) if not one["name"]]
+    wrong += ["an environment variable without a name"] if unnamed else []
+    wrong += ["idempotencyToken"] if len(request.get("idempotencyToken", "")) > _MOST_TOKEN else []
+    return f"Invalid value for {', '.join(wrong)}" if wrong else ""
+
+
 class ScriptedAws:
     """The server; tests set `scripts`, `refusals` and `scan`, and look at `builds` and `registry`."""
 
@@ -144,6 +168,24 @@ class ScriptedAws:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
+    def missing_source(self, request: Mapping[str, Any]) -> str:
+        """Return why a build could not load its source from moto's S3; empty if it can."""
+        import boto3
+        from botocore.exceptions import ClientError
+
+        if request.get("sourceTypeOverride", "S3") != "S3":
+            return ""
+        # The project of infrastructure/cloudformation.yaml has a source that nobody uploads.
+        bucket, _, key = request.get("sourceLocationOverride", "t-source/t/source/none.zip").partition("/")
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        s3 = boto3.client("s3", endpoint_url=self.moto, region_name="us-east-1", **keys)
+        try:
+            body = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+        except ClientError as error:
+            return f"{error.response['Error']['Code']}: no object {bucket}/{key}"
+        names = zipfile.ZipFile(BytesIO(body)).namelist()
+        return "" if "buildspec.yml" in names else "YAML_FILE_ERROR Message: stat buildspec.yml: no such file"
+
     def tags(self, repository: str) -> dict[str, str]:
         """Tag -> digest, of the registry."""
         prefix = f"/v2/{repository}/manifests/"
@@ -159,7 +201,12 @@ class ScriptedAws:
                 code, message = self.refusals[operation].pop(0)
                 return 400, {"__type": code, "message": message}
             if operation == "StartBuild":
-                build = Build(f"t:{len(self.builds) + 1}", request, self.scripts.pop(0))
+                if refused := refusal_of_start(request):
+                    return 400, {"__type": "InvalidInputException", "message": refused}
+                script = self.scripts.pop(0)
+                if lacks := self.missing_source(request):
+                    script = Script("FAILED", "DOWNLOAD_SOURCE", message=lacks)
+                build = Build(f"t:{len(self.builds) + 1}", request, script)
                 self.builds.append(build)
                 return 200, {"build": {"id": build.build_id}}
             if operation == "BatchGetBuilds":

@@ -33,7 +33,7 @@ def script(load_script: Callable[[str], Any]) -> Any:
         ["--max-size", "3"],
         ["--lock", "own.txt"],
         ["--python", "python3.12"],
-        ["--gpus"],
+        ["--model-config", "config.json"],
         ["--junit", "report.xml"],
         ["--output", "result.json"],
     ],
@@ -135,6 +135,65 @@ def test_an_image_with_torch_and_without_transformers_makes_no_model_and_has_not
     assert probed(tmp_path, None, "model-configuration")["model-configuration"].ok is None
     demanded = demanded_packages(["transformers==5.0\n"], {})
     assert probed(tmp_path, demanded, "model-configuration")["model-configuration"].ok is False
+
+
+@pytest.mark.parametrize("check", ["torch", "cuda", "nccl", "collective", "forward-backward"])
+def test_an_image_without_torch_is_red_and_says_so(check: str, tmp_path: Path) -> None:
+    found = probed(tmp_path, None, check)[check]
+    assert found.ok is False
+    assert "torch is not in the image" in found.says
+
+
+def test_a_requested_gpu_that_is_not_there_is_red(tmp_path: Path) -> None:
+    if list(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a GPU")
+    code = "class version: cuda = '12.6'\n__version__ = '2.9'\nclass cuda: is_available = lambda: False\n"
+    install(tmp_path, "torch", "2.9", code, requested=True)
+    for gpus in (True, False):
+        asked = probe_request("full", None, cpu=False, efa=False, model={}, gpus=gpus) | {"checks": ["cuda"]}
+        done = subprocess.run(
+            [sys.executable, "-S", str(PROBE), json.dumps(asked)],
+            env={"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        (found,) = probe_answers(["cuda"], done.stdout, done.stderr)
+        assert found.ok is not gpus, found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"model_type": "gpt2", "n_layer": 2, "n_embd": 64}', True),
+        ('{"model_type": "no-such-model"}', False),
+        ('{"model_type": "llama", "hidden_size": 10, "num_attention_heads": 3}', False),
+    ],
+)
+def test_an_image_makes_the_configuration_of_the_own_model(
+    text: str, expected: bool, script: Any, tmp_path: Path
+) -> None:
+    """With the transformers of this environment, as the probe calls it in an image."""
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(text)
+    words = ["--image", "a:1", "--builder", "local", "--model-config", str(tmp_path / "config.json")]
+    model = script.model_of(script.parse_args(words))
+    asked = probe_request("full", None, cpu=True, efa=False, model=model) | {
+        "checks": ["model-configuration"]
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
+    )
+    (found,) = probe_answers(["model-configuration"], done.stdout, done.stderr)
+    assert found.ok is expected, found
+
+
+@pytest.mark.parametrize("text", ["[", "[]", '{"hidden_size": 8}'])
+def test_a_file_that_is_no_model_configuration_is_refused(text: str, script: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    words = ["--image", "a:1", "--builder", "local", "--model-config", str(tmp_path / "config.json")]
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        script.model_of(script.parse_args(words))
 
 
 def digest(text: bytes) -> str:

@@ -117,7 +117,8 @@ def test_an_option_of_several_commands_is_described_once() -> None:
     parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
     parser.add_argument("--unit", metavar="NAME", required=True, help="what to weigh in")
     parser.add_argument("--json", action="store_true", help="print the weight as JSON")
-    text = render_script_reference([Script(name, DOCSTRING, parser.format_help()) for name in PIPELINE])
+    scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
+    text = render_script_reference(scripts)
     assert text.count("- `--unit=NAME`: what to weigh in\n") == 1
     assert text.count("- **also** `--unit`\\*, `--json`\n") == len(PIPELINE)
 

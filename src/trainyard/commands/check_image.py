@@ -1,9 +1,10 @@
 """Check an image before it is deployed: its packages match its lock, import, and compute correctly.
 
-quick checks versions, imports, user, entry point and size; standard adds CUDA, NCCL, the EFA plugin, a
+quick checks versions, imports, torch, user, entry point and size; standard adds CUDA, NCCL, the EFA plugin, a
 model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
 processes. A check without an answer counts as failed. The lock is the one that --lock names, or that the
 image was built with. Without one the versions are unknown, and what the image installed by name must import.
+An image without torch fails. Root is a warning, unless --pod-security is restricted.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
 Writes:     --junit, --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
     from trainyard.image.release.check_levels import Answer
 
 MOST_GB, PYTHON = 25, "python"
-LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
+LOCAL_ONLY = ("max_size", "lock", "python", "model_config", "junit", "output")
 """Options that a check in AWS does not support and refuses."""
+GPU_MACHINE = {
+    "environmentTypeOverride": "LINUX_GPU_CONTAINER",
+    "computeTypeOverride": "BUILD_GENERAL1_LARGE",
+}
+"""A build with a GPU. https://docs.aws.amazon.com/codebuild/latest/userguide/build-env-ref-compute-types.html"""
 PROBE = REPOSITORY_ROOT / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 
@@ -46,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
-    builders = "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
+    builders = "default: codebuild, which takes no " + ", ".join(map(_option, LOCAL_ONLY))
     parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
     parser.add_argument(
         "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
@@ -57,7 +63,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", metavar="COMMAND", help=f"Python in the image; default: {PYTHON}")
     parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
     parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
-    parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this machine")
+    gpus = (
+        "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
+    )
+    parser.add_argument("--gpus", action="store_true", help=gpus)
+    model = "config.json of a model that the image must be able to make, instead of a small Llama"
+    parser.add_argument("--model-config", type=arguments.path, metavar="FILE", help=model)
+    security = "level of the namespace the image will run in; restricted refuses root; default: a warning"
+    levels = ("privileged", "baseline", "restricted")
+    parser.add_argument("--pod-security", choices=levels, default="", help=security)
     parser.add_argument(
         "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
     )
@@ -81,9 +95,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     ignored = [name for name in LOCAL_ONLY if getattr(args, name) not in (None, False)]
     if ignored and args.builder == "codebuild":
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        named = ", ".join(map(_option, ignored))
         parser.error(f"{named}: only with --builder local; a check in AWS does not support it")
     return args
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,7 +134,9 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     if moves or not builder.has(args.image):
         builder.pull(args.image, login_to(reference.host))
     facts = builder.inspect(args.image)
-    answers = judge_declared(facts, most_bytes=(args.max_size or MOST_GB) * 1000**3)
+    answers = judge_declared(
+        facts, most_bytes=(args.max_size or MOST_GB) * 1000**3, pod_security=args.pod_security
+    )
     if "secrets" in LEVELS[args.level]:
         with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
             archive = Path(folder) / "image.tar"
@@ -127,10 +147,12 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """The checks that run in a container."""
-    from trainyard.image.release.check_levels import MODEL, probe_answers, probe_request
+    from trainyard.image.release.check_levels import probe_answers, probe_request
 
     packages = packages_of(args, facts)
-    request = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
+    request = probe_request(
+        args.level, packages, cpu=args.cpu, efa=args.efa, model=model_of(args), gpus=args.gpus
+    )
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(request)]
     started = time.monotonic()
@@ -141,6 +163,25 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     if done.exit_code is not None:
         how = f"the container ended with {done.exit_code}"
     return probe_answers(request["checks"], done.stdout, f"{how}: {words}" if words else how)
+
+
+def model_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the configuration that transformers must make. Raises ConfigError for a file that has none."""
+    from trainyard.image.release.check_levels import MODEL
+    from trainyard.run.untrusted_files import read_named_text
+
+    if not args.model_config:
+        return MODEL
+    text = read_named_text(args.model_config, "Name a config.json with --model-config FILE.")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{args.model_config}: not JSON ({error}); name the config.json of a model"
+        ) from None
+    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
+        raise ConfigError(f"{args.model_config}: no model_type in it; name the config.json of a model")
+    return found
 
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
@@ -184,13 +225,17 @@ def check_in_aws(args: argparse.Namespace) -> int:
         project=args.project,
         bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
     )
-    flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
+    flags = [_option(flag) for flag in ("cpu", "efa", "gpus") if getattr(args, flag)]
+    flags += [f"--pod-security={args.pod_security}"] if args.pod_security else []
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
-    variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)
+    variables["CHECK_FLAGS"] = " ".join(flags)
+    machine = GPU_MACHINE if args.gpus else {}
     token = f"check-{time.time_ns():x}"
 
     def start(attempt: int) -> str:
-        return aws.start(args.project, source=source, variables=variables, token=f"{token}-{attempt}")
+        return aws.start(
+            args.project, source=source | machine, variables=variables, token=f"{token}-{attempt}"
+        )
 
     poll = BuildPoll(
         aws,

@@ -128,7 +128,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
     _, manifest, problems = newest_manifest(store, checkpoint.run_number)
     if manifest is None or problems:
         raise VerificationError("\n".join(problems))
-    if is_loose(manifest) or not manifest.provenance:
+    if is_loose(manifest):
         if required:
             raise VerificationError(
                 f"{checkpoint.prefix} was not promoted: it has no records to judge its run by."

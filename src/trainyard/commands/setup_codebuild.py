@@ -125,6 +125,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
     cluster = "the EKS cluster in which these jobs start training"
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
+    bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
+    parser.add_argument("--base-repository", action="append", metavar="ARN", help=bases)
     webhook = "build pushes to its main branch by themselves"
     parser.add_argument("--webhook-repository", metavar="OWNER/REPO", help=webhook)
     parser.add_argument(
@@ -196,6 +198,7 @@ def given_parameters(args: argparse.Namespace) -> dict[str, str]:
         "LogDays": args.log_days,
         "Subjects": args.github if args.github == "" else subjects,
         "Cluster": args.cluster,
+        "BaseRepositories": None if args.base_repository is None else ",".join(args.base_repository),
         "WebhookRepository": args.webhook_repository,
     }
     return {name: str(value) for name, value in found.items() if value is not None}

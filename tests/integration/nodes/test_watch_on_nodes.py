@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
-from tests.integration.nodes.conftest import NAMESPACE, SCRIPTS, STEPS, Nodes
+from tests.integration.job_world import NAMESPACE
+from tests.integration.nodes.conftest import SCRIPTS, STEPS, Nodes
 
 pytestmark = pytest.mark.slow
 JOB = "watched"
@@ -18,7 +20,7 @@ def watch_line(nodes: Nodes, *options: str) -> list[str]:
 
 def test_a_job_is_watched_in_its_pods_until_it_has_ended(nodes: Nodes) -> None:
     steps = 20 * STEPS
-    settings = {"training__max_steps": steps, "checkpointing__save_steps": 5 * STEPS}
+    settings: dict[str, Any] = {"training__max_steps": steps, "checkpointing__save_steps": 5 * STEPS}
     deployed = subprocess.Popen(
         nodes.line(JOB, "pytorchjob", "--monitor", "--timeout=9m", **settings),
         stdout=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ from trainyard.image.release.check_levels import (
     LEVELS,
     MARK,
     Answer,
+    check_lines,
     judge_declared,
     judge_layers,
     junit,
@@ -202,7 +203,17 @@ def image(
     ],
 )
 def test_user_entry_point_and_size(facts: ImageFacts, failed: set[str]) -> None:
-    assert {one.check for one in judge_declared(facts, most_bytes=100) if not one.ok} == failed
+    found = judge_declared(facts, most_bytes=100, pod_security="restricted")
+    assert {one.check for one in found if not one.ok} == failed
+
+
+@pytest.mark.parametrize("level", ["", "privileged", "baseline"])
+@pytest.mark.parametrize("user", ["", "root", "0:0"])
+def test_root_is_a_warning_where_pods_may_be_root(user: str, level: str) -> None:
+    found = judge_declared(image(user=user), most_bytes=100, pod_security=level)
+    (answer,) = [one for one in found if one.check == "user"]
+    assert answer.ok and answer.warns
+    assert "  user                warn  " in "\n".join(check_lines("a:1", "quick", found))
 
 
 def test_each_level_holds_the_one_before() -> None:

@@ -1,10 +1,11 @@
 """Check an image on three levels: the questions of each level, and the verdict on the answers.
 
-    quick      the versions of the image's lock, its imports, entry point, user, size
+    quick      the versions of the image's lock, its imports, torch, entry point, user, size
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
     full       also a forward and backward pass, and a sum over two processes
 
-A requested check without an answer has failed. One for which the image states nothing is unknown.
+A requested check without an answer has failed. One for which the image states nothing is unknown. A warning
+names a thing that is allowed, and that some clusters refuse.
 """
 
 import json
@@ -17,21 +18,17 @@ if TYPE_CHECKING:
 
 MARK = "TRAINYARD-PROBE "
 """The prefix of every line that the probe prints for us."""
-QUICK = ("user", "entry-point", "size", "versions", "imports")
+QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
-MODEL = {
-    "vocab_size": 128,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
+# The configuration that is made where none is given.
+MODEL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
 _MOST_NAMED = 5
+# Levels of the Pod Security Standards; only the last refuses pods that run as root.
+# https://kubernetes.io/docs/concepts/security/pod-security-standards/
+POD_SECURITY = ("privileged", "baseline", "restricted")
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class Answer:
     """None if nothing states what would be right."""
     says: str
     seconds: float = 0.0
+    warns: bool = False
+    """Whether a thing that is allowed is still worth a line."""
 
     def record(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -56,6 +55,7 @@ def probe_request(
     cpu: bool,
     efa: bool,
     model: Mapping[str, Any],
+    gpus: bool = False,
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
@@ -66,6 +66,7 @@ def probe_request(
         "packages": None if packages is None else _deduplicate(packages),
         "cpu": cpu,
         "efa": efa,
+        "gpus": gpus,
         "model": dict(model),
     }
 
@@ -88,16 +89,14 @@ def linux_markers(architecture: str) -> dict[str, str]:
     return facts | {"platform_machine": machine}
 
 
-def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
-    """Return the checks that need no container: user, entry point, size."""
-    user = facts.user.partition(":")[0]
+def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = "") -> list[Answer]:
+    """Return the checks that need no container: user, entry point, size.
+
+    Root is refused only by pods of the level `restricted`; elsewhere it is a warning.
+    """
     size = facts.size
     return [
-        Answer(
-            "user",
-            user not in ("", "root", "0"),
-            f"runs as {user}" if user else "no USER is set: it runs as root",
-        ),
+        _judge_user(facts.user.partition(":")[0], pod_security),
         Answer(
             "entry-point",
             bool(facts.entrypoint or facts.command),
@@ -111,6 +110,15 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
             else f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB",
         ),
     ]
+
+
+def _judge_user(user: str, pod_security: str) -> Answer:
+    if user not in ("", "root", "0"):
+        return Answer("user", True, f"runs as {user}")
+    how = f"runs as {user}" if user else "no USER is set: it runs as root"
+    if pod_security == "restricted":
+        return Answer("user", False, f"{how}, which pods of the level restricted refuse. Add USER 10001")
+    return Answer("user", True, f"{how}; namespaces of the level restricted refuse that", warns=True)
 
 
 def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
@@ -161,7 +169,8 @@ def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
 def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     """Return the answers for people, and the verdict."""
     words = {True: "ok  ", False: "FAIL", None: "?   "}
-    lines = [f"  {answer.check:<20}{words[answer.ok]}  {answer.says}" for answer in answers]
+    marks = ["warn" if answer.ok and answer.warns else words[answer.ok] for answer in answers]
+    lines = [f"  {one.check:<20}{mark}  {one.says}" for one, mark in zip(answers, marks, strict=True)]
     failed = [answer.check for answer in answers if answer.ok is False]
     unknown = [answer.check for answer in answers if answer.ok is None]
     verdict = f"no check fails; unknown: {', '.join(unknown)}" if unknown else "every check holds"

@@ -220,7 +220,7 @@ OF_ANOTHER = re.compile(
 started: not a mistake of the program."""
 CARRIER = re.compile(
     r"(?i)exit(?:ed)? (?:code|status|with)|non-zero|killed|\bsignal\b|OCI runtime|\boom\b|root cause"
-    r"|died|\bNVRM\b"
+    r"|died|\bNVRM\b|\b(?:srun|slurmstepd|slurmctld|slurmd):"
 )
 """Errors that report how something ended: their words are not those of the cause."""
 LAUNCHER_EXCEPTIONS = re.compile(

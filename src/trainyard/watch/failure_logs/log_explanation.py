@@ -276,11 +276,14 @@ def _first_causes(found: list[Evidence]) -> list[Evidence]:
 def _replaces(later: Evidence, first: Evidence) -> bool:
     """Return whether the later line is the cause, and the first one a problem that the program survived.
 
-    An exception that led to another one is its cause, unless only the later one has a rule.
+    A time limit explains why processes end. An exception that led to another one is its cause, unless only
+    the later one has a rule.
     """
     near, nearer = first.rule.nearness, later.rule.nearness
     if near is Nearness.PLATFORM:
         return False
+    if _says_nothing(first):
+        return later.rule.klass is FailureClass.TIME_LIMIT
     is_same_chain = (
         first.raised is not None and later.raised is not None and first.raised.chain == later.raised.chain
     )
@@ -440,7 +443,7 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     if rule.nearness is Nearness.RAISED:
         return False
     line = match.string
-    if rule.nearness is Nearness.WORDING and CARRIER.search(line):
+    if rule.nearness is Nearness.WORDING and not rule.exact and CARRIER.search(line):
         return False
     if rule.exact:
         return QUOTED.search(line[: match.start()]) is None
