@@ -82,10 +82,14 @@ class _JsonOutput:
 
 @contextlib.contextmanager
 def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
-    """Yield what a command with `--json` writes into; None without it, and within another such command."""
+    """Yield what a command with `--json` writes into; None without it, and within another such command.
+
+    Of the workers of one training only the first answers; whoever started them does if it could not.
+    """
     own = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
-    if not is_json or isinstance(sys.stdout, _JsonOutput):
+    is_further_worker = "LOCAL_RANK" in os.environ and os.environ.get("RANK") != "0"
+    if not is_json or is_further_worker or isinstance(sys.stdout, _JsonOutput):
         yield None
         return
     before, stdout = sys.stdout, _JsonOutput(sys.stdout)

@@ -182,6 +182,7 @@ def launch_workers(
         grace_seconds=seconds,
         agent=node.agent[0] if node.agent else None,
         without=() if node.agent else VARIABLES,  # the agent reads some of them itself
+        on_answer=sys.stdout.write if args.json else None,
     )
 
 

@@ -29,11 +29,13 @@ def launch(
     grace_seconds: int,
     agent: str | None = None,
     without: Collection[str] = (),
+    on_answer: Callable[[str], object] | None = None,
 ) -> int:
     """Run a Python script in `processes` workers on this machine, which train one run together.
 
     `options` are torchrun's, or those of the program `agent`. Workers have `grace_seconds` from a signal to
     their end. They get this environment without the variables `without`, which describe this process.
+    `on_answer` gets what they have written to stdout, at the end; without it stdout is this process's.
 
     Returns the exit code of this machine's first worker, or that of the worker whose failure ended it. If the
     first worker is done and another one died, even after the last step, that is NO.
@@ -47,11 +49,20 @@ def launch(
         # torchrun does not remove its log folder; inside ours, it is removed too.
         program = [agent] if agent else [sys.executable, "-m", "trainyard.training.runtime.torchrun_main"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
-        with SignalForwarder(always=signal.SIGTERM) as signals:
+        with SignalForwarder(always=signal.SIGTERM) as signals, (folder / "answer").open("w+b") as answer:
             # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.
-            process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                env=environment,
+                start_new_session=True,
+                stdout=None if on_answer is None else answer,
+            )
             signals.pass_to(process)
             process.wait()
+            answer.seek(0)
+            text = answer.read().decode(errors="replace")
+        if on_answer is not None and text:
+            on_answer(text)
         code = _code_of_all(folder, signalled=bool(signals.passed))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
