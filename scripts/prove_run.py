@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prove a run: it trained, its network is known, the store holds it whole, and it can be repeated."""
+"""Prove a run: it trained, its network is known, the store holds all of it, and it can be repeated."""
 
 import sys
 

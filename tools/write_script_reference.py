@@ -57,7 +57,9 @@ _INTRODUCTION = """\
 
 `make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
 script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the details: what each reads, writes, checks.
-Messages go to stderr, data to stdout. An argument with \\* is needed, with † one of those.
+Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
+An argument with \\* is needed, with † one of those. Options of commands that only workflows, pods and the
+project itself call are in `--help` alone.
 
 | exit code | meaning |
 |---|---|
@@ -69,6 +71,8 @@ Options that several commands share; below, only their names follow **also**:
 - `--json`: print the result as JSON
 - `--dry-run`: print the plan, change nothing
 """
+_INTERNAL = ("step ", "pod", "eks")
+"""Words of commands that workflows and pods call. Scripts without words are internal too."""
 _ALWAYS_COMMON = ("--json", "--dry-run")
 _COMMON_FROM = 3
 """An option is common if so many commands have it with the same meaning."""
@@ -193,7 +197,7 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
             own.append(_bullet(argument))
     if shared:
         own.append(generator.wrap_markdown(f"- **also** {', '.join(shared)}"))
-    if own:
+    if own and script.words and not script.words.startswith(_INTERNAL):
         yield "\n".join(own)
 
 
@@ -202,7 +206,8 @@ _MARKS = {"yes": "\\*", "one of these": "†", "": ""}
 
 def _bullet(argument: Argument) -> str:
     meaning = f": {generator.mark_code(argument.meaning)}" if argument.meaning else ""
-    return generator.wrap_markdown(f"- `{argument.name}`{_MARKS[argument.needed]}{meaning}")
+    name = re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
+    return generator.wrap_markdown(f"- `{name}`{_MARKS[argument.needed]}{meaning}")
 
 
 def list_arguments(text: str) -> list[Argument]:

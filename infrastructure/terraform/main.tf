@@ -72,6 +72,12 @@ variable "cluster" {
   default     = null
 }
 
+variable "base_repository" {
+  description = "ARNs of further ECR repositories with base images, also of other accounts"
+  type        = list(string)
+  default     = []
+}
+
 variable "webhook_repository" {
   description = "OWNER/REPO whose pushes to main build by themselves; CodeBuild must be connected to GitHub"
   type        = string
@@ -89,6 +95,7 @@ locals {
     Subjects          = join(",", var.subject)
     CreateProvider    = var.create_provider
     Cluster           = var.cluster
+    BaseRepositories  = join(",", var.base_repository)
     WebhookRepository = var.webhook_repository
   }
 }

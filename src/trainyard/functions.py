@@ -60,14 +60,11 @@ def build_docker_image(
     """Build an image in CodeBuild, which checks and pushes it, or here with `builder="local"`.
 
     `image` of the answer is the name to deploy; in AWS it has the digest. `image_tag`, or `tag`, is a version
-    such as v1.0.0: every other tag is made from content or commit. `auto_fix` first corrects the lines of the
-    Dockerfile that have only one correct value. Another base image is named in the Dockerfile, or by the
-    build argument that its FROM takes: `build_arg=["BASE=…"]`.
+    such as v1.0.0 or a name of your own. `auto_fix` first corrects the lines of the Dockerfile that have only
+    one correct value. `base_image` replaces the base whose FROM takes an argument.
     """
-    if auto_fix:
-        _call("lint_image", dockerfile=dockerfile, fix=True, dry_run=bool(options.get("dry_run")))
-    version = image_tag or tag
-    return _call("build_image", dockerfile=dockerfile, image=image_name, version=version, **options)
+    options = {"image_name": image_name, "image_tag": image_tag or tag, "auto_fix": auto_fix, **options}
+    return _call("build_image", dockerfile=dockerfile, **options)
 
 
 def push_to_ecr(repository: str, *, image: str = "", **options: object) -> Json:

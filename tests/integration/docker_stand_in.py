@@ -22,12 +22,18 @@ def main(words: list[str]) -> int:
     if os.environ.get("STAND_IN_FAILS") == words[0]:
         print(f"the stand-in fails at {words[0]}", file=sys.stderr)
         return 1
+    if words[:2] == ["buildx", "build"]:
+        words = words[1:]
     if words[0] == "build":
         given = [word.partition("=") for word in words if word.startswith("--")]
         labels = dict(value.split("=", 1) for key, _, value in given if key == "--label")
         images |= {value: labels for key, _, value in given if key == "--tag"}
         STATE.write_text(json.dumps(images))
         print(f"context: {sorted(path.name for path in Path(words[-1]).iterdir())}")
+        for _, _, value in (one for one in given if one[0] == "--secret"):
+            facts = dict(part.partition("=")[::2] for part in value.split(","))
+            size = len(Path(facts["src"]).read_bytes())
+            print(f"secret {facts['id']}: {size} bytes, mode {Path(facts['src']).stat().st_mode & 0o777:o}")
     elif words[:2] == ["image", "inspect"]:
         if words[2] not in images:
             return 1
@@ -44,7 +50,7 @@ def main(words: list[str]) -> int:
         for check in json.loads(words[-1])["checks"]:
             print("TRAINYARD-PROBE " + json.dumps({"check": check, "ok": True, "says": "yes", "seconds": 1}))
     elif words[0] == "login":
-        assert sys.stdin.read() == "password"
+        assert sys.stdin.read() in ("password", "nvapi")
     elif words[0] == "push":
         print(f"latest: digest: {push(words[1])} size: 1")
     elif words[0] == "info":

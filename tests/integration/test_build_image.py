@@ -404,3 +404,110 @@ def test_a_build_that_takes_too_long_is_stopped(aws: ScriptedAws, run: Run, cont
     done = run("--time-limit", "1s")
     assert done.returncode == 5, done.stderr
     assert aws.builds[0].stopped
+
+
+def sent_variables(aws: ScriptedAws) -> dict[str, tuple[str, str]]:
+    given = aws.builds[-1].request["environmentVariablesOverride"]
+    return {one["name"]: (one["value"], one["type"]) for one in given}
+
+
+def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedAws, context: Path) -> None:
+    (context / "Dockerfile").write_text(
+        "ARG BASE=scratch\nFROM ${BASE}\nRUN --mount=type=secret,id=pip true\nCOPY a.txt /\nUSER 1\n"
+    )
+    (context / "key").write_text("s3cret-value")
+    refused = run("--secret", f"id=pip,src={context}/key")
+    assert refused.returncode == 2
+    assert "--secret id=pip,secretsmanager=trainyard/pip" in refused.stderr
+    assert not aws.builds
+    digest = pushed(aws, context.name, lambda: "early")
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
+    named = ("--secret", "id=pip,secretsmanager=trainyard/pip", "--login", "nvcr.io=secretsmanager:ngc")
+    base = "nvcr.io/nvidia/pytorch:26.01-py3"
+    done = run("--image-tag", "demo", "--base-image", base, *named)
+    assert done.returncode == 0, done.stderr
+    sent = sent_variables(aws)
+    assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
+    assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")
+    assert sent["BUILD_SECRET_1"] == ("trainyard/pip", "SECRETS_MANAGER")
+    assert sent["REGISTRY_LOGIN_1"] == ("ngc", "SECRETS_MANAGER")
+    assert sent["BUILD_ARGS"] == (f"BASE={base}", "PLAINTEXT")
+    assert "s3cret-value" not in json.dumps(aws.builds[-1].request)
+
+
+def test_the_layer_cache_is_used_where_its_repository_is(run: Run, aws: ScriptedAws, context: Path) -> None:
+    digest = pushed(aws, context.name, lambda: "early")
+    ecr = client(aws, "ecr")
+    uri = ecr.create_repository(repositoryName=f"{context.name}-cache")["repository"]["repositoryUri"]
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})] * 2
+    for words, expected in (((), (f"{uri}:latest", "PLAINTEXT")), (("--cache", "none", "--rebuild"), None)):
+        assert run(*words).returncode == 0
+        assert sent_variables(aws).get("CACHE") == expected
+
+
+def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.errors import ConfigError
+    from trainyard.gateways.aws_refusals import AwsAccount
+    from trainyard.gateways.images.secret_values import read_value, secret_files
+    from trainyard.image.building.build_secrets import BuildSecret, SecretSource
+
+    for key, value in aws.environment().items():
+        monkeypatch.setenv(key, value)
+    name = f"trainyard/pip-{time.time_ns()}"
+    text = json.dumps({"token": "a", "other": 1})
+    arn = client(aws, "secretsmanager").create_secret(Name=name, SecretString=text)["ARN"]
+
+    def account() -> AwsAccount:
+        return AwsAccount(REGION)
+
+    def held(place: str) -> str:
+        return read_value("--secret id=pip", SecretSource("secretsmanager", place), account)
+
+    assert held(name) == held(arn) == text
+    assert held(f"{name}:token") == held(f"{arn}:token::") == "a"
+    wrong = {f"{name}:none": "has no key none", "trainyard/none": "has no secret trainyard/none"}
+    for place, said in wrong.items():
+        with pytest.raises(ConfigError, match=said):
+            held(place)
+    secret = BuildSecret("pip", SecretSource("secretsmanager", f"{name}:token"))
+    with secret_files([secret], account) as files:
+        assert files["pip"].read_text() == "a"
+        assert files["pip"].stat().st_mode & 0o777 == 0o600
+    assert not files["pip"].exists()
+
+
+def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
+    run: Run, aws: ScriptedAws, context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    baked = "FROM scratch\nCOPY a.txt /\nENV AWS_SECRET_ACCESS_KEY=abcdefgh\nUSER 1\n"
+    for text, code, said in (
+        ("FROM scratch\nCOPY a.txt /\nUSER 1\n", 0, "nothing would break"),
+        (baked, 1, "AWS_SECRET_ACCESS_KEY"),
+        ("FROM scratch\nCOPY absent.txt /\nUSER 1\n", 2, "absent.txt: the Dockerfile copies it"),
+    ):
+        (context / "Dockerfile").write_text(text)
+        done = run("--dry-run")
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert not aws.builds
+
+
+def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: ScriptedAws, context: Path) -> None:
+    git = ["git", "-C", str(context), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "Dockerfile"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True, timeout=60)
+    refused = run()
+    assert refused.returncode == 2
+    assert "a.txt: the Dockerfile copies it, and it is not sent" in refused.stderr
+    digest = pushed(aws, context.name, lambda: "early")
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
+    assert run("--untracked").returncode == 0
+
+
+def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:
+    wrong = {"a b": "is not a tag", "git-1": "made from commit or content", "-x": "is not a tag"}
+    for name, said in wrong.items():
+        done = run(f"--image-tag={name}")
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "an image has one version" in run("--image-tag", "1.0.0", "--version", "2.0.0").stderr
+    assert not aws.builds

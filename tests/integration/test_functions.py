@@ -92,8 +92,11 @@ def test_an_image_is_built_here_under_its_name_and_version(aws: ScriptedAws, pro
     images = json.loads((project.parent / "buildah-images.json").read_text())
     assert {built["image"], "llama3-8b:latest", "llama3-8b:1.0.0", "llama3-8b:1.0"} <= set(images)
     assert build_docker_image(dry_run=True, **local)["builds"][0]["image"].startswith(project.name)
-    with pytest.raises(ConfigError, match="--version llama32-1b-v1: this is no version"):
-        build_docker_image(dockerfile="Dockerfile", tag="llama32-1b-v1", **local)
+    build_docker_image(image_name="llama3-8b", image_tag="llama32-1b-v1", **local)
+    images = json.loads((project.parent / "buildah-images.json").read_text())
+    assert "llama3-8b:llama32-1b-v1" in images
+    with pytest.raises(ConfigError, match="the tag git-1: tags that begin with git- are made from"):
+        build_docker_image(image_tag="git-1", **local)
 
 
 def test_a_conflict_is_fixed_before_the_build(aws: ScriptedAws, project: Path) -> None:

@@ -59,6 +59,11 @@ CALLS: dict[str, dict[str, Call]] = {
         "s3:GetBucketLocation": ("s3", "get_bucket_location", {"Bucket": SOURCE}),
         "s3:GetBucketAcl": ("s3", "get_bucket_acl", {"Bucket": KEPT}),
         "s3:PutObject": ("s3", "put_object", {"Bucket": KEPT, "Key": "builds/1/records.zip", "Body": b"b"}),
+        "secretsmanager:GetSecretValue": (
+            "secretsmanager",
+            "get_secret_value",
+            {"SecretId": "trainyard/pip"},
+        ),
         "ecr:GetAuthorizationToken": ("ecr", "get_authorization_token", {}),
         "ecr:BatchGetImage": (
             "ecr",
@@ -128,6 +133,7 @@ BEYOND: dict[str, list[Call]] = {
         ("logs", "create_log_group", {"logGroupName": "/aws/codebuild/other"}),
         ("codebuild", "start_build", {"projectName": "trainyard"}),
         ("iam", "list_roles", {}),
+        ("secretsmanager", "get_secret_value", {"SecretId": "other/token"}),
     ],
 }
 
@@ -145,6 +151,7 @@ def arn_of(call: Call) -> str:
         "codebuild": f"project/{given.get('projectName', 'trainyard')}",
         "logs": f"log-group:{given.get('logGroupName')}:log-stream:{given.get('logStreamName', '')}",
         "iam": "role/",
+        "secretsmanager": f"secret:{given.get('SecretId')}-AbCdEf",
     }
     return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{named[service]}"
 

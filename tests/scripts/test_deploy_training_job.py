@@ -63,11 +63,22 @@ def test_examples_of_every_document_are_found() -> None:
     assert len(documented_examples()) >= 4
 
 
+def written_file(name: str, folder: Path) -> str:
+    """Write the block of YAML that a page shows below the file's name; return its path."""
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    (text,) = [m[1] for page in pages for m in re.finditer(rf"`{name}`:\n\n```yaml\n(.*?)```", page, re.S)]
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
 @pytest.mark.parametrize("example", documented_examples())
-def test_every_example_of_a_dry_run_works_as_it_is_written(example: str, program: Program) -> None:
+def test_every_example_of_a_dry_run_works_as_it_is_written(
+    example: str, program: Program, tmp_path: Path
+) -> None:
     config = str(CONFIGS / "training_configuration.yaml")
     words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[1:]]
     filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE}
+    filled |= {word: written_file(word, tmp_path) for word in words if re.fullmatch(r"\w+\.yaml", word)}
     done = program("deploy_training_job.py", *(filled.get(word, word) for word in words))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("apiVersion: ")

@@ -29,6 +29,8 @@ class Cluster:
         self.changes: list[tuple[str, str, Any]] = []
         self.kubeconfig = folder / "kubeconfig"
         self.refuses: dict[str, int] = {}
+        self.log = ""
+        """The log of every container; empty means a line that names the container."""
 
     def show(self, raw: Json, pods: list[Json]) -> None:
         raw["metadata"]["labels"] = OURS
@@ -47,7 +49,7 @@ class Cluster:
                 self.lists[f"{SPACE}/pods"] = []
             return (201 if method == "POST" else 200), body or {}
         if place.endswith("/log"):
-            return 200, f"step 41 of {query['container'][0]}"
+            return 200, self.log or f"step 41 of {query['container'][0]}"
         if place == "/apis/kubeflow.org/v1":
             return 200, {"resources": [{"name": "pytorchjobs", "kind": "PyTorchJob"}]}
         if place in self.objects:

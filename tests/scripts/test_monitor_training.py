@@ -234,12 +234,14 @@ class Cluster:
         pods = [pod("job-0", rank=0), pod("job-1", rank=1)]
         for number, each in enumerate(pods):
             each["spec"]["nodeName"] = f"n{number}"
+        self.job, self.pods = raw, pods
         self.node: Json = {
             "metadata": {"name": "n0"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
         server.objects |= {
             f"{JOBS}/job": raw,
+            JOBS: {"metadata": {"resourceVersion": "1"}, "items": [raw]},
             f"{SPACE}/pods": {"metadata": {"resourceVersion": "1"}, "items": pods},
             "/api/v1/nodes/n0": self.node,
             "/api/v1/nodes/n1": self.node,
@@ -309,3 +311,68 @@ def test_a_pod_that_does_not_answer_hangs(
         ("hung", "job-0"),
         ("hung", "job-1"),
     ]
+
+
+def test_a_pod_that_still_runs_the_last_command_is_not_asked_again(
+    cluster: Cluster, smi: Smi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi(*BUSY)
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 8\n")
+    monkeypatch.setattr(monitor_training, "POD_SECONDS", 0.5)
+    args = monitor_training.parse_args(cluster.words)
+    with monitor_training.JobWatch(args, str(tmp_path)) as watched:
+        looks = [watched.look() for _ in range(3)]
+    assert [{alert.rule for alert in look.open_alerts} for look in looks] == [{"hung"}] * 3
+    readings = [asked for asked in cluster.server.asked if "@gpus" in asked["command"][2]]
+    assert len(readings) == 2
+
+
+def test_a_job_is_followed_by_two_watches_and_its_last_figures_stay(
+    cluster: Cluster, watch: Watch, smi: Smi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi(*BUSY)
+    reported: list[str] = []
+    monkeypatch.setattr(output, "announce", lambda phase, text, *_: reported.append(text))
+
+    def pause(_seconds: float) -> None:
+        if reported[-1].endswith(", healthy"):
+            for each in cluster.pods:
+                cluster.server.report(f"{SPACE}/pods", "DELETED", each)
+        else:
+            status = job("pytorchjob", conditions=[condition("Succeeded")])["status"]
+            cluster.server.report(JOBS, "MODIFIED", {**cluster.job, "status": status})
+
+    monkeypatch.setattr(time, "sleep", pause)
+    code, text = watch(*(word for word in cluster.words if word != "--once"))
+    assert code == 0, text
+    assert text.startswith("job · pytorchjob · succeeded · 0 of 2 pods")
+    assert "step 400/4,000" in text and "before: the pods are gone" in text
+    assert any(line.endswith("unknown") for line in reported), "no pod runs and the job has not ended"
+    assert sorted(path for path, _ in cluster.server.watches) == [f"{SPACE}/pods", JOBS]
+    assert cluster.server.reads.count(f"{SPACE}/pods") == 1, "changes come by the watch"
+
+
+def test_a_job_that_is_not_seen_any_more_is_not_healthy(cluster: Cluster, smi: Smi) -> None:
+    smi(*BUSY)
+    args = monitor_training.parse_args(cluster.words)
+    with monitor_training.JobWatch(args, str(cluster.kubeconfig.parent)) as watched:
+        assert watched.look().health == "healthy"
+        cluster.server.break_watches()
+        eventually = (watched.look() for _ in range(20))
+        look = next(look for look in eventually if look.unknown)
+    assert (look.health, look.unknown[-1].split(":")[0]) == ("unknown", "the state of the job")
+
+
+def test_the_nodes_of_many_pods_are_read_by_one_list(cluster: Cluster, watch: Watch, smi: Smi) -> None:
+    smi(*BUSY)
+    pods, nodes = [pod(f"job-{rank}", rank=rank) for rank in range(40)], []
+    for number, each in enumerate(pods):
+        each["spec"]["nodeName"] = f"n{number}"
+        nodes.append({**cluster.node, "metadata": {"name": f"n{number}"}})
+    cluster.server.objects[f"{SPACE}/pods"]["items"] = pods
+    cluster.server.objects["/api/v1/nodes"] = {"metadata": {}, "items": nodes[:-1]}
+    code, text = watch(*cluster.words, "--json")
+    look = json.loads(text)
+    assert [(alert["rule"], alert["subject"]) for alert in look["alerts"]] == [("node-leaving", "n39")]
+    assert (code, len(look["nodes"])) == (1, 40)
+    assert [path for path in cluster.server.reads if "/nodes" in path] == ["/api/v1/nodes"]

@@ -1,13 +1,17 @@
 """Completion in a real bash: commands, options and choices, after each command that there is."""
 
+import os
+import pty
+import select
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from tests.scripts.command_lines.options import options_of
 
-from trainyard.commands import COMMANDS, print_completion, run_command
+from trainyard.commands import COMMANDS, run_command
 
 BASH = shutil.which("bash") or ""
 ASK = """
@@ -79,15 +83,69 @@ def test_every_option_of_every_command_is_offered(script: str, tmp_path: Path) -
         assert flags - set(offered) == set(), name
 
 
-def test_fish_and_zsh_get_the_same_words(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["completion", "zsh"]) == 0
-    assert capsys.readouterr().out == f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+LINES = {
+    "trainyard im": ["image"],
+    "trainyard image ": ["build", "check", "lint", "push"],
+    "trainyard image bu": ["build"],
+    "trainyard image build --le": ["--level"],
+    "trainyard image build --context . --level ": ["full", "quick", "standard"],
+    "trainyard cluster ca": ["capacity"],
+    "trainyard cluster check --kind tr": ["trainjob"],
+    "trainyard job status llama --fol": ["--follow"],
+    "trainyard run --set a=b --conf": ["--config"],
+    "trainyard job deploy --config ": ["here.yaml"],  # a file
+    "trainyard skills install --for c": ["claude", "codex", "copilot", "cursor"],
+    "trainyard nothing ": ["here.yaml"],
+}
+"""What fish offers at the end of a line, in a folder with one file."""
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
+def test_fish_completes_the_same_words_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run_command(["completion", "fish"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    build = "-n '__fish_seen_subcommand_from image; and __fish_seen_subcommand_from build'"
-    assert f"complete -c trainyard {build} -l level -xa 'quick standard full'" in lines
-    assert f"complete -c trainyard {build} -l dockerfile" in lines
-    options = sum(
-        word.startswith("--") for words in print_completion.known_words().values() for word in words
+    script = tmp_path / "trainyard.fish"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "here.yaml").touch()
+    for line, expected in LINES.items():
+        words = ["fish", "--no-config", "-c", f"source {script}; complete -C $argv[1]", line]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path / "folder", timeout=60)
+        assert done.stderr == "", line
+        assert sorted(each.split("\t")[0] for each in done.stdout.splitlines()) == expected, line
+
+
+def press_tab(shell: int, line: str, ends: str) -> str:
+    """Type a line and a tab at a terminal; return what it shows until it shows `ends`."""
+    os.write(shell, f"{line}\t".encode())
+    shown, limit = "", time.monotonic() + 60
+    while ends not in shown:
+        assert time.monotonic() < limit, f"{line}: {shown!r} has no {ends!r}"
+        if select.select([shell], [], [], 1)[0]:
+            shown += os.read(shell, 65536).decode()
+    os.write(shell, b"\x15\n")
+    return shown
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
+def test_zsh_completes_at_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_command(["completion", "zsh"]) == 0
+    (tmp_path / "trainyard.zsh").write_text(capsys.readouterr().out)
+    shell, inner = pty.openpty()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb", "LANG": "C.UTF-8"}
+    words = ["zsh", "-f", "-i"]
+    process = subprocess.Popen(
+        words, stdin=inner, stdout=inner, stderr=inner, cwd=tmp_path, env=environment, start_new_session=True
     )
-    assert sum(" -l " in line for line in lines) == options
+    os.close(inner)
+    try:
+        # compinit would ask about folders that others can write; a test's user need not own them.
+        os.write(shell, b"autoload -Uz compinit && compinit -D -u; source ./trainyard.zsh\n")
+        press_tab(shell, "trainyard im", "trainyard image ")
+        press_tab(shell, "trainyard image build --le", "build --level ")
+        press_tab(shell, "trainyard cluster check --kind tr", "--kind trainjob ")
+        press_tab(shell, "trainyard completion z", "completion zsh ")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(shell)

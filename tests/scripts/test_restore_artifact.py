@@ -81,7 +81,7 @@ def test_how_it_ends(program: Any, store: str, tmp_path: Path) -> None:
     assert program(*line, "--run-number", "auto").returncode == 2
     missing = program(*line, "--run-number", "8")
     assert missing.returncode == 1
-    assert "so run 8 cannot be verified" in missing.stderr
+    assert f"Run 8 is not in {store}; it has 7. " in missing.stderr
     down = program(
         *("restore_artifact.py", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back"),
         AWS_ENDPOINT_URL="http://127.0.0.1:9",

@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 from tests.unit.jobs.recipe_orders import recipe_config
+from tests.unit.jobs.state.shapes import job, seen
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.config.load import dump_yaml
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
 
 ROOT = Path(__file__).resolve().parents[2]
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -235,6 +239,15 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
     assert [event["verdict"] for event in found] == verdicts[name], done.stderr
     assert done.returncode == (6 if name == "sockets" else 0), done.stderr
     assert json.loads((world.run_dir / "run.json").read_text())["hardware"]["world_size"] == 2
+    if name == "sockets":
+        said = f"Job entrypoint command failed with exit code 6, last available logs:\n{done.stderr}"
+        failed: dict[str, Any] = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "message": said}
+        state = judge_job(seen("rayjob", job("rayjob", **failed)))
+        assert state.failure is not None
+        assert (state.failure.failure_class, state.failure.exit_code) == (FailureClass.TCP_FALLBACK, 6)
+        assert decide_retry(state, RetryRecord(5), step=100, jitter=0.5) == Stop(
+            "no retry recovers from tcp-fallback"
+        )
 
 
 @pytest.mark.parametrize(

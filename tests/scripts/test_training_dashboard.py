@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.commands import training_dashboard
+from trainyard.proof import PARTS
+from trainyard.report.dashboard.markdown import escape_markdown
 from trainyard.run.directory import RunDirectory
+from trainyard.run.judged_records import digests_now
 
 Program = Callable[..., Any]
 
@@ -142,6 +146,46 @@ def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirec
     same = program("training_dashboard.py", finished_run.path, finished_run.path, "--compare")
     assert "| loss | 0.25 | 0.25 | none |" in same.stdout
     assert "The configurations are the same." in same.stdout
+
+
+def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
+    program: Program, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    def compare(*words: object) -> list[str]:
+        done = program("training_dashboard.py", finished_run.path, head, "--compare", *words)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("|")]
+
+    head, green = tmp_path / "head", tmp_path / "last-green" / "training-812-1"
+    for copy in (head, green):
+        shutil.copytree(finished_run.path, copy)
+    record = json.loads((green / "run.json").read_text())
+    record["outcome"] |= {"final_loss": 0.125, "validation_loss": 1.1}
+    (green / "run.json").write_text(json.dumps(record))
+    figures = [{"name": "accuracy", "value": 0.61, "needs": ">= 0.60"}]
+    parts = [{"name": name, "holds": True, "evidence": ""} for name in PARTS]
+    known = {"run_id": record["run_id"], "finished": record["outcome"].get("finished"), "run_number": 812}
+    for proven in (False, True):
+        proof = {"proven": proven, "parts": parts, "figures": figures, "time": 1.0, **known}
+        proof["records"] = digests_now(RunDirectory(green))
+        (green / "report").mkdir(exist_ok=True)
+        (green / "report" / "proof.json").write_text(json.dumps(proof))
+        found = compare("--last-green", green.parent)
+        assert ("last green" in found[0]) is proven, found
+    assert "| last green run 812 |" in found[0]
+    assert next(line for line in found if line.startswith("| loss |")).endswith("| 0.12 |")
+    assert "| accuracy |  |  |  | 0.61 |" in found
+    gates: dict[str, Any] = {"proof": {"learned": {"max_validation_loss": 1.3}}}
+    gates["evaluation"] = {"thresholds": {"accuracy": ">= 0.60", "a|b": "< 3"}}
+    (head / "config.yaml").write_text(yaml.safe_dump(gates))
+    found = compare("--last-green", green.parent)
+    assert found[0].endswith("| last green run 812 | needs |")
+    assert f"| accuracy |  |  |  | 0.61 | {escape_markdown('>= 0.60')} |" in found
+    assert f"| {escape_markdown('a|b')} |  |  |  |  | {escape_markdown('< 3')} |" in found
+    alone = compare("--last-green", tmp_path / "nothing")
+    assert alone[0].endswith("| change | needs |")
+    refused = program("training_dashboard.py", head, "--last-green", green)
+    assert (refused.returncode, "--last-green belongs to --compare" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

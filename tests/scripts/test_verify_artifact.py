@@ -129,7 +129,7 @@ def test_a_local_checkpoint_is_checked_without_a_store(run: RunDirectory) -> Non
 def test_a_run_that_is_not_stored_ends_with_exit_1(run: RunDirectory, folder: Path) -> None:
     done = verify("--store", folder.as_uri(), "--run-number", 8)
     assert done.returncode == 1
-    assert "so run 8 cannot be verified" in done.stderr
+    assert "Run 8 is not in file://" in done.stderr
     run.run_file.write_text('{"run_id": "someone"}')
     done = verify("--store", folder.as_uri(), "--run-dir", run.path)
     assert done.returncode == 1

@@ -117,14 +117,15 @@ def test_an_option_of_several_commands_is_described_once() -> None:
     parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
     parser.add_argument("--unit", metavar="NAME", required=True, help="what to weigh in")
     parser.add_argument("--json", action="store_true", help="print the weight as JSON")
-    text = render_script_reference([Script(name, DOCSTRING, parser.format_help()) for name in PIPELINE])
-    assert text.count("- `--unit NAME`: what to weigh in\n") == 1
+    scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
+    text = render_script_reference(scripts)
+    assert text.count("- `--unit=NAME`: what to weigh in\n") == 1
     assert text.count("- **also** `--unit`\\*, `--json`\n") == len(PIPELINE)
 
 
 def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) -> None:
     others = [Script(name, DOCSTRING, "usage: x\n\n") for name in reversed(PIPELINE)]
-    scripts = [Script("weigh", DOCSTRING, help_text), *others]
+    scripts = [Script("weigh", DOCSTRING, help_text, words="weigh"), *others]
     text = render_script_reference(scripts)
     assert [line for line in text.splitlines() if line.startswith("### ")] == [
         *(f"### {name}.py" for name in PIPELINE),
@@ -132,8 +133,9 @@ def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) ->
     ]
     section = text.partition("### weigh.py")[2]
     assert "before it is sent to `s3://bucket/prefix`." in section
-    assert "- `--run-dir DIR`\\*: the run's directory\n" in section
-    assert "- `--resume none|auto`: default: `<run id>` of `$HOME`\n- `--gross`†\n" in section
+    assert "- `--run-dir=DIR`\\*: the run's directory\n" in section
+    assert "- `--resume=none|auto`: default: `<run id>` of `$HOME`\n- `--gross`†\n" in section
+    assert section.startswith("\n\n`trainyard weigh`: Weigh a checkpoint")
     assert "SCALE_TOKEN" not in section, "--help has the details"
     assert "```\nscripts/weigh.py --run-dir runs/x\n```\n" in section
 

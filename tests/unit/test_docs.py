@@ -268,3 +268,8 @@ def test_what_the_runner_keeps_between_jobs_is_ignored_by_git() -> None:
     assert len(folders) >= 4
     ignored = text_of(ROOT / ".gitignore").splitlines()
     assert [folder for folder in folders if folder not in ignored] == []
+
+
+@every_document
+def test_no_merge_left_its_marks(path: Path) -> None:
+    assert re.findall(r"^(?:<{7}|>{7}) .*|^={7}$", text_of(path), flags=re.M) == []

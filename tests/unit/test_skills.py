@@ -159,3 +159,15 @@ def test_an_installed_package_has_them_all() -> None:
     files = project["tool"]["setuptools"]["data-files"]
     expected = {f"share/trainyard/skills/{name}": [f"skills/{name}/*.md"] for name in NAMES}
     assert {folder: names for folder, names in files.items() if "skills" in folder} == expected
+
+
+def test_the_workflow_that_promotes_a_model_calls_commands_that_parse() -> None:
+    steps = yaml.safe_load((ROOT / "docs/examples/promote_model.yml").read_text())["jobs"]["promote"]["steps"]
+    lines = [step["run"].replace("\\\n", " ") for step in steps if "trainyard " in step.get("run", "")]
+    for variable in ("RUN_NUMBER", "STEP"):
+        lines = [line.replace(f'"${variable}"', "812") for line in lines]
+    lines = [line.replace('"$NAME"', "production").strip() for line in lines]
+    for line in lines:
+        parse(line.removeprefix("exec .venv/bin/"))
+    assert len(lines) == 3
+    assert "--require evaluation,proof" in lines[0]

@@ -18,7 +18,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Add --kubeconfig, --context, --cluster, --region and the time limit of a call."""
     group = add_target_options(parser)
     limit = "time limit of one call, default 20"
-    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help=limit)
+    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":

@@ -8,16 +8,18 @@ import contextlib
 import errno
 import gc
 import io
+import itertools
 import logging
 import os
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TextIO
 
-from trainyard.command import arguments
+from trainyard.command import arguments, output
+from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
@@ -32,6 +34,7 @@ _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, er
 """Errors for a name that does not exist; the person who gave it sees the message."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 """Errors that a machine may raise for any file."""
+_NO_REASON = "it failed; the reason is on stderr"
 _logger = logging.getLogger("trainyard")
 
 
@@ -49,12 +52,48 @@ def exit_code_of(main: Callable[[], int]) -> int:
         # garbage; the trainer searches more often (training.runtime.before_torch).
         gc.set_threshold(_NEW_OBJECTS)
         atexit.register(gc.freeze)
-    code = _answer_of(main)
+    with _failure_as_json(sys.argv[1:]) as stdout:
+        code = _answer_of(main)
+        if stdout is not None and code and not stdout.has_written:
+            output.print_json({"error": stdout.error or _NO_REASON, "exit_code": int(code)})
     for stream in (sys.stdout, sys.stderr):
         if (problem := _flush(stream)) is not None:
             _say(f"The output could not be written: {problem}\n")
             code = code or ExitCode.NO
     return code
+
+
+class _JsonOutput:
+    """Stands for stdout while a command runs with `--json`, and knows whether it has printed its answer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.has_written = False
+        self.error = ""
+        """The last error, which is also on stderr."""
+
+    def write(self, text: str) -> int:
+        self.has_written = self.has_written or bool(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
+    """Yield what a command with `--json` writes into; None without it, and within another such command."""
+    own = words[: words.index("--")] if "--" in words else words
+    is_json = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
+    if not is_json or isinstance(sys.stdout, _JsonOutput):
+        yield None
+        return
+    before, stdout = sys.stdout, _JsonOutput(sys.stdout)
+    sys.stdout = stdout
+    try:
+        yield stdout
+    finally:
+        sys.stdout = before
 
 
 def _have_streams() -> None:
@@ -86,8 +125,11 @@ def end_at_once(answer: Callable[[], int]) -> NoReturn:
 def _answer_of(main: Callable[[], int]) -> int:
     try:
         return main()
+    except UsageExit as leaving:  # the parser has printed the error
+        _note_error(leaving.message)
+        return ExitCode.USAGE
     except SystemExit as leaving:
-        return int(leaving.code or 0)  # argparse has printed the help or the error
+        return int(leaving.code or 0)  # argparse has printed the help
     except TrainyardError as error:
         _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
         return error.exit_code
@@ -155,8 +197,15 @@ def _missing_folder(error: FileNotFoundError) -> str:
     return "" if os.path.isdir(folder) else folder  # noqa: PTH112
 
 
+def _note_error(text: str) -> None:
+    """Keep an error for the JSON object of a command that prints nothing else."""
+    if isinstance(sys.stdout, _JsonOutput):
+        sys.stdout.error = text.strip()
+
+
 def _say(text: str) -> None:
     """Write to stderr if it is still open; the exit code must not depend on it."""
+    _note_error(text)
     with contextlib.suppress(OSError, AttributeError):
         sys.stderr.write(escape_controls(text))
         sys.stderr.flush()

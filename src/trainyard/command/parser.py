@@ -19,6 +19,14 @@ _MOST_REPEATED = 120
 """Longest word in a message of argparse."""
 
 
+class UsageExit(SystemExit):
+    """Ends a command whose arguments are wrong; `message` was printed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(int(ExitCode.USAGE))
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
     """Prints the error first, with the nearest name, and a short usage last."""
 
@@ -34,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
             short = arguments.with_short_words(message, most=_MOST_REPEATED)
             sys.stderr.write(f"{self.prog}: error: {short}\n{self._short_usage()}\n")
             sys.stderr.flush()
-        raise SystemExit(ExitCode.USAGE)
+        raise UsageExit(message)
 
     def _with_nearest_name(self, message: str) -> str:
         """Return the message; of an unknown word it says which one was meant."""

@@ -14,11 +14,13 @@ Example:    scripts/build_image.py --context . --dockerfile docker/fsdp/Dockerfi
 """
 
 import argparse
+import contextlib
 import logging
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
+    from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.image.building.build_request import BuildRequest
 
 PROJECT = "trainyard"
@@ -42,12 +45,26 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--dockerfile", type=arguments.path, action="append", metavar="FILE", help="may be repeated"
     )
-    what.add_argument("--image", metavar="NAME", help="default: the folder of the Dockerfile")
+    what.add_argument(
+        "--image-name", "--image", metavar="NAME", dest="image", help="default: the folder of the Dockerfile"
+    )
+    own = "a tag of yours, or a version such as v1.2.3; may be repeated"
+    what.add_argument("--image-tag", action="append", default=[], metavar="TAG", help=own)
+    base = "base image of the last stage, whose FROM takes an argument"
+    what.add_argument("--base-image", default="", metavar="REFERENCE", help=base)
     what.add_argument("--target", default="", metavar="STAGE", help="default: the last one")
     what.add_argument("--platform", default="linux/amd64", metavar="OS/ARCH", help="default: linux/amd64")
     what.add_argument(
         "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
+    mounted = "id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME; may be repeated"
+    what.add_argument("--secret", action="append", default=[], metavar="SECRET", help=mounted)
+    login = "for a private base: HOST=env:VARIABLE or HOST=secretsmanager:NAME; ECR needs none"
+    what.add_argument("--login", action="append", default=[], metavar="LOGIN", help=login)
+    files = "also send files that git neither tracks nor ignores"
+    what.add_argument("--untracked", action="store_true", help=files)
+    fix = "first correct the lines of the Dockerfile that have only one correct value"
+    what.add_argument("--auto-fix", action="store_true", help=fix)
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
@@ -57,7 +74,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
     )
     where.add_argument("--program", choices=("docker", "buildah"), default="", help="for --builder local")
-    where.add_argument("--cache", default="", metavar="REFERENCE", help="layer cache in a registry")
+    cache = "layer cache in a registry, or none; default: in AWS the repository IMAGE-cache if there is one"
+    where.add_argument("--cache", default="", metavar="REFERENCE", help=cache)
     where.add_argument("--source", choices=("s3", "github"), default="s3", help="for CodeBuild; default: s3")
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
     where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
@@ -65,7 +83,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT"
     )
-    where.add_argument("--region", default="", help="AWS region; default: from the environment")
+    where.add_argument(
+        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
+    )
     where.add_argument(
         "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
     )
@@ -84,7 +104,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, request and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
     args = parser.parse_args(argv)
     if args.image and args.dockerfile and len(args.dockerfile) > 1:
         parser.error("--image names one image; omit it where several Dockerfiles are built")
@@ -98,12 +118,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github import refusal_in_summary
     from trainyard.gateways.images import context_files
     from trainyard.image.building.build_record import plan_lines, require_different_names
+    from trainyard.image.building.build_secrets import parse_login, parse_secret
     from trainyard.image.building.planning import BuildOptions, plan_build, require_content
 
     signals.end_at_signals()
+    take_image_tags(args)
+    args.secrets = tuple(map(parse_secret, args.secret))
+    args.logins = tuple(map(parse_login, args.login))
     options = BuildOptions(
-        args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
+        args.image or "",
+        args.platform,
+        args.target,
+        args.build_arg,
+        args.max_context * 1000**2,
+        untracked=args.untracked,
+        base_image=args.base_image,
+        secrets=args.secrets,
     )
+    if args.auto_fix:
+        for file in args.dockerfile or [args.context / "Dockerfile"]:
+            given = {name: value for name, _, value in (word.partition("=") for word in args.build_arg)}
+            lint(args, file, "--fix", *(["--dry-run"] if args.dry_run else []), build_args=given)
     git = git_facts(args.context)
     if args.commit and git.get("commit") not in (None, args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
@@ -117,42 +152,110 @@ def main(argv: Sequence[str] | None = None) -> int:
     for request in requests if args.version else ():
         version_tags(args.version, request)
     if args.dry_run:
-        plan = [request.record() for request in requests]
+        faults = [lint(args, Path(one.dockerfile), build_args=one.build_args) for one in requests]
+        if args.builder == "codebuild":
+            require_sendable(args, requests)
+        plan = [request.record() | {"tags": args.image_tag} for request in requests]
         output.print_json({"builds": plan}) if args.json else print("\n".join(plan_lines(plan)))
-        return ExitCode.DONE
+        return max(faults, default=ExitCode.DONE)
     with refusal_in_summary("Image not built"):
         build = build_here if args.builder == "local" else build_in_aws
         return report(args, build(args, requests))
 
 
+def take_image_tags(args: argparse.Namespace) -> None:
+    """Take a version among --image-tag as --version; the others stay. Raises ConfigError for no tag."""
+    from trainyard.image.context.image_names import require_tag
+    from trainyard.image.release.tag_strategy import is_version
+
+    versions = [tag for tag in args.image_tag if is_version(tag)]
+    if len({*versions, *filter(None, [args.version])}) > 1:
+        raise ConfigError(f"--image-tag {' and '.join(versions)}: an image has one version")
+    args.version = args.version or next(iter(versions), "")
+    args.image_tag = [require_tag(tag) for tag in args.image_tag if tag not in versions]
+
+
+def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Mapping[str, str]) -> int:
+    """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
+    from trainyard.commands import lint_image
+    from trainyard.gateways.images.context_files import find_dockerfile
+
+    name, _, _ = find_dockerfile(args.context, dockerfile)
+    given = [f"--build-arg={name}={value}" for name, value in build_args.items()]
+    words = ["--context", str(args.context), "--dockerfile", str(args.context / name), *given, *more]
+    with contextlib.redirect_stdout(sys.stderr):
+        return lint_image.main(words)
+
+
+def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:
+    """Raise ConfigError for what a build in AWS would refuse after its source was sent."""
+    from trainyard.gateways.git import origin_address
+    from trainyard.image.building.build_record import build_variables, github_source, source_names
+    from trainyard.image.building.build_secrets import build_variables_of_secrets
+
+    build_variables_of_secrets(args.secrets, args.logins, project=args.project)
+    for request in requests:
+        build_variables(request, level=args.level, tags=args.tags, context="", version="", cache="")
+        context = Path(request.context).resolve()
+        inside = context.is_relative_to(REPOSITORY_ROOT)
+        folder = context.relative_to(REPOSITORY_ROOT).as_posix() if inside else ""
+        if args.source == "github":
+            github_source(request, origin_address(args.context), folder)
+        else:
+            source_names(request, folder)
+
+
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other, because they share the machine."""
+    from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.context_files import copy_files
     from trainyard.gateways.images.ecr import login_to
-    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.gateways.images.local_builder import Login, find_builder
+    from trainyard.gateways.images.secret_values import read_value, secret_files
+    from trainyard.image.building.build_secrets import login_of
     from trainyard.image.context.image_names import parse_reference
 
     builder, results = find_builder(args.program), []
-    if args.cache:
-        builder.log_in(login_to(parse_reference(args.cache).host))
+    account = partial(AwsAccount, args.region)
+    cache = "" if args.cache == "none" else args.cache
+    given = [
+        Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
+        for one in args.logins
+    ]
+    bases = [base for request in requests for base in request.bases if base != "scratch"]
+    hosts = {parse_reference(name).host for name in (*bases, *([cache] if cache else []))}
+    found = [login_to(host) for host in sorted(hosts - {login.host for login in given})]
+    logins = [*given, *(login for login in found if login is not None)]
     for request in requests:
         name, started = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
         if built:
-            with tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder:
+            with (
+                tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder,
+                secret_files(args.secrets, account) as secrets,
+            ):
                 copy_files({one: args.context / one for one in request.names}, Path(folder))
                 builder.build(
                     request,
                     context=Path(folder),
                     dockerfile=args.context / request.dockerfile,
-                    cache=args.cache,
+                    cache=cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
+                    secrets=secrets,
+                    logins=logins,
                 )
         else:
             builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
-        for tag in version_tags(args.version, request) if args.version else ():
+        versions = version_tags(args.version, request) if args.version else []
+        for tag in (*versions, *args.image_tag):
             builder.tag(name, f"{request.image}:{tag}")
-        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - started, 1)}
+        facts = {
+            "uri": name,
+            "digest": "",
+            "built": built,
+            "seconds": round(time.monotonic() - started, 1),
+            "tags": [*versions, *args.image_tag],
+        }
         results.append(request.record() | facts)
     return results
 
@@ -167,9 +270,11 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_poll import BuildPoll
 
+    require_sendable(args, requests)
     # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
     version = args.version or (next(iter(tags_at_head(args.context)), "") if is_head else "")
+    account = AwsAccount(args.region)
     options = AwsOptions(
         args.project,
         args.source_bucket,
@@ -179,8 +284,10 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         version=version,
         cache=args.cache,
         rebuild=args.rebuild,
+        image_tags=tuple(args.image_tag),
+        secrets=args.secrets,
+        logins=args.logins,
     )
-    account = AwsAccount(args.region)
     aws = CodeBuild(account)
     builder = AwsBuilder(
         aws,
@@ -196,7 +303,8 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         tool_files,
         write_archive,
         partial(find_digest, aws=account, needs_repository=True),
-        partial(needed_tags, args.tags, version),
+        lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],
+        partial(cache_of, account),
         account=account.identity()[0],
         options=options,
         root=REPOSITORY_ROOT,
@@ -210,6 +318,20 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     if failed:
         raise failed[0]
     return [result for result in results if isinstance(result, dict)]
+
+
+def cache_of(account: "AwsAccount", request: "BuildRequest") -> str:
+    """Return the reference of an image's layer cache, the repository IMAGE-cache; empty if there is none."""
+    repository = f"{request.image}-cache"
+    answer = account.call(
+        "ecr",
+        "describe_repositories",
+        what=f"find the layer cache {repository}",
+        absent=("RepositoryNotFoundException",),
+        repositoryNames=[repository],
+    )
+    found = (answer or {}).get("repositories") or ()
+    return f"{found[0]['repositoryUri']}:latest" if found else ""
 
 
 def version_tags(version: str, request: "BuildRequest") -> list[str]:

@@ -85,7 +85,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
     )
-    parser.add_argument("--region", default="", help="AWS region; default: from the environment")
+    parser.add_argument(
+        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
+    )
     poll = "seconds between two requests for the state"
     parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
     parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")

@@ -28,7 +28,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
     wanted = "encryption to set and to expect"
     parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a call, 30")
+    parser.add_argument(
+        "--call-seconds",
+        metavar="SECONDS",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a call, 30",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fix", action="store_true", help="correct wrong settings")

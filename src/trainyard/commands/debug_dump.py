@@ -1,8 +1,9 @@
 """Write one archive about a failed run or job, to send to whoever helps.
 
 It has the explanation of the failure, the records and the plan, the ends of the logs, the versions of all
-packages, the GPUs, the environment without secrets, and for a job its state, events and pods. A line that
-holds a secret is left out, and the archive says so.
+packages, the GPUs, and for a job its state, events, pods and nodes. Of environment variables only those that
+set up training are there (VARIABLES); of any other, also in manifests, the name alone. A line that holds a
+secret, or the value of a variable that is one, is left out, and the archive says so.
 
 Reads:      the run's directory, or the job, its pods, events and logs on the cluster; this machine
 Writes:     one .tar.gz file; its path is printed
@@ -17,18 +18,42 @@ import os
 import platform
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 LAST_BYTES = 1 << 20
 """Number of bytes of the end of each file."""
+VARIABLES = (
+    *("CUDA_", "NVIDIA_", "NCCL_", "OFI_NCCL_", "FI_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_"),
+    *("TRAINYARD_DEVICE", "TRAINYARD_NODE", "TRAINYARD_LOG", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH"),
+    *("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "PYTHONPATH", "PYTHONUNBUFFERED", "PATH", "LANG", "TZ"),
+    *(
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ),
+    *("CI", "GITHUB_ACTIONS", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_SHA", "GITHUB_WORKFLOW"),
+    *("RUNNER_OS", "RUNNER_ARCH", "RUNNER_VERSION"),
+)
+"""Names whose values are written; one with _ at its end means all that begin with it."""
+LEFT_OUT = "(left out)"
+SHORTEST_SECRET = 6
+"""A shorter value of a secret's variable, such as 1, would remove lines that have nothing to do with it."""
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.json")
 
 
@@ -48,13 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     run = Path(args.name)
-    if run.is_dir():
+    if run.is_dir() or run.exists() or os.sep in args.name:
         texts = {**run_texts(run), **machine_texts()}
-    elif os.sep in args.name:
-        raise ConfigError(f"{args.name} is not a directory; name a run's directory, or a job on the cluster")
     else:
-        args.job = arguments.object_name(args.name)
-        texts = {**job_texts(args), **machine_texts()}
+        texts = {**named_job_texts(args), **machine_texts()}
     name = run.resolve().name
     file = args.output or Path(f"debug-{name}.tar.gz")
     write_archive(file, f"debug-{name}", texts)
@@ -78,6 +100,18 @@ def run_texts(run: Path) -> dict[str, str]:
     return texts
 
 
+def named_job_texts(args: argparse.Namespace) -> dict[str, str]:
+    """Return the texts of the job that was named. Raises ConfigError if the name is of no run and no job."""
+    from trainyard.run.run_advice import advice
+
+    try:
+        args.job = arguments.object_name(args.name)
+        return job_texts(args)
+    except (argparse.ArgumentTypeError, ConfigError) as error:
+        here = f"{args.name} is neither a run's directory nor a job that was found."
+        raise ConfigError(f"{here}\nAs a run: {advice(Path(args.name))}.\nAs a job: {error}") from None
+
+
 def job_texts(args: argparse.Namespace) -> dict[str, str]:
     """Return the explanation, the state, the events, the pods and the ends of the logs of a job."""
     from trainyard.commands.explain_failure import explanation_lines, failed_job, job_reader
@@ -89,15 +123,65 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     reader, namespace = job_reader(args)
     job = reader.find_job(namespace, args.job)
     observed = reader.observe(job)
+    pods = reader.raw_pods(job)
     texts = {
         "explanation.txt": "\n".join(explanation_lines(found)),
         "explanation.json": as_json(found.record()),
         "state.json": as_json(judge_job(observed).record()),
-        "events.json": as_json(event_records(reader.all_events(observed), now=observed.now)),
-        "job.json": as_json(observed.job),
-        "pods.json": as_json(list(reader.raw_pods(job))),
+        "events.json": answer(lambda: event_records(reader.all_events(observed), now=observed.now)),
+        "job.json": as_json(without_values(observed.job)),
+        "pods.json": as_json(without_values(list(pods))),
+        "cluster.json": as_json(cluster_facts(reader.api, pods)),
     }
     return texts | {f"logs/{log.name.replace('/', '.')}.log": "\n".join(log.lines) for log in thing.logs}
+
+
+def answer(read: Callable[[], Any]) -> str:
+    """Return what `read` returns as JSON, or why the cluster does not give it."""
+    try:
+        return as_json(read())
+    except ServiceError as error:
+        return as_json({"refused": str(error)})
+
+
+def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the version of the cluster, and what is known of the nodes that the pods are on."""
+    from trainyard.cluster.object_path import path_part
+
+    names = {str(name) for pod in pods if (name := (pod.get("spec") or {}).get("nodeName"))}
+    paths = {"version": "/version"} | {name: f"/api/v1/nodes/{path_part(name)}" for name in sorted(names)}
+    found = {name: json.loads(answer(partial(api.get, path))) for name, path in paths.items()}
+    version = found.pop("version")
+    return {"version": version, "nodes": {name: node_facts(raw) for name, raw in found.items()}}
+
+
+def node_facts(raw: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return labels, taints, conditions, sizes and versions of a node, without its addresses."""
+    if raw is None or "refused" in raw:
+        return raw or {"refused": "there is no such node any more"}
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
+    kept = {name: status.get(name) for name in ("conditions", "allocatable", "capacity", "nodeInfo")}
+    return {"labels": (raw.get("metadata") or {}).get("labels"), "taints": spec.get("taints"), **kept}
+
+
+def without_values(value: Any) -> Any:
+    """Return an object of Kubernetes without the values of variables and without copies of its manifest."""
+    if isinstance(value, list):
+        return [without_values(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if isinstance(name := value.get("name"), str) and isinstance(value.get("value"), str):
+        return {**value, "value": value["value"] if is_shown(name) else LEFT_OUT}
+    copies = ("last-applied-configuration", "managedFields")
+    return {key: without_values(each) for key, each in value.items() if not str(key).endswith(copies)}
+
+
+def is_shown(name: str) -> bool:
+    """Return whether the value of the variable `name` is written."""
+    from trainyard.plan.environment.secret_forms import is_secret_name
+
+    listed = any(name.startswith(each) if each.endswith("_") else name == each for each in VARIABLES)
+    return listed and not is_secret_name(name)
 
 
 def machine_texts() -> dict[str, str]:
@@ -105,13 +189,9 @@ def machine_texts() -> dict[str, str]:
     from trainyard import __version__
     from trainyard.gateways.local_machine import installed_versions
     from trainyard.gateways.nvidia import query_gpus
-    from trainyard.plan.environment.secret_forms import secret_kind
 
     versions = {"trainyard": __version__, "python": sys.version, "platform": platform.platform()}
-    environment = {
-        name: value if secret_kind(name, value) is None else "(a secret, left out)"
-        for name, value in sorted(os.environ.items())
-    }
+    environment = {name: value if is_shown(name) else LEFT_OUT for name, value in sorted(os.environ.items())}
     return {
         "machine/versions.json": as_json(versions | dict(sorted(installed_versions().items()))),
         "machine/gpus.json": as_json(asdict(query_gpus())),
@@ -136,10 +216,24 @@ def without_secrets(text: str) -> str:
     """Return the text with each line that holds a secret replaced."""
     from trainyard.plan.environment.secret_forms import secret_value_kind
 
+    values = secret_values()
     return "\n".join(
-        line if secret_value_kind(line.encode()) is None else "(a line with a secret, left out)"
+        "(a line with a secret, left out)"
+        if secret_value_kind(line.encode()) is not None or any(value in line for value in values)
+        else line
         for line in text.split("\n")
     )
+
+
+def secret_values() -> list[str]:
+    """Return the values of this process's variables that hold a secret by their names or their forms."""
+    from trainyard.plan.environment.secret_forms import secret_kind
+
+    return [
+        value
+        for name, value in os.environ.items()
+        if len(value) >= SHORTEST_SECRET and secret_kind(name, value) is not None
+    ]
 
 
 def write_archive(file: Path, folder: str, texts: Mapping[str, str]) -> None:

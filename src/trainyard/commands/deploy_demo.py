@@ -65,7 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     runs = "folder in which the run gets a new folder; default: runs"
     parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
     parser.add_argument(
-        "--timeout", type=arguments.duration, default="10m", metavar="TIME", help="time limit of the job"
+        "--timeout", type=arguments.duration, default="10m", metavar="DURATION", help="time limit of the job"
     )
     several = "change values: KEY=VALUE words, quoted as in a shell"
     parser.add_argument("--settings", default="", metavar="WORDS", help=several)

@@ -97,7 +97,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
     parser.add_argument(
-        "--timeout", type=arguments.duration, default="7d", metavar="TIME", help="time limit of --wait"
+        "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
     )
     parser.add_argument(
         "--output", type=arguments.path, metavar="FILE", help="write what was planned as JSON"

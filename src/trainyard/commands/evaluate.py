@@ -70,13 +70,17 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
     from trainyard.gateways.github import Level, annotate
     from trainyard.proof.gates import missed_thresholds, thresholds_of
     from trainyard.report.facts.quantities import format_loss
+    from trainyard.run.run_advice import require_run
     from trainyard.run.run_settings import read_settings, setting
     from trainyard.run.untrusted_files import read_bytes
 
     try:
         settings = read_settings(read_bytes(directory.config_file))
     except FileNotFoundError:
-        raise ConfigError(f"{directory.config_file}: missing, so it is not a run directory") from None
+        require_run(directory.path)
+        raise ConfigError(
+            f"{directory.config_file}: missing, so it is not known how to evaluate the run"
+        ) from None
     words = setting(settings, "evaluation.command")
     if not words:
         raise ConfigError(

@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 256 << 20
 """Maximum number of bytes that are read from the end of a log."""
+MOST_NAMED = 3
+"""Number of logs that an error names."""
 LAST_LINES = 2000
 """Number of lines that are read from the end of a log of a pod."""
 
@@ -148,14 +151,12 @@ def failed_run(path: Path) -> FailedThing:
     from trainyard.run.directory import RunDirectory
     from trainyard.run.failure import next_command, read_failure, short_reason
     from trainyard.run.identity import read_run
+    from trainyard.run.run_advice import require_run
     from trainyard.watch.failure_classes import FailureClass
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, log_of
 
     directory = RunDirectory(path)
-    if not directory.run_file.is_file():
-        raise ConfigError(
-            f"{path} is not a run: it has no run.json. Name the directory of a run, such as runs/ID"
-        )
+    require_run(path)
     run = read_run(directory.run_file)
     outcome = run.get("outcome")
     outcome = outcome if isinstance(outcome, Mapping) else {}
@@ -267,6 +268,17 @@ def read_log(path: Path) -> "LogText":
     return replace(log_of(str(path), text), is_cut=is_cut)
 
 
+def log_advice(path: Path) -> str:
+    """Return what to give instead of `path`, which is no log."""
+    if (path / "run.json").is_file():
+        return f"it is a run: --run-dir {path}"
+    if path.is_dir():
+        logs = sorted(str(each) for each in path.glob("*.log"))[:MOST_NAMED]
+        return f"name the logs in it: --log {' '.join(logs)}" if logs else "name the log of a run"
+    near = get_close_matches(path.name, [each.name for each in path.parent.glob("*")], n=1)
+    return f"did you mean {path.with_name(near[0])}?" if near else "name the log of a run"
+
+
 def text_of(path: Path) -> tuple[str, bool]:
     """Return the text of a log, invalid bytes replaced, and whether its beginning was left out."""
     from trainyard.run.untrusted_files import open_regular
@@ -279,4 +291,4 @@ def text_of(path: Path) -> tuple[str, bool]:
             file.seek(start)
             return file.read().decode(errors="replace"), start > 0
     except (FileNotFoundError, DamagedFileError) as error:
-        raise ConfigError(f"{error}; name the log of a run") from None
+        raise ConfigError(f"{error}; {log_advice(path)}") from None

@@ -25,7 +25,11 @@ from trainyard.command.parser import script_parser
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist"
+        "--run-dir",
+        metavar="DIR",
+        type=arguments.path,
+        required=True,
+        help="the run's directory; need not exist",
     )
     parser.add_argument(
         "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"

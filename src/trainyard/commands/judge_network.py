@@ -31,7 +31,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--log", type=arguments.path, nargs="+", default=[], metavar="FILE", help="the logs of all ranks"
     )
     parser.add_argument(
-        "--instance-type", metavar="T", help="what the machines are, such as p5.48xlarge; says what to expect"
+        "--instance-type",
+        metavar="TYPE",
+        help="what the machines are, such as p5.48xlarge; says what to expect",
     )
     parser.add_argument(
         "--num-nodes", type=arguments.positive, metavar="N", help="machines of the job, if it is known"
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.plan.instances import find_instance
     from trainyard.run.untrusted_files import open_regular
-    from trainyard.watch.network_verdict import Expectation, Network, NetworkLog, lines_of_network
+    from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
     known = find_instance(args.instance_type) if args.instance_type else None
     expected = Expectation(
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in args.logs:
         try:
             with nullcontext(sys.stdin.buffer) if str(path) == "-" else open_regular(path) as file:
-                log.read(lines_of_network(file))
+                log.read_file(file)
         except (OSError, DamagedFileError) as error:
             raise ConfigError(f"{error}; name the logs of the ranks") from None
     found = log.judge(expected)

@@ -26,7 +26,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
     price = "price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1"
     parser.add_argument("--price-per-gb-month", type=arguments.amount, metavar="USD", help=price)
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
+    parser.add_argument(
+        "--call-seconds",
+        metavar="SECONDS",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a read, 30",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 

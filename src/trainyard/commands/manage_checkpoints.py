@@ -32,7 +32,7 @@ COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
-    ("--job", "NAME", "a job sent by deploy_training_job.py: its claim and folder are known"),
+    ("--job", "JOB", "a job sent by deploy_training_job.py: its claim and folder are known"),
     ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
     ("--pod", "NAME", "a running pod, with --path"),
 )
@@ -66,14 +66,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
-    parser.add_argument("--step", default="", metavar="N", help=newest)
+    parser.add_argument("--step", default="", metavar="S|newest", help=newest)
     parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
     parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
     parser.add_argument(
         "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
     )
     start = "time limit for the start of the small pod; default: 5m"
-    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="TIME", help=start)
+    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=start)
     parser.add_argument(
         "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
     )

@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.gateways.node_reading import NodeReading
     from trainyard.jobs.job_reader import FoundJob
+    from trainyard.jobs.state.job_state import JobState
+    from trainyard.jobs.state.observed import Observed
     from trainyard.report.facts.look import Look
     from trainyard.report.facts.run_facts import RunFacts
     from trainyard.run.rank_times import RankTime
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
 """A pod that gives no answer in this time is reported as silent."""
+CALM_SECONDS = 60.0
+"""Time between two reads of queues and events while a job runs; else they are read at each look."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         watched: RunWatch | JobWatch
         if args.job:
-            watched = JobWatch(args, stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-")))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-"))
+            watched = stack.enter_context(JobWatch(args, folder))
         else:
             watched = RunWatch(args.run)
         return watch(args, watched)
@@ -256,47 +261,91 @@ def trains_here(directory: Path) -> bool:
 
 
 class JobWatch:
-    """Looks at a job of a cluster, and into its pods."""
+    """Looks at a job of a cluster, and into its pods. Use it with `with`: its watches end with it."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
         from trainyard.gateways.kubernetes.api import Api
         from trainyard.gateways.kubernetes.cluster_connection import requested_access
+        from trainyard.jobs.follow.job_view import JobView
         from trainyard.jobs.follow.pod_readings import PodReader
         from trainyard.jobs.job_reader import JobReader
+        from trainyard.jobs.state.observed import Observed
         from trainyard.run.untrusted_files import read_yaml
 
         access = requested_access(vars(args), read=read_yaml)
         namespace = args.namespace or access.namespace or "default"
-        self._reader: JobReader = JobReader(Api(access, call_seconds=args.call_seconds))
-        self._job: FoundJob = self._reader.find_job(namespace, args.job, args.kind)
-        self._pods: PodReader = PodReader(self._reader.api, self._job, seconds=POD_SECONDS)
+        api = Api(access, call_seconds=args.call_seconds)
+        self._job: FoundJob = JobReader(api).find_job(namespace, args.job, args.kind)
+        self._view = JobView(api, Observed(self._job.kind, namespace, self._job.name, None))
+        self._first_seconds = 3 * float(args.call_seconds)
+        self._pods: PodReader = PodReader(api, self._job, seconds=POD_SECONDS)
         self._folder, self._machines = Path(folder), MachineWatch()
+        self._around_at = -CALM_SECONDS
+        self._last: tuple[RunFacts, float] | None = None
+        """The newest facts, and when they were read."""
+
+    def __enter__(self) -> "JobWatch":
+        self._view.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._view.__exit__()
+
+    def _judge(self) -> tuple["Observed", "JobState"]:
+        """Return what the watches have shown of the job, and its state.
+
+        Raises ServiceError if the job cannot be seen, WaitTimeoutError if that takes too long.
+        """
+        from trainyard.jobs.state.job_state import State
+        from trainyard.jobs.state.state_machine import after, judge_job
+
+        self._view.catch_up(self._first_seconds)
+        if not self._view.is_seen:
+            late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
+            raise self._view.trouble or WaitTimeoutError(late)
+        observed = self._view.observed()
+        state = judge_job(observed, self._view.history)
+        now = time.monotonic()
+        if state.state is not State.RUNNING or now >= self._around_at + CALM_SECONDS:
+            self._around_at, observed = now, self._view.observe_around()
+            state = judge_job(observed, self._view.history)
+        self._view.history = after(observed, self._view.history)
+        return observed, state
 
     def look(self) -> "Look":
         from trainyard.jobs.state.job_state import State
-        from trainyard.jobs.state.state_machine import judge_job
         from trainyard.report.facts.look import Look
 
-        observed = self._reader.observe(self._job)
-        state, now = judge_job(observed), observed.now
+        observed, state = self._judge()
+        now = observed.now
         pods = [pod for pod in observed.pods if pod.running and not pod.helps]
         unknown, nodes, health = list[str](), dict[str, "NodeReading"](), self._machines.health
         if state.ended:
             health.end_all(now)
         elif state.state is not State.RUNNING:
             unknown.append(f"the job is {state.state}: {state.reason}")
+        elif not pods:
+            unknown.append("the pods: none of them runs")
         facts = self._facts(pods, now) if pods else None
+        if facts is not None:
+            self._last = facts, now
         if pods:
-            nodes, unknown = self._read_pods(pods, now, facts)
+            nodes, silent = self._read_pods(pods, now, facts)
+            unknown += silent
             try:
                 health.add_node_notices(self._pods.leaving_nodes(pods), now)
             except ServiceError as error:
                 unknown.append(f"the nodes: {error}")
             if facts is None:
                 unknown.append("the steps: no pod has the record of a run")
+        if self._view.trouble is not None and not state.ended:
+            unknown.append(f"the state of the job: {self._view.trouble}")
         ranks = self._machines.add_ranks(facts, now) if facts else ()
-        alerts = [*(facts.alerts if facts else ()), *health.alerts]
-        return Look(now, facts, alerts, unknown, nodes, self._machines.rates, ranks, state)
+        alerts, age = [*(facts.alerts if facts else ()), *health.alerts], None
+        if facts is None and state.ended and self._last is not None:
+            facts, age = self._last[0], now - self._last[1]
+        rates = self._machines.rates
+        return Look(now, facts, alerts, unknown, nodes, rates, ranks, state, facts_age=age)
 
     def _read_pods(
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"

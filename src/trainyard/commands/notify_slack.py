@@ -47,7 +47,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
     parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist yet"
+        "--run-dir",
+        metavar="DIR",
+        type=arguments.path,
+        required=True,
+        help="the run's directory; need not exist yet",
     )
     parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="number of the segment, and of all")

@@ -55,6 +55,44 @@ _trainyard() {
 }
 complete -o bashdefault -o default -F _trainyard trainyard
 """
+# The same in fish, which offers options only after a dash.
+_FISH = r"""function __trainyard_words
+    switch "$argv"
+CASES
+    end
+end
+function __trainyard_offered
+    set -l typed (commandline -opc)
+    set -e typed[1]
+    set -l known
+    for word in $typed[1..2]
+        test -n "$(__trainyard_words $known $word)"; or break
+        set -a known $word
+    end
+    set -l previous
+    set -q typed[1]; and set previous $typed[-1]
+    set -l offered (__trainyard_words $known | string split ' ')
+    if set -q typed[1]
+        set -l choices (__trainyard_words $known $previous | string split ' ')
+        if not set -q known[1]
+            set offered
+        else if test -n "$choices"; and string match -q -- '--*' $previous
+            set offered $choices
+        else if string match -q -- '--*' $previous; and not string match -q -- '-*' (commandline -ct)
+            set offered
+        end
+    end
+    if string match -q -- '-*' (commandline -ct)
+        string match -- '-*' $offered
+    else
+        string match -v -- '-*' $offered
+    end
+end
+complete -c trainyard -n 'test -n "$(__trainyard_offered)"' -f -a '(__trainyard_offered)'
+"""
+_ZSH = """(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+"""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,8 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.shell == "fish":
         sys.stdout.write(fish_script(words))
     else:
-        zsh = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
-        sys.stdout.write(zsh + bash_script(words))
+        sys.stdout.write((_ZSH if args.shell == "zsh" else "") + bash_script(words))
     return ExitCode.DONE
 
 
@@ -108,18 +145,9 @@ def bash_script(words: Words) -> str:
 
 
 def fish_script(words: Words) -> str:
-    """Return the lines for fish: a condition on the words so far, and what they allow."""
-    lines = [f"complete -c trainyard -n __fish_use_subcommand -xa '{' '.join(words[''])}'"]
-    for typed, following in words.items():
-        names = [word for word in typed.split() if not word.startswith("--")]
-        seen = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in names)
-        if typed and len(names) == len(typed.split()):
-            flags = [word for word in following if word.startswith("--")]
-            others = [word for word in following if word not in flags]
-            if others:
-                lines.append(f"complete -c trainyard -n '{seen}' -a '{' '.join(others)}'")
-            for flag in flags:
-                choices = words.get(f"{typed} {flag}")
-                value = f" -xa '{' '.join(choices)}'" if choices else ""
-                lines.append(f"complete -c trainyard -n '{seen}' -l {flag.removeprefix('--')}{value}")
-    return "\n".join([*lines, ""])
+    """Return the functions for fish, with the same words."""
+    lines = [
+        f"        case '{typed}'\n            echo '{' '.join(following)}'"
+        for typed, following in words.items()
+    ]
+    return _FISH.replace("CASES", "\n".join(lines))

@@ -1,6 +1,7 @@
 """Give a stored checkpoint a name (best, production) that restore takes and retention keeps.
 
-The checkpoint is verified first. A name means one checkpoint in the whole store. It moves atomically: a
+The checkpoint is verified first, and judged by the stored records of its run: those that the manifest lists,
+and the evaluations in the store. A name means one checkpoint in the whole store. It moves atomically: a
 reader sees the old checkpoint or the new one, and if two people move it at once, one of them gets an error.
 After --withdraw no checkpoint has the name; to give it to the previous checkpoint again, promote that one.
 
@@ -16,10 +17,13 @@ Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 45
 
 import argparse
 import getpass
+import hashlib
 import os
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
@@ -27,16 +31,26 @@ from trainyard.errors import ConfigError, ExitCode, VerificationError
 
 if TYPE_CHECKING:
     from trainyard.artifacts.record.checkpoints import Checkpoint
+    from trainyard.artifacts.record.manifest import RunManifest
     from trainyard.artifacts.store.object_store import Store
 
 DEPTHS = ("listing", "sample", "full")
+REQUIREMENTS = ("evaluation", "proof")
+
+
+def requirements(text: str) -> tuple[str, ...]:
+    """Return the names in `evaluation,proof`."""
+    names = tuple(text.split(","))
+    if not set(names) <= set(REQUIREMENTS):
+        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name some of {', '.join(REQUIREMENTS)}")
+    return names
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number")
-    parser.add_argument("--step", metavar="N|newest", help="a step, or newest")
+    parser.add_argument("--step", metavar="S|newest", help="a step, or newest")
     parser.add_argument(
         "--withdraw", action="store_true", help="take the name from the checkpoint that has it"
     )
@@ -44,11 +58,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--depth", choices=DEPTHS, default="full", help="depth of the verification; default: full"
     )
+    more = (
+        "what it needs beside the gates of its run: evaluation (one that meets thresholds), proof (all parts)"
+    )
+    parser.add_argument("--require", type=requirements, default=(), metavar="NAMES", help=more)
     parser.add_argument(
         "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
     )
     limit = "time limit of a read or write; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
@@ -77,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_name(args.name)
     store, depth = open_store(args.store, call_seconds=args.call_seconds), Depth(args.depth)
     run_id, checkpoint = find_promotable(store, number, step, depth=depth)
-    require_learned(store, checkpoint)
+    require_learned(store, checkpoint, args.require)
     what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
     if args.dry_run:
         output.announce("promoted", f"{what}; nothing was changed", "ok")
@@ -91,50 +109,122 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def require_learned(store: "Store", checkpoint: "Checkpoint") -> None:
-    """Raise VerificationError if the run did not learn or the checkpoint misses a threshold of its run.
+def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collection[str] = ()) -> None:
+    """Raise VerificationError if the checkpoint fails a gate of its run, by the stored records alone.
 
-    A checkpoint that was stored without the records of a run has nothing to judge.
+    Its run is judged up to the checkpoint's step: what came after is not in it. `required` are names of
+    `REQUIREMENTS`. A checkpoint that was stored without the records of a run has nothing to judge.
     """
     from trainyard.artifacts.record.chain import newest_manifest
-    from trainyard.artifacts.record.evaluations import read_evaluations
-    from trainyard.proof.gates import judge_learning
+    from trainyard.artifacts.record.required_records import is_loose
+    from trainyard.commands.prove_run import compared_run
+    from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
     from trainyard.proof.learning import Curves
     from trainyard.proof.recorded_events import course_of
     from trainyard.report.facts.resolved_config import settings_of_config
+    from trainyard.run.run_settings import setting
     from trainyard.run.suggested_commands import script_command
-    from trainyard.run.untrusted_files import parse_json_line
 
-    _, manifest, _ = newest_manifest(store, checkpoint.run_number)
-    config = None if manifest is None else store.read_object(f"{manifest.records_prefix}config.yaml")
-    if manifest is None or config is None:
+    _, manifest, problems = newest_manifest(store, checkpoint.run_number)
+    if manifest is None or problems:
+        raise VerificationError("\n".join(problems))
+    if is_loose(manifest):
+        if required:
+            raise VerificationError(
+                f"{checkpoint.prefix} was not promoted: it has no records to judge its run by."
+            )
         return
-    rows, events = (
-        [
-            parse_json_line(line)
-            for line in (store.read_object(manifest.records_prefix + name) or b"").splitlines()
-        ]
-        for name in ("metrics.jsonl", "events.jsonl")
-    )
+    settings = settings_of_config(read_record(store, manifest, "config.yaml"))
+    rows, events = (read_lines(store, manifest, name) for name in ("metrics.jsonl", "events.jsonl"))
     saved = {"step": checkpoint.step, "manifest_sha256": checkpoint.digest}
     run = {**manifest.provenance, "outcome": {**manifest.outcome, "checkpoint": saved}}
+    is_last = checkpoint.step == manifest.outcome.get("steps")
+    if not is_last:  # the figures of the outcome are those of a later checkpoint
+        run["outcome"] = {"checkpoint": saved}
     begins_after, curves = course_of(run, events).begins_after, Curves()
-    sum(1 for _ in curves.collect(rows))
+    sum(1 for _ in curves.collect(row for row in rows if _is_until(row, checkpoint.step)))
     curves.start_with(events, begins_after)
+    evaluations = verified_evaluations(store, manifest)
+    wanted = setting(settings, "proof.learned.compare_with")
+    compared = compared_run(run, store.url, wanted, before=checkpoint.run_number) if wanted else None
     learned = judge_learning(
-        run,
-        curves,
-        begins_after=begins_after,
-        settings=settings_of_config(config),
-        evaluations=read_evaluations(store, manifest),
+        run, curves, begins_after=begins_after, settings=settings, evaluations=evaluations, compared=compared
     )
-    if learned.is_red:
+    evidence, step = (learned.evidence, learned.next_step) if learned.is_red else ("", "")
+    if not evidence and "evaluation" in required:
+        has_passed = thresholds_of(settings) and evaluated_figures(run, evaluations, settings)
+        evidence = (
+            "" if has_passed else "its run sets no evaluation.thresholds, so that no evaluation judges it"
+        )
+        step = "train with evaluation.thresholds"
+    if not evidence and "proof" in required:
+        evidence, step = unproven_parts(store, checkpoint.run_number), "{again}"
+    if evidence:
         where = f"--store {shlex.quote(store.url)} --run-number {checkpoint.run_number}"
         evaluate = f"{script_command('evaluate.py')} {where} --step {checkpoint.step}"
-        step = learned.next_step.format(again="train again", evaluate=evaluate)
+        step = step.format(again="train again", evaluate=evaluate)
         raise VerificationError(
-            f"{checkpoint.prefix} was not promoted: {learned.evidence}. Next: {step}, or promote another one."
+            f"{checkpoint.prefix} was not promoted: {evidence}. Next: {step}, or promote another one."
         )
+
+
+def read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
+    """Return a record of the run, empty if the run has none.
+
+    Raises VerificationError where it is not the one that the manifest lists.
+    """
+    key = manifest.records_prefix + name
+    listed, content = manifest.by_key().get(key), store.read_object(key)
+    is_due = name == "config.yaml" and "config_sha256" in manifest.provenance
+    if listed is None and content is None and not is_due:
+        return b""
+    if listed is None or content is None or hashlib.sha256(content).hexdigest() != listed.sha256:
+        what = "is not in the manifest" if listed is None else "is missing" if content is None else "differs"
+        raise VerificationError(
+            f"{key} {what}: the run cannot be judged by it. "
+            f"scripts/verify_artifact.py --run-number {manifest.run_number} lists what is damaged."
+        )
+    return content
+
+
+def read_lines(store: "Store", manifest: "RunManifest", name: str) -> list[dict[str, Any] | None]:
+    from trainyard.run.untrusted_files import parse_json_line
+
+    return [parse_json_line(line) for line in read_record(store, manifest, name).splitlines()]
+
+
+def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[str, Any] | None]:
+    """Return the evaluations, oldest first. Raises VerificationError where one cannot be read."""
+    from trainyard.artifacts.record.evaluations import read_evaluations
+    from trainyard.artifacts.store.layout import evaluations_key
+
+    read_record(store, manifest, "evaluations.jsonl")
+    found = read_evaluations(store, manifest)
+    if None in found:
+        raise VerificationError(
+            f"{evaluations_key(manifest.run_number)} or evaluations.jsonl of the run has a line that cannot "
+            "be read, which may be the newest evaluation"
+        )
+    return found
+
+
+def unproven_parts(store: "Store", number: int) -> str:
+    """Return the parts of the proof that a stored run fails, in words; empty where it is proven."""
+    from trainyard.artifacts.restore.restore import restore
+    from trainyard.artifacts.restore.selection import parse_selection
+    from trainyard.commands.prove_run import prove_stored
+    from trainyard.run.directory import RunDirectory
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        directory = RunDirectory(Path(folder) / "records")
+        restore(store, parse_selection(store, number, "none"), directory.path)
+        proof = prove_stored(directory, store, number)
+    return "; ".join(f"its run is not proven: {part.name}: {part.evidence}" for part in proof.failing)
+
+
+def _is_until(row: Mapping[str, Any] | None, step: int | None) -> bool:
+    found = None if row is None else row.get("step")
+    return isinstance(found, int) and (step is None or found <= step)
 
 
 def _withdraw(args: argparse.Namespace) -> int:

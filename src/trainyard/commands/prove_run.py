@@ -53,7 +53,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     from trainyard.proof import PARTS
 
     parser = script_parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", type=arguments.path, required=True, help="the run's directory"
+    )
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
@@ -137,10 +139,13 @@ def inspect_store(
         )
 
 
-def compared_run(run: Mapping[str, Any], url: str | None, wanted: str | None) -> "ComparedRun | None":
+def compared_run(
+    run: Mapping[str, Any], url: str | None, wanted: str | None, *, before: int | None = None
+) -> "ComparedRun | None":
     """Return the run of the store with whose figures this one's are compared; None where there is none.
 
-    `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are shown.
+    `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are shown, which
+    has a number below `before`.
     """
     from trainyard.artifacts.promotion import read_promotion
     from trainyard.artifacts.store.store_address import open_store
@@ -154,7 +159,7 @@ def compared_run(run: Mapping[str, Any], url: str | None, wanted: str | None) ->
         if kind == "run":
             return stored_run(store, int(name), f"run {name}")
         if kind == "last-green":
-            return last_green_run(store, run)
+            return last_green_run(store, run, before=before)
         if (promotion := read_promotion(store, name)) is None:
             return None
         found = stored_run(store, promotion.run_number, f"{name} (run {promotion.run_number})")
@@ -171,20 +176,26 @@ def stored_run(store: "Store", number: int, name: str) -> "ComparedRun":
     from trainyard.artifacts.record.chain import newest_manifest
     from trainyard.artifacts.record.evaluations import read_evaluations
     from trainyard.proof.gates import ComparedRun, evaluated_figures
+    from trainyard.report.facts.resolved_config import settings_of_config
 
     _, manifest, problems = newest_manifest(store, number)
     if manifest is None or problems:
         return ComparedRun(name, problem="; ".join(problems))
     facts = {**manifest.provenance, "outcome": manifest.outcome}
-    return ComparedRun(name, facts, evaluated_figures(facts, read_evaluations(store, manifest)) or {})
+    settings = settings_of_config(store.read_object(f"{manifest.records_prefix}config.yaml"))
+    evaluation = evaluated_figures(facts, read_evaluations(store, manifest), settings)
+    return ComparedRun(name, facts, evaluation or {})
 
 
-def last_green_run(store: "Store", run: Mapping[str, Any]) -> "ComparedRun | None":
+def last_green_run(
+    store: "Store", run: Mapping[str, Any], *, before: int | None = None
+) -> "ComparedRun | None":
     """Return the newest other run of the same data that is proven; None if none of the newest is."""
     from trainyard.artifacts.record.run_numbers import used_numbers
 
     fingerprint = run.get("data", {}).get("fingerprint")
-    for number in sorted(used_numbers(store), reverse=True)[:_NEWEST_RUNS]:
+    numbers = [number for number in used_numbers(store) if before is None or number < before]
+    for number in sorted(numbers, reverse=True)[:_NEWEST_RUNS]:
         found = stored_run(store, number, f"last green run {number}")
         is_other = found.facts.get("run_id") != run["run_id"] and fingerprint is not None
         is_same = is_other and found.facts.get("data", {}).get("fingerprint") == fingerprint

@@ -37,7 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     current = "the run in progress, which stays"
     parser.add_argument("--current", type=arguments.path, metavar="DIR", help=current)
     limit = "time limit of a read; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")

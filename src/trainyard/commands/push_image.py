@@ -46,7 +46,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repository", action="append", default=None, metavar="NAME", help=repository)
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
-    parser.add_argument("--region", action="append", default=[], help="region of ECR; may be repeated")
+    further = "a further tag, which moves to this image where tags can move; may be repeated"
+    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=further)
+    parser.add_argument(
+        "--region", metavar="REGION", action="append", default=[], help="region of ECR; may be repeated"
+    )
     parser.add_argument(
         "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
     )
@@ -84,11 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.building.build_request import CONTENT_LABEL
-    from trainyard.image.context.image_names import require_region, require_repository
+    from trainyard.image.context.image_names import require_region, require_repository, require_tag
     from trainyard.image.release.release_order import release
     from trainyard.image.release.tag_strategy import check_tags, is_own_build, without_origin
 
     signals.end_at_signals()
+    for tag in args.tag:
+        require_tag(tag)
     for repository in args.repository:
         require_repository(repository)
     for region in args.region:
@@ -128,7 +134,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     from trainyard.gateways.git import git_facts, tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.context.build_context import content_tag
-    from trainyard.image.release.tag_strategy import find_image_source, tags_for
+    from trainyard.image.release.tag_strategy import custom_tags, find_image_source, tags_for
 
     content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
     if own and args.commit and labelled not in ("", args.commit):
@@ -142,7 +148,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
         git=git_facts(Path()),
         at_head=partial(tags_at_head, Path()),
     )
-    return tags_for(
+    found = tags_for(
         args.tags,
         commit=origin.commit,
         dirty=origin.dirty,
@@ -150,6 +156,8 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
         content=content_tag(content) if content and own else "",
         image_id=facts.image_id,
     )
+    named = {tag.name for tag in found}
+    return [*custom_tags([name for name in args.tag if name not in named]), *found]
 
 
 def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[ReleasePlace]":

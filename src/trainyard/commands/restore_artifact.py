@@ -32,13 +32,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
-    parser.add_argument("--step", help=step)
-    parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
+    parser.add_argument("--step", metavar="S|newest", help=step)
+    parser.add_argument(
+        "--to", metavar="DIR", type=arguments.path, required=True, help="the new run directory"
+    )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
     parser.add_argument(
-        "--call-seconds", type=arguments.seconds, default=30, help="time limit of a read; default: 30"
+        "--call-seconds",
+        metavar="SECONDS",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a read; default: 30",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trainyard.programs.metric_rows import MetricRowWriter
     from trainyard.programs.metrics.program_metrics import ProgramMetrics
     from trainyard.programs.program import Program
+    from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
     from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
@@ -250,10 +251,11 @@ class ProgramRun:
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
-    _has_rows: bool = False
+    _rows_seen: int = 0
     _figures: dict[str, Any] = field(default_factory=dict)
     """The last value of each figure in the rows."""
     _fallback: tuple[str, str] | None = None
+    _hang: str | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -274,6 +276,7 @@ class ProgramRun:
         from trainyard.programs.node_exit_codes import write_end
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
+        from trainyard.programs.program_hang import HANG, HangRule
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -299,7 +302,11 @@ class ProgramRun:
         events = ProgramEvents(self.directory.logs / EVENTS_FILE)
         self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
 
+        hang = HangRule(self.directory.logs, self.config.program.hang_minutes, number=number)
+        log = self.directory.logs / f"node-{number}.log"
+
         def read(text: str) -> None:
+            hang.note_output(time.monotonic())
             with self._lock:
                 self.keep(metrics.take(text), rows)
 
@@ -310,6 +317,9 @@ class ProgramRun:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
                 self.note_announced(metrics)
+            hang.note_rows(self._rows_seen, time.monotonic())
+            if hang.is_hung(time.monotonic()):
+                return HANG
             if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
                 self.take_newest(rows.newest)
                 self._last_search = time.monotonic()
@@ -319,7 +329,7 @@ class ProgramRun:
         ended = run_supervised(
             self.command(found),
             read,
-            log=self.directory.logs / f"node-{number}.log",
+            log=log,
             environment=self.environment(found),
             directory=self.program.directory,
             without=() if self.node.agent or not self.is_launched else VARIABLES,
@@ -329,6 +339,7 @@ class ProgramRun:
                 on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
                 poll=poll,
                 poll_seconds=POLL_SECONDS,
+                hung=HANG,
             ),
         )
         with self._lock:
@@ -336,13 +347,17 @@ class ProgramRun:
             self.keep(metrics.close(), rows)
             rows.close()
         self.check_network(network, rows.newest, is_over=True)
+        if hang.noticed:
+            hang.keep_stacks()
+            self.note_hang(hang, rows.newest)
         if network is not None and ended.exit_code and ended.stopped_by is None:
             self.show_nccl_warnings()
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first and self._fallback is not None:
             return ExitCode.NOT_PROVEN
         if not self.is_first:  # a program may use that code for something else
-            return ExitCode.NO if ended.exit_code == ExitCode.NOT_PROVEN else ended.exit_code
+            is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
+            return ExitCode.NO if is_ours else ended.exit_code
         return self.finish(
             ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
@@ -387,6 +402,7 @@ class ProgramRun:
 
         ours = {
             "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
             "TRAINYARD_RUN_DIR": str(self.directory.path),
             "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
@@ -472,6 +488,16 @@ class ProgramRun:
             return None
         self._fallback = (reason, event["fix"])
         return "tcp-fallback"
+
+    def note_hang(self, hang: "HangRule", step: int) -> None:
+        """Report a hang, and record it on the first node."""
+        from trainyard.run.records import append_event
+
+        self._hang = hang.describe(step)
+        LOG.error("%s", self._hang)
+        if self.is_first:
+            facts = {name: value for name, value in hang.noticed.items() if name != "time"}
+            append_event(self.directory.events_file, "hang_suspected", step=step, **facts)
 
     def begin(self, found: "ResumePoint | None", run_id: str) -> None:
         """Write the records of the start."""
@@ -629,7 +655,7 @@ class ProgramRun:
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
         for row in rows:
-            self._has_rows = True
+            self._rows_seen += 1
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
         for row in rows:  # one row may have the loss and the next one the speed
@@ -782,7 +808,7 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
-        if not self._has_rows and ended.problem is None:
+        if not self._rows_seen and ended.problem is None:
             LOG.error("metrics: %s", metrics.describe())
         others = None
         if self.is_launched and ended.exit_code == 0:
@@ -802,6 +828,7 @@ class ProgramRun:
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=self._fallback,
+            hang=self._hang,
             changed=() if self.is_exact else self.changed_inputs(),
             failure=self.explain_failure(ended),
         )

@@ -106,7 +106,7 @@ def short_type(kind: str) -> str:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
-    parser.add_argument("--region", default="", help="default: AWS's own setting")
+    parser.add_argument("--region", metavar="REGION", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
     mutable = "which tags may move; default: IMMUTABLE_WITH_EXCLUSION, only latest"
     kinds = ("IMMUTABLE", "IMMUTABLE_WITH_EXCLUSION", "MUTABLE")
@@ -126,6 +126,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
     cluster = "the EKS cluster in which these jobs start training"
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
+    bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
+    parser.add_argument("--base-repository", action="append", metavar="ARN", help=bases)
     webhook = "build pushes to its main branch by themselves"
     parser.add_argument("--webhook-repository", metavar="OWNER/REPO", help=webhook)
     parser.add_argument(
@@ -197,6 +199,7 @@ def given_parameters(args: argparse.Namespace) -> dict[str, str]:
         "LogDays": args.log_days,
         "Subjects": args.github if args.github == "" else subjects,
         "Cluster": args.cluster,
+        "BaseRepositories": None if args.base_repository is None else ",".join(args.base_repository),
         "WebhookRepository": args.webhook_repository,
     }
     return {name: str(value) for name, value in found.items() if value is not None}

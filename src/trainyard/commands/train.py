@@ -47,7 +47,7 @@ _SHUTDOWN_SECONDS = 300
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--run-dir", type=arguments.path, help="default: runs/<run id>")
+    parser.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="default: runs/<run id>")
     parser.add_argument(
         "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
     )

@@ -71,7 +71,7 @@ def _encryption(text: str) -> str:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
-    what.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    what.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the run's directory")
     loose = "a checkpoint file or directory outside of a run directory"
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"
@@ -96,7 +96,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
     limit = "time limit of a read or write; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
     if (reason := _option_conflict(args)) is not None:

@@ -3,7 +3,8 @@
 Several runs are laid over each other, with a table of their figures and of the settings that differ; a run
 and the one that it continues are reported as one. With --compare only this comparison is written, as
 Markdown. With --store the report is an index of all runs of a store. A run may be running, done, stopped, cut
-off in the middle of a line, or empty. Unknown figures are left out.
+off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's figures to
+the comparison; the thresholds of the last run are shown in any case.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
@@ -31,6 +32,7 @@ from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.report.dashboard.dashboard import Format, TrainingDashboard
+    from trainyard.report.facts.run_facts import RunFacts
 
 FORMATS = ("text", "json", "markdown", "html")
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -53,6 +55,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
     compare = "compare runs: the base, then those to compare with it"
     parser.add_argument("--compare", action="store_true", help=compare)
+    green = "with --compare: the records of the last green run, in the folder or in one below it, if any"
+    parser.add_argument("--last-green", type=arguments.path, metavar="FOLDER", help=green)
     parser.add_argument("--watch", action="store_true", help="report again while a run is still going")
     parser.add_argument(
         "--interval",
@@ -68,6 +72,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--store takes --format and --output only")
     if args.compare and (len(args.runs) < 2 or args.write or args.format not in (None, "markdown")):
         parser.error("--compare takes two run directories or more, writes Markdown, and excludes --write")
+    if args.last_green and not args.compare:
+        parser.error("--last-green belongs to --compare")
     if args.watch and args.github_summary:
         parser.error("--watch excludes --github-summary, to which text is only appended")
     return args
@@ -104,7 +110,7 @@ def report(
 
     def render(form: Format) -> str:
         if args.compare:
-            return comparison_report([dashboard.facts for dashboard in dashboards])
+            return comparison_report([one.facts for one in dashboards], last_green_run(args.last_green))
         return render_dashboards(dashboards, form, refresh_seconds=refresh)
 
     if args.write:
@@ -118,6 +124,16 @@ def report(
     if args.output is not None or text != shown:
         publish(args, text)
     return text
+
+
+def last_green_run(folder: Path | None) -> "RunFacts | None":
+    """Return the newest run whose records are in `folder` or one below it; None where there are none."""
+    from trainyard.report.facts.run_facts import read_facts
+
+    if folder is None:
+        return None
+    found = [path.parent for pattern in ("run.json", "*/run.json") for path in folder.glob(pattern)]
+    return max(map(read_facts, found), key=lambda run: run.timestamp or 0, default=None)
 
 
 def format_of_output(args: argparse.Namespace) -> "Format":

@@ -23,7 +23,7 @@ from typing import Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,17 +32,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
     )
-    parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    parser.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
     parser.add_argument(
-        "--seed", type=arguments.natural_number, help="the seed of the sample; default: a new one"
+        "--seed",
+        metavar="N",
+        type=arguments.natural_number,
+        help="the seed of the sample; default: a new one",
     )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
     limit = "time limit of a read or write; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
@@ -69,10 +72,10 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify.verify import verify_directory
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.run.run_advice import require_run
 
     directory = RunDirectory(run_dir)
-    if not directory.run_file.is_file():
-        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
+    require_run(run_dir)
     with terminal.show_live(PhaseDisplay("local", "searching for checkpoints")) as display:
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"

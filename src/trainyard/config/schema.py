@@ -369,6 +369,8 @@ class ProgramConfig(Section):
     """Arguments that are added when there is a complete checkpoint; {checkpoint} becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine. Several, or several machines: torchrun starts the command."""
+    hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
+    """Minutes without a row and without output, after the first row, that are a hang; null: not judged."""
     script: Name | None = None
     """The program's file in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (

@@ -2,6 +2,7 @@
 
     program, in a session of its own ──stdout and stderr──> log, terminal, `on_output`
     SIGTERM, Ctrl-C or the deadline  ──SIGTERM──> its group ──grace──> SIGKILL
+    a hang                           ──SIGABRT──> every Python, which writes its stacks ──> as above
 
 Launchers such as `accelerate launch` do not pass signals on, so the signal goes to the complete group, and
 the program has ended only when the group is empty.
@@ -30,6 +31,8 @@ _LEFTOVER_SECONDS = 10.0
 _SAME_SIGNAL_SECONDS = 2.0
 """A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 _PAUSE = 0.05
+_STACK_SECONDS = 0.2
+"""Between the stacks of two processes, so that they do not mix in the log."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Supervision:
     poll: Callable[[], str | None] | None = None
     """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
+    hung: str = ""
+    """The reason of `poll` at which every Python process writes its stacks first; empty: none does."""
 
 
 def run_supervised(
@@ -78,7 +83,7 @@ def run_supervised(
     It gets this process's environment with `environment` added, and without the variables `without` and
     torchrun's own. A second Ctrl-C kills the program at once.
     """
-    stop = _Stop(supervision.grace, supervision.on_stop)
+    stop = _Stop(supervision)
     with stop:
         try:
             process = subprocess.Popen(
@@ -110,10 +115,11 @@ def run_supervised(
 class _Stop(SignalHandler):
     """Stops the program's group once at SIGTERM, SIGINT or the deadline, then kills it."""
 
-    def __init__(self, grace: float, on_stop: Callable[[str], None] | None) -> None:
+    def __init__(self, supervision: Supervision) -> None:
         self.reason: str | None = None
         self.has_killed = False
-        self._grace, self._on_stop = grace, on_stop
+        self._grace, self._on_stop, self._hung = supervision.grace, supervision.on_stop, supervision.hung
+        self._below: dict[int, str] = {}
         self._group: int | None = None
         self._asked_at = 0.0
         self._timers: list[threading.Timer] = []
@@ -159,8 +165,22 @@ class _Stop(SignalHandler):
         if self._on_stop is not None:
             self._on_stop(reason)
         if self._group is not None:
+            if reason == self._hung:
+                self._write_stacks()
             self._send(signal.SIGTERM)
             self._after(self._grace, self._kill)
+
+    def _write_stacks(self) -> None:
+        """Let each Python process end by SIGABRT, at which faulthandler writes its stacks; parents last.
+
+        A launcher that ends leaves its workers to nobody, so all are remembered until they are killed.
+        """
+        assert self._group is not None
+        self._below = {each: _start_of(each) for each in (self._group, *_descendants(self._group))}
+        for process in reversed([each for each in self._below if _is_python(each)]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGABRT)
+            time.sleep(_STACK_SECONDS)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         timer = threading.Timer(seconds, call)
@@ -171,6 +191,7 @@ class _Stop(SignalHandler):
     def _kill(self) -> None:
         # torchrun starts each worker in a session of its own, out of the group.
         below = _descendants(self._group) if self._group is not None else []
+        below += [each for each, start in self._below.items() if start and _start_of(each) == start]
         self.has_killed = self._send(signal.SIGKILL) or self.has_killed
         for process in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -211,6 +232,22 @@ def _descendants(process: int) -> list[int]:
     for parent in found:
         found += [pid for pid, above in parents.items() if above == parent and pid not in found]
     return found[1:]
+
+
+def _start_of(process: int) -> str:
+    """Return when a process started, in the kernel's ticks; empty if it has ended: ids are used again."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def _is_python(process: int) -> bool:
+    """Return whether the process runs Python and would write its stacks at SIGABRT."""
+    folder = Path("/proc", str(process))
+    with contextlib.suppress(OSError):
+        enabled = b"\0PYTHONFAULTHANDLER=1" in b"\0" + (folder / "environ").read_bytes()
+        return enabled and folder.joinpath("exe").readlink().name.startswith("python")
+    return False
 
 
 def _processes() -> dict[int, tuple[str, int, int]] | None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -21,12 +22,15 @@ from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.run.suggested_commands import trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
+# Number of names in the answer to a wrong one.
+MOST_NAMED = 10
 _MOST_PODS_ASKED = 5
 """The number of pods whose own events are requested."""
 _logger = logging.getLogger(__name__)
@@ -85,7 +89,20 @@ class JobReader:
                 return FoundJob(each, namespace, name, raw)
         if refused is not None:
             raise refused
-        raise ConfigError(f"There is no job {name} in {namespace}; list shows those that are there")
+        raise ConfigError(f"There is no job {name} in {namespace}; {self._names_instead(namespace, name)}")
+
+    def _names_instead(self, namespace: str, name: str) -> str:
+        """Return what to do where there is no job `name`: the nearest of the names, or how to list them."""
+        try:
+            names = sorted(job.name for job in self.jobs(namespace))
+        except ServiceError:
+            names = []
+        if name in names:
+            return f"the job {name} there is of another kind: omit --kind"
+        if near := get_close_matches(name, names, n=1):
+            return f"did you mean {near[0]}?"
+        shown = f"it has {', '.join(names[:MOST_NAMED])}; " if names else ""
+        return f"{shown}{trainyard_command('job ls')} lists all; --namespace names another place"
 
     def jobs(self, namespace: str) -> list[FoundJob]:
         """Return the jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""

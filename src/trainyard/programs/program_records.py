@@ -56,6 +56,8 @@ class ProgramEnd:
     """Why it could not be started."""
     fallback: tuple[str, str] | None = None
     """Why it was ended over TCP where a faster network was expected, and the fix."""
+    hang: str | None = None
+    """Why it was ended because nothing moved, with the place of its stacks."""
     changed: tuple[str, ...] = ()
     """The inputs that have other bytes now than at the start: lock, data."""
     failure: Mapping[str, str] = field(default_factory=dict)
@@ -261,6 +263,9 @@ def program_outcome(
     if end.fallback is not None:
         failure = Failure(FailureKind.TCP_FALLBACK, mend=end.fallback[1])
         outcome["failure"] = failure.to_json()
+    if end.hang is not None and end.fallback is None:
+        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        outcome["failure"] = Failure(FailureKind.HANG, done + 1, remedy).to_json()
     return {key: value for key, value in outcome.items() if value is not None}
 
 
@@ -274,6 +279,8 @@ def _verdict(
         return "failed", ExitCode.USAGE, end.problem
     if end.fallback is not None:
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
+    if end.hang is not None:
+        return "failed", ExitCode.NO, end.hang
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at

@@ -25,6 +25,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.run_advice import checkpoint_advice
 
 AUTO = "auto"
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors")
@@ -140,6 +141,6 @@ def named_point(path: Path) -> ResumePoint:
         )
     except (CheckpointError, OSError) as error:
         raise ConfigError(
-            f"--resume {path}: is not a checkpoint of a run ({error}). Name a folder such as "
-            "runs/RUN/checkpoints/step-00000500, or give the program its own checkpoint in its command."
+            f"--resume {path}: is not a checkpoint of a run ({error}); {checkpoint_advice(path)}. "
+            "A program takes its own checkpoint in its command."
         ) from None

@@ -133,7 +133,8 @@ def _compare_figures(
         needs = f"<= {limit}" if is_finite_number(limit) and curves.judged == "val_loss" else ""
         name = FIGURES[curves.judged][0]
         yield ComparedFigure(name, curves.last, beside.figure(curves.judged), needs)
-    figures, thresholds = evaluated_figures(run, evaluations) or {}, thresholds_of(settings)
+    figures = evaluated_figures(run, evaluations, settings) or {}
+    thresholds = thresholds_of(settings)
     for name in dict.fromkeys((*thresholds, *figures)):
         value = figures.get(name)
         known = value if is_finite_number(value) else None
@@ -186,7 +187,11 @@ def _judge_change(
         return Learned(text, is_red, step, is_judged=False)
     is_validation = change.figure == "val_loss" and curves.bits_per_byte is not None
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
-    ends = f"{FIGURES[change.figure][0]} {_shown(change.first)} → {_shown(change.last)}{bits}"
+    name = FIGURES[change.figure][0]
+    start, end = (
+        (f"training {FIGURES[change.starts_from][0]}", f"{name} ") if change.starts_from else (name, "")
+    )
+    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}"
     limit = _highest_loss(run, settings)
     if limit is not None and curves.judged != "reward" and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
@@ -278,7 +283,7 @@ def _judge_evaluation(
     evaluations: Iterable[RecordedFacts | None],
 ) -> Learned | None:
     """Judge the evaluation of the checkpoint that the run ended with."""
-    thresholds, figures = thresholds_of(settings), evaluated_figures(run, evaluations)
+    thresholds, figures = thresholds_of(settings), evaluated_figures(run, evaluations, settings)
     if figures is None:
         if not thresholds:
             return None
@@ -291,16 +296,22 @@ def _judge_evaluation(
 
 
 def evaluated_figures(
-    run: RecordedFacts, evaluations: Iterable[RecordedFacts | None]
+    run: RecordedFacts, evaluations: Iterable[RecordedFacts | None], settings: Mapping[str, Any]
 ) -> RecordedFacts | None:
-    """Return the figures of the newest evaluation of the run's last checkpoint; None without one."""
+    """Return the figures of the newest evaluation of the run's last checkpoint; None without one.
+
+    An evaluation by another command than that of `settings` does not count.
+    """
     saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint")
     digest, step = digest_or_none(saved.get("manifest_sha256")), integer_or_none(saved.get("step"))
+    words = setting(settings, "evaluation.command")
+    command = [str(word) for word in words] if isinstance(words, list) else None
     figures: RecordedFacts | None = None
     for each in evaluations:
         if each is None or each.get("checkpoint_sha256") != digest or each.get("step") != step:
             continue
-        figures = section_or_empty(each, "figures") if digest else None
+        if command is None or each.get("command") == command:
+            figures = section_or_empty(each, "figures") if digest else None
     return figures
 
 

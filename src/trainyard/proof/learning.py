@@ -118,6 +118,8 @@ class Change:
     is_better: bool
     is_worse: bool
     figure: str = "loss"
+    starts_from: str = ""
+    """The figure of `first`, where it is not `figure`: the training loss before a late first validation."""
 
 
 def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change | None:
@@ -136,7 +138,9 @@ def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change
     return replace(found, first=sign * found.first, last=sign * found.last, figure=name)
 
 
-def _compare(values: Sequence[float], last: float, noise: Noise, of_last: float, calm_last: float) -> Change:
+def _compare(
+    values: Sequence[float], last: float, noise: Noise, *, of_last: float, calm_last: float
+) -> Change:
     """Compare the level `last` with the first row and with the mean of the first tenth; smaller is better.
 
     `noise` is that of the rows, the other two are that of `last`.
@@ -168,7 +172,8 @@ def _shown_noise(rise: float, noise: float) -> float | None:
 
 def _change_of_rows(values: Sequence[float]) -> Change:
     noise = noise_of(values)
-    return _compare(values, fmean(values[-tenth(values) :]), noise, noise.tenth, noise.calm_tenth)
+    last = fmean(values[-tenth(values) :])
+    return _compare(values, last, noise, of_last=noise.tenth, calm_last=noise.calm_tenth)
 
 
 def _change_of_validation(curve: Curve, training: Curve, begins_after: int, *, has_weights: bool) -> Change:
@@ -190,9 +195,9 @@ def _change_of_validation(curve: Curve, training: Curve, begins_after: int, *, h
         return change
     if has_weights:  # validation data may be harder than training data by more than the run changes
         return of_training
-    of_last, calm_of_last = max(of_one, rows.one), max(calm_of_one, rows.calm_one)
-    found = _compare(training.values, last, rows, of_last, calm_of_last)
-    return replace(found, figure="val_loss")
+    of_last, calm_last = max(of_one, rows.one), max(calm_of_one, rows.calm_one)
+    found = _compare(training.values, last, rows, of_last=of_last, calm_last=calm_last)
+    return replace(found, figure="val_loss", starts_from="loss")
 
 
 def _noise_of_validation(values: Sequence[float], rows: Noise | None) -> tuple[float, float]:

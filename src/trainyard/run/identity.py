@@ -17,6 +17,7 @@ from trainyard import __version__
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.record_models import RunRecord, validate_record
+from trainyard.run.run_advice import not_a_run
 from trainyard.run.suggested_commands import made_by
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
@@ -169,7 +170,7 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path, links=False)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: missing, so {path.parent} is not a run directory") from None
+        raise not_a_run(path.parent) from None
     return parse_run(content, str(path))
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.errors import DamagedFileError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
+from trainyard.run.run_advice import not_a_run
 from trainyard.run.untrusted_files import iterate_json_lines, read_bytes, sha256_of_lines
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "evaluations.jsonl")
@@ -27,8 +28,7 @@ class JudgedRecords:
         try:
             content = read_bytes(directory.run_file, links=False)
         except FileNotFoundError:
-            where = directory.path
-            raise ConfigError(f"{directory.run_file}: missing, so {where} is not a run directory") from None
+            raise not_a_run(directory.path) from None
         self.run: dict[str, Any] = parse_run(content, str(directory.run_file))
         self._digests = {directory.run_file.name: hashlib.sha256(content).hexdigest()}
         self.config = self._config()

@@ -41,7 +41,7 @@ def read_facts(logs: Iterable[Path]) -> NetworkFacts:
     log = NetworkLog()
     for path in logs:
         with suppress(OSError, DamagedFileError), open_regular(path) as file:
-            log.read(lines_of_network(file))
+            log.read_file(file)
     return log.facts()
 
 

@@ -10,6 +10,7 @@ Forms: NCCL 2.4 to 2.31, aws-ofi-nccl before 1.4 to 1.21 (NCCL `src/transport/ne
 aws-ofi-nccl `src/nccl_ofi_net.cpp`). Lines may be coloured, prefixed by a collector, interleaved or cut.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,6 +105,12 @@ _BY_VARIABLE = (
 )
 _CAUSE_WORDS = ("RC: -", "NET/", "FI_EFA", "Unreachable", "receiver", "network", "NET plugin", "libibverbs")
 _CHANNEL_OF = " NCCL INFO Channel "
+_CHANNEL_START = _CHANNEL_OF.encode()
+_LONG_LINE = 400
+"""In a log with more bytes for each channel than this, most lines are not NCCL's."""
+_MOST_FORMS = 0.1
+"""Lines are not counted by forms if more than this share of them differ."""
+_HEAD = re.compile(rb"(?P<process>[\w.-]+:\d+:)\d+(?P<device> \[-?\d+\])\Z")
 _COMPILED = tuple((re.compile(pattern), cause, fix) for pattern, cause, fix in _CAUSES)
 
 
@@ -119,7 +126,7 @@ _NO_CAUSE_FIX = "run it with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET and 
 
 
 _KEYS = (b"NCCL", b"FI_EFA", b"RC: -")
-_BLOCK = 8 << 20
+_BLOCK = 1 << 20
 
 
 def lines_of_network(file: BinaryIO) -> Iterator[str]:
@@ -127,13 +134,19 @@ def lines_of_network(file: BinaryIO) -> Iterator[str]:
 
     Only the last line of the file may come without its newline.
     """
+    for block in _blocks_of_lines(file):
+        yield from _chosen_lines(block)
+
+
+def _blocks_of_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file in blocks that end with a line."""
     rest = b""
     while block := file.read(_BLOCK):
         block = rest + block
         end = block.rfind(b"\n") + 1
         rest = block[end:]
-        yield from _chosen_lines(block[:end])
-    yield from _chosen_lines(rest)
+        yield block[:end]
+    yield rest
 
 
 def _chosen_lines(text: bytes) -> Iterator[str]:
@@ -147,6 +160,22 @@ def _chosen_lines(text: bytes) -> Iterator[str]:
             place = text.find(key, end)
     for start in sorted(starts):
         yield text[start : starts[start]].decode(errors="replace")
+
+
+def _kind_of(head: str, text: str) -> tuple[str, ...]:
+    """Return what usual lines of channels with the same facts have in common, from both parts of a line."""
+    return *head.split(" ")[-2:], text.partition(" via ")[2]
+
+
+def _channel_writer(block: bytes) -> bytes | None:
+    """Return the start of a message of the process whose channels most lines of a block are; else None."""
+    count, place = block.count(_CHANNEL_START), block.find(_CHANNEL_START)
+    if not count or count * _LONG_LINE < len(block):
+        return None
+    found = _HEAD.search(block, block.rfind(b"\n", 0, place) + 1, place)
+    if found is None or block.count(found["device"] + _CHANNEL_START) < count:
+        return None
+    return found["process"]
 
 
 def _writer_of(head: str) -> tuple[str, ...] | None:
@@ -448,10 +477,49 @@ class NetworkLog:
         for line in lines:
             self._read_line(_COLOUR.sub("", line) if "\x1b" in line else line)
 
+    def read_file(self, file: BinaryIO) -> None:
+        """Read a log. The facts are those of `read` with its lines."""
+        for block in _blocks_of_lines(file):
+            self.read(_chosen_lines(self._count_channels(block)))
+
+    def _count_channels(self, block: bytes) -> bytes:
+        """Count the usual channels in a block that one process wrote, and return the lines that are left.
+
+        Without their digits, lines of channels are equal if they say the same: one of each form is read. A
+        line of another process that is counted here proves nothing: this process has a channel itself.
+        """
+        writer = _channel_writer(block)
+        if writer is None:
+            return block
+        *lines, last = block.split(b"\n")
+        *forms, _ = block.translate(None, b"0123456789").split(b"\n")
+        counts, place = Counter(forms), 0
+        messages = sum(count * form.count(b" NCCL ") for form, count in counts.items())
+        if len(counts) > len(forms) * _MOST_FORMS or block.count(writer) - last.count(writer) != messages:
+            return block
+        for form, count in list(counts.items()):
+            place = forms.index(form, place)  # they are in the order of their first lines
+            if form.count(b" NCCL ") == 1 and _CHANNEL_START in form:
+                line = _COLOUR.sub("", lines[place].decode(errors="replace")) + "\n"
+                if self._add_usual(line, count):
+                    del counts[form]
+        return b"\n".join([*itertools.compress(lines, map(counts.__contains__, forms)), last])
+
+    def _add_usual(self, line: str, count: int) -> bool:
+        """Count a line and others of its form; return whether they are usual channels."""
+        head, _, text = line.partition(_CHANNEL_OF)
+        kind = _kind_of(head, text)
+        if kind not in self._usual:
+            self._read_line(line)
+            count -= 1
+        if kind in self._usual:
+            self._usual[kind] += count
+        return kind in self._usual
+
     def _read_line(self, line: str) -> None:
         # Most lines are channels that differ in their number only: each kind is read once, then counted.
         head, is_channel, text = line.partition(_CHANNEL_OF)
-        kind = (*head.split(" ")[-2:], text.partition(" via ")[2]) if is_channel else ()
+        kind = _kind_of(head, text) if is_channel else ()
         if kind in self._usual:
             self._usual[kind] += 1
             return

@@ -14,7 +14,7 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bring_your_own.md"
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)^```$", flags=re.M | re.S)
-INSTALL = "uv tool install trainyard\n"
+INSTALL = "uv tool install git+https://github.com/OWNER/REPOSITORY\n"
 VALUES = {"IMAGE": "example.com/training:1", "CLAIM": "checkpoints"}
 WIDTH = 96
 

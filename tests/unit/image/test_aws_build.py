@@ -11,7 +11,7 @@ import pytest
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
 from trainyard.image.building.build_poll import BuildPoll
-from trainyard.image.building.build_record import github_source
+from trainyard.image.building.build_record import build_cost, github_source, result_lines
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 
@@ -61,7 +61,8 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
 ) -> None:
     started: list[str] = []
 
-    def start(_project: str, *, source: Any, variables: dict[str, str], token: str) -> str:
+    def start(_project: str, *, source: Any, variables: dict[str, str], token: str, secrets: Any) -> str:
+        assert secrets == {}
         started.append(variables["TASK"])
         assert variables["LEVEL"] == level
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
@@ -81,6 +82,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         write_archive=lambda *_: "0",
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
         needed_tags=lambda _: needed,
+        find_cache=lambda _: "",
         account="123456789012",
         options=AwsOptions("p", "", "s3", level, "auto", "", "", rebuild=False),
         root=Path(),
@@ -100,3 +102,21 @@ def test_a_source_on_github_has_only_what_start_build_takes() -> None:
     client = boto3.client("codebuild", "us-west-2", aws_access_key_id="a", aws_secret_access_key="b")
     model = client.meta.service_model.operation_model("StartBuild").input_shape
     assert model is not None and source.keys() <= model.members.keys()
+
+
+@pytest.mark.parametrize(
+    ("compute_type", "seconds", "usd"),
+    [
+        ("BUILD_GENERAL1_LARGE", 61.0, 0.04),
+        ("BUILD_GENERAL1_LARGE", 60.0, 0.02),
+        ("BUILD_GENERAL1_SMALL", 1.0, 0.005),
+        ("BUILD_GENERAL1_2XLARGE", 60.0, None),
+        ("", 60.0, None),
+    ],
+)
+def test_a_build_costs_each_begun_minute_and_a_type_without_a_price_nothing_is_said_of(
+    compute_type: str, seconds: float, usd: float | None
+) -> None:
+    assert build_cost(compute_type, seconds) == usd
+    result = {"image": "a", "uri": "u", "built": True, "seconds": seconds, "usd": usd}
+    assert ("$" in result_lines([result])[0]) is (usd is not None)

@@ -442,3 +442,15 @@ def test_the_architectures_of_extensions_include_the_machines() -> None:
         assert ("arch-list" in rules(text, "", TargetMachine(architecture))) == says, (listed, architecture)
         after = fix(text, lambda t, a=architecture: findings(t, "", TargetMachine(a)), file="Dockerfile")  # type: ignore[misc]
         assert "arch-list" not in rules(after, "", TargetMachine(architecture))
+
+
+@pytest.mark.parametrize("package", ["requests", "numpy", "peft", "transformers"])
+def test_a_base_with_torch_is_proposed_only_where_something_needs_torch(package: str) -> None:
+    choice = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=False)
+    assert choice.image.startswith("pytorch/") is (package in ("peft", "transformers"))
+
+
+def test_a_base_with_efa_stays_one() -> None:
+    base = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04"
+    for text in (f"FROM {base}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {base}\nUSER 1\n"):
+        assert choose_base(declared(text), efa=True).image == base

@@ -111,6 +111,15 @@ def test_without_a_cluster_nothing_of_eks_is_granted() -> None:
     assert "FindTheCluster" not in sids and "RunBuilds" in sids
 
 
+def test_base_images_are_pulled_from_the_repositories_that_are_named_only() -> None:
+    arn = "arn:aws:ecr:us-west-2:763104351884:repository/pytorch-training"
+    assert "PullBaseImages" not in [each["Sid"] for each in template().statements("BuildRole")]
+    named = template(BaseRepositories=arn).statements("BuildRole")
+    (bases,) = [each for each in named if each["Sid"] == "PullBaseImages"]
+    assert bases["Resource"] == [arn]
+    assert bases["Action"] == ["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+
+
 def test_the_access_entry_is_a_group_without_a_policy_of_eks() -> None:
     entry = template().properties("AccessEntry")
     assert entry["KubernetesGroups"] == [DEPLOYERS]

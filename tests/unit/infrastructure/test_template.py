@@ -97,6 +97,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"Subjects": f"{SUBJECT},me/lab"}, "--github"),
     ({"Cluster": "two words"}, "--cluster"),
     ({"WebhookRepository": "me"}, "--webhook-repository"),
+    ({"BaseRepositories": "nvcr.io/nvidia/pytorch"}, "--base-repository"),
 ]
 RIGHT: list[dict[str, str]] = [
     {"Project": "lab", "Repository": "team/lab", "TagMutability": "MUTABLE", "TimeoutMinutes": "2160"},

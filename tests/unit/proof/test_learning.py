@@ -1,6 +1,7 @@
 """What counts as learned: generated runs of every course, by every figure, with every gate."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -375,3 +376,10 @@ def test_the_gates_are_read_from_the_configuration() -> None:
     assert not learned.holds
     assert "scripts/train.py" in str(learned.next_step)
     assert proof.to_json(now=0.0)["figures"][0]["needs"] == "<= 0.5"
+
+
+def test_a_training_loss_is_not_called_a_validation_loss() -> None:
+    rows = [{"step": step, "loss": 5.6 - 0.1 * step} for step in range(1, 41)]
+    rows[29]["val_loss"], rows[39]["val_loss"] = 2.7, 1.7  # the first validation is no start
+    learned = judge(rows)
+    assert re.match(r"training loss [\d.]+ → validation loss 1\.70", learned.evidence), learned.evidence

@@ -1,5 +1,6 @@
 """compare.yml and release.yml, played: a comment with both runs, and a tag that becomes a release."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -8,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainyard.proof import PARTS
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged_records import digests_now
 
 pytestmark = pytest.mark.act
 
@@ -19,6 +24,14 @@ jobs:
     runs-on: ubuntu-24.04
     steps:
       - run: true
+"""
+# The newest training run trained nothing; the one before was green.
+RUNS = """
+case "$*" in
+  "run list"*) printf '9\\n8\\n' ;;
+  "run download 9"*) exit 1 ;;
+  "run download 8"*) for to; do :; done; mkdir -p "$to"; cp -R GREEN "$to/training-8-1" ;;
+esac
 """
 GH = '#!/bin/sh\necho "$*" >> "$RECORD/gh"\n[ "$2" != view ] || { echo "release not found" >&2; exit 1; }\n'
 
@@ -56,11 +69,19 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     head = branch(
         {"configs/smoke.yaml": tiny.replace("max_steps: 12", "max_steps: 12\n  learning_rate: 1.0e-9")}
     )
+    outcome = {"status": "succeeded", "exit_code": 0, "steps": 5000, "finished": 9.0, "validation_loss": 1.1}
+    parts = [{"name": name, "holds": True, "evidence": ""} for name in PARTS]
+    proof = {"proven": True, "parts": parts, "time": 9.0, "run_id": "g", "finished": 9.0, "run_number": 8}
+    (tmp_path / "green" / "report").mkdir(parents=True)
+    (tmp_path / "green" / "run.json").write_text(json.dumps({"run_id": "g", "outcome": outcome}))
+    proof["records"] = digests_now(RunDirectory(tmp_path / "green"))
+    (tmp_path / "green" / "report" / "proof.json").write_text(json.dumps(proof))
     program = tmp_path / "programs" / "gh"
-    program.write_text(GH.replace("$*", "$* $(cat comparison.md)"))
+    runs = RUNS.replace("GREEN", str(tmp_path / "green"))
+    program.write_text(GH.replace("$*", "$* $(cat comparison.md 2>/dev/null)") + runs)
     program.chmod(0o755)
     side = {"repo": {"full_name": "stage/trainyard"}}
-    pull = {"number": 57, "base": {"sha": base, **side}, "head": {"sha": head, **side}}
+    pull = {"number": 57, "base": {"sha": base, "ref": "main", **side}, "head": {"sha": head, **side}}
     played = replace(stage, repository=tmp_path / "own").play(
         "pull_request",
         payload={"number": 57, "pull_request": pull, "repository": {"full_name": "stage/trainyard"}},
@@ -73,9 +94,17 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     assert "The weights after 40 steps are not the same." in played.summary
     assert "learning\\_rate" in played.summary and "1e-09" in played.summary
     asked = (played.record / "gh").read_text()
-    assert asked.startswith(
+    listed, comment, body = asked.partition("pr comment ")
+    assert [line.split(" --")[0] for line in listed.splitlines()] == [
+        "run list",
+        "run download 9",
+        "run download 8",
+    ]
+    assert (comment + body).startswith(
         "pr comment 57 --edit-last --create-if-none --body-file comparison.md ### Compared"
     )
+    assert "| last green run 8 |" in body
+    assert re.search(r"^\| validation loss \|.* 1\.10 \|$", body, re.M)
     assert (played.record / "upload-artifact").read_text() == "comparison 30\n"
 
 

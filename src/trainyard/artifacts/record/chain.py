@@ -4,7 +4,7 @@
 """
 
 from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
-from trainyard.artifacts.record.run_numbers import owner_of, used_numbers
+from trainyard.artifacts.record.run_numbers import missing_run, owner_of, used_numbers
 from trainyard.artifacts.store.layout import manifest_key, manifest_prefix, metrics_key, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import VerificationError
@@ -19,7 +19,11 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
         return first, None, [str(error)]
     problems = _gaps(store, run_number, len(chain))
     if not chain:
-        return first, None, problems or [f"{first}: missing, so run {run_number} cannot be verified"]
+        if not problems:
+            used = used_numbers(store)
+            known = f"{first}: missing, so run {run_number} cannot be verified"
+            problems = [known if run_number in used else missing_run(store, run_number, used)]
+        return first, None, problems
     for number, link in enumerate(chain):
         problems += _judge(link, chain[number - 1] if number else None, run_number)
     owner = owner_of(store, run_number)

@@ -18,7 +18,7 @@ def read_evaluations(store: Store, manifest: RunManifest) -> list[dict[str, Any]
     """Return the evaluations, oldest first; None stands for an unreadable line."""
     keys = (f"{manifest.records_prefix}evaluations.jsonl", evaluations_key(manifest.run_number))
     lines = [line for key in keys for line in (store.read_object(key) or b"").splitlines()]
-    return [parse_json_line(line) for line in lines]
+    return sorted(map(parse_json_line, lines), key=_time)
 
 
 def add_evaluation(store: Store, run_number: int, record: Mapping[str, Any]) -> None:
@@ -32,3 +32,8 @@ def add_evaluation(store: Store, run_number: int, record: Mapping[str, Any]) -> 
         store.swap(key, before, content, metadata={})
     if store.read_object(key) != content:
         raise RunConflictError(f"{key}: another evaluation was recorded at the same time. Evaluate it again.")
+
+
+def _time(record: Mapping[str, Any] | None) -> float:
+    time = None if record is None else record.get("time")
+    return time if isinstance(time, int | float) else 0.0

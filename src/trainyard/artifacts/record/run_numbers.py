@@ -5,7 +5,9 @@ A number belongs to one run permanently; the same run may sync under it any numb
 
 import json
 import logging
+import shlex
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.suggested_commands import script_command, trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _MOST_DIGITS = 15
+# A store with more runs shows its newest.
+_MOST_LISTED = 10
 _RACES = 20
 """Give up after other runs have taken the next free number this many times."""
 _logger = logging.getLogger(__name__)
@@ -118,8 +123,26 @@ def runs_in_question(store: Store, text: str | None) -> list[int]:
     if number is None:
         raise ConfigError("--run-number auto needs a run; give its number")
     if number not in used:
-        raise VerificationError(f"{store.url} holds no run {number}")
+        raise VerificationError(missing_run(store, number, used))
     return [number]
+
+
+def missing_run(store: Store, number: int, used: Sequence[int]) -> str:
+    """Return the message for a number without a run: the numbers in use, and the command that lists them."""
+    address = shlex.quote(store.url)
+    if not used:
+        return (
+            f"Run {number} is not in {store.url}, which holds no run. Name the store of the run, or "
+            f"store it: {script_command('training_artifact_sync.py')} --run-dir RUN --store {address} --once"
+        )
+    ordered = sorted(used)
+    first = "… " if len(ordered) > _MOST_LISTED else ""
+    *others, last = [str(each) for each in ordered[-_MOST_LISTED:]]
+    names = f"{', '.join(others)} and {last}" if others else last
+    return (
+        f"Run {number} is not in {store.url}; it has {first}{names}. "
+        f"{trainyard_command('store ls')} --store {address} lists them."
+    )
 
 
 def next_free_number(store: Store) -> int:

@@ -40,6 +40,8 @@ class BuildState:
     log_address: str
     exported: Mapping[str, str]
     """The variables that the buildspec exports."""
+    compute_type: str = ""
+    """The size of the build machine, such as BUILD_GENERAL1_LARGE."""
 
 
 class CodeBuild:
@@ -70,11 +72,18 @@ class CodeBuild:
         return is_new
 
     def start(
-        self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
+        self,
+        project: str,
+        *,
+        source: Mapping[str, str],
+        variables: Mapping[str, str],
+        token: str,
+        secrets: Mapping[str, str] | None = None,
     ) -> str:
         """Start a build and return its id. Two calls with the same `token` start one build.
 
-        `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion.
+        `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion; `secrets` are variables
+        whose values are names of AWS Secrets Manager, which CodeBuild reads and hides in its log.
         """
         missing = (
             f"CodeBuild of {self.region} has no project {project}. Set it up once with "
@@ -88,7 +97,11 @@ class CodeBuild:
             missing={"ResourceNotFoundException": missing},
             projectName=project,
             environmentVariablesOverride=[
-                {"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()
+                *({"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()),
+                *(
+                    {"name": key, "value": value, "type": "SECRETS_MANAGER"}
+                    for key, value in (secrets or {}).items()
+                ),
             ],
             idempotencyToken=token,
             **source,
@@ -135,6 +148,7 @@ def _state(found: Mapping[str, Any]) -> BuildState:
         log_stream=str(logs.get("streamName") or ""),
         log_address=str(logs.get("deepLink") or ""),
         exported={str(one["name"]): str(one.get("value", "")) for one in exported},
+        compute_type=str((found.get("environment") or {}).get("computeType") or ""),
     )
 
 

@@ -63,14 +63,14 @@ class HashedFile:
     """The kind of secret in it, as `examine` returned it."""
 
 
-def list_files(context: Path) -> list[FileOnDisk]:
-    """Return the files of a context.
+def list_files(context: Path, *, untracked: bool = False) -> list[FileOnDisk]:
+    """Return the files of a context; with `untracked` also those that git neither tracks nor ignores.
 
     Raises ConfigError if there is no such folder. A deleted file that git still tracks is omitted.
     """
     if not context.is_dir():
         raise ConfigError(f"{context}: no such folder to build from")
-    names = _tracked_files(context)
+    names = _tracked_files(context, untracked=untracked)
     names = _listed_files(context) if names is None else names
     if names is None:
         found = list(islice(_walk_files(context), _MOST_FILES + 1))
@@ -187,15 +187,17 @@ def write_archive(sources: Mapping[str, Path], target: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _tracked_files(context: Path) -> list[str] | None:
+def _tracked_files(context: Path, *, untracked: bool = False) -> list[str] | None:
     """Return the files that git tracks below the context; None outside a repository.
 
     Raises ConfigError if there is a repository that git cannot read, because its files must not be guessed.
     """
     listing = ("ls-files", "-z", "--cached", "--recurse-submodules")
     done = run_git(context, *listing, seconds=_GIT_SECONDS)
+    more = ("ls-files", "-z", "--others", "--exclude-standard")
+    others = run_git(context, *more, seconds=_GIT_SECONDS).stdout if done.ok and untracked else ""
     if done.ok:
-        return sorted({name for name in done.stdout.split("\0") if name})
+        return sorted({name for name in (done.stdout + others).split("\0") if name})
     if any((folder / ".git").exists() for folder in (context.resolve(), *context.resolve().parents)):
         message = " ".join(done.stderr.split())[:300]
         raise ConfigError(f"{context}: git cannot list what it tracks here, so nothing is sent: {message}")

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,26 +69,36 @@ class LocalBuilder:
         dockerfile: Path,
         cache: str,
         on_line: Callable[[str], None],
+        secrets: Mapping[str, Path] | None = None,
+        logins: Sequence["Login"] = (),
     ) -> None:
         """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
-        Raises CheckFailedError with the end of the log when the build fails.
+        `secrets` are the files of build secrets by their id, `logins` those for private base images. Raises
+        CheckFailedError with the end of the log when the build fails.
         """
+        if secrets and self.is_docker and not self._buildx:
+            raise ConfigError("--secret: docker passes secrets to a build with buildx only. Install it.")
         name = f"{plan.image}:{plan.tag}"
         options = [f"--file={dockerfile}", f"--platform={plan.platform}"]
         options += [f"--tag={name}", f"--tag={plan.image}:latest"]
         options += [f"--label={key}={value}" for key, value in plan.labels.items()]
         options += [f"--build-arg={key}={value}" for key, value in plan.all_build_args.items()]
         options += [f"--target={plan.target}"] if plan.target else []
+        options += [f"--secret=id={key},src={path}" for key, path in (secrets or {}).items()]
         lines: list[str] = []
 
         def note(line: str) -> None:
             lines.append(line)
             on_line(line)
 
-        code = run_streamed(
-            [*self._build_words(cache), *options, str(context)], seconds=BUILD_SECONDS, on_line=note
-        )
+        with auth_file(*logins, known=known_auths() if logins else {}) as auth:
+            for login in logins:
+                self.log_in(login)
+            if logins and not self.is_docker:
+                options.append(f"--authfile={auth}")
+            command = [*self._build_words(cache), *options, str(context)]
+            code = run_streamed(command, seconds=BUILD_SECONDS, on_line=note)
         if code != 0:
             how = f"ended with {code}" if code is not None else f"did not end within {BUILD_SECONDS:.0f} s"
             raise CheckFailedError(
@@ -233,17 +243,36 @@ def find_builder(wanted: str = "") -> LocalBuilder:
 
 
 @contextmanager
-def auth_file(login: Login | None) -> Iterator[Path]:
-    """A file in a temporary folder, with a login in docker's format, that only this user can read."""
+def auth_file(*logins: Login | None, known: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A file in a temporary folder, with logins in docker's format, that only this user can read.
+
+    `known` are further ones in that format, which `logins` replace.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.json")
-        auths: dict[str, Any] = {}
-        if login and login.password:
-            secret = f"{login.user}:{login.password}".encode()
-            auths[login.host] = {"auth": base64.b64encode(secret).decode()}
+        auths: dict[str, Any] = dict(known or {})
+        for login in logins:
+            if login and login.password:
+                secret = f"{login.user}:{login.password}".encode()
+                auths[login.host] = {"auth": base64.b64encode(secret).decode()}
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump({"auths": auths}, file)
         yield path
+
+
+def known_auths() -> dict[str, Any]:
+    """Return the logins that this user has, in docker's format; a file that buildah is given hides them."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    places = (
+        *([Path(os.environ["REGISTRY_AUTH_FILE"])] if os.environ.get("REGISTRY_AUTH_FILE") else []),
+        Path(runtime, "containers", "auth.json"),
+        Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json"),
+    )
+    found: dict[str, Any] = {}
+    for place in reversed(places):
+        with suppress(OSError, ValueError, AttributeError):
+            found |= json.loads(place.read_text(encoding="utf-8")).get("auths") or {}
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ renewed once. The official client is not used: `docs/decisions/0018` has the rea
 import json
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.kubernetes import protobuf
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.tls import pool_of
+from trainyard.gateways.kubernetes.tls import pool_of, ssl_context
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.list_watch import Report, Watch
@@ -84,6 +85,7 @@ class Api:
         self.access, self._seconds = access, call_seconds
         self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
+        self._certificates: ssl.SSLContext | None = None
         self.server_time: float | None = None
         """The server's time in its last answer, in Unix seconds."""
         self.clock_at_answer = 0.0
@@ -200,6 +202,15 @@ class Api:
     def identity(self, *, refused: str = "") -> dict[str, str]:
         """Return the headers that identify us; not with the token that was `refused`, if there is another."""
         return self._identity(self._current_token(refused))
+
+    def certificates(self) -> ssl.SSLContext:
+        """Return the certificates for connections outside of the pool; reading them takes milliseconds.
+
+        Raises ConfigError if they cannot be used.
+        """
+        with self._lock:
+            self._certificates = self._certificates or ssl_context(self.access)
+            return self._certificates
 
     def unknown_caller(self) -> CredentialsRefusedError:
         """Return the error for an answer 401."""

@@ -21,8 +21,7 @@ import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import RETRIED_STATUSES, Api, message_in, unreachable
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
+from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of
 
 if TYPE_CHECKING:
     from trainyard.jobs.volumes.helper_pod import Place
@@ -129,7 +128,7 @@ def _open(api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool
         try:
             opened.connect(
                 f"ws://{host}{path}",
-                socket=_connect(api.access),
+                socket=_connect(api),
                 host=host,
                 header=[f"{name}: {value}" for name, value in headers],
                 subprotocols=[_PROTOCOL],
@@ -160,8 +159,9 @@ def _path_of(place: "Place", command: Sequence[str], *, reads_stdin: bool) -> st
     return f"{pods}/{quote(place.pod, safe='')}/exec?{urlencode(query)}"
 
 
-def _connect(access: Access) -> socket.socket:
+def _connect(api: Api) -> socket.socket:
     """Return a connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
+    access = api.access
     server, proxy = urlsplit(access.server), urlsplit(proxy_of(access))
     port = server.port or (443 if server.scheme == "https" else 80)
     host = server.hostname or ""
@@ -176,7 +176,7 @@ def _connect(access: Access) -> socket.socket:
             plain.setsockopt(level, option, value)
         if server.scheme != "https":
             return plain
-        return ssl_context(access).wrap_socket(plain, server_hostname=access.server_name or host)
+        return api.certificates().wrap_socket(plain, server_hostname=access.server_name or host)
     except (OSError, ssl.SSLError, http.client.HTTPException) as error:
         connection.close()
         raise ServiceTroubleError(unreachable(access.server, error)) from None

@@ -23,6 +23,11 @@ from trainyard.image.building.build_record import (
     source_names,
 )
 from trainyard.image.building.build_request import BuildRequest
+from trainyard.image.building.build_secrets import (
+    BuildSecret,
+    RegistryLogin,
+    build_variables_of_secrets,
+)
 from trainyard.image.context.build_context import checked_tag
 
 if TYPE_CHECKING:
@@ -47,6 +52,10 @@ class AwsOptions:
     """Version of the image; empty: none was given and the commit has no git tag."""
     cache: str
     rebuild: bool
+    image_tags: tuple[str, ...] = ()
+    """Further tags that the user names."""
+    secrets: tuple[BuildSecret, ...] = ()
+    logins: tuple[RegistryLogin, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class AwsBuilder:
     """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
     """Returns the tags that an image must have, besides the tag of its content."""
+    find_cache: Callable[[BuildRequest], str]
+    """Returns the reference of an image's layer cache; empty if there is none."""
     account: str
     options: AwsOptions
     root: Path
@@ -105,8 +116,8 @@ class AwsBuilder:
         if request.unpinned:
             named = ", ".join(request.unpinned)
             self._log(request, f"built again: {named} is not pinned by digest, so it may have changed")
+        options, secrets = self.options, dict[str, str]()
         source, context = self._source(request)
-        options = self.options
         if held is None:
             variables = build_variables(
                 request,
@@ -114,8 +125,13 @@ class AwsBuilder:
                 tags=options.tags,
                 context=context,
                 version=options.version,
-                cache=options.cache,
+                cache="" if options.cache == "none" else options.cache or self.find_cache(request),
+                image_tags=options.image_tags,
             )
+            plain, secrets = build_variables_of_secrets(
+                options.secrets, options.logins, project=options.project
+            )
+            variables |= plain
         else:
             why = f"not known to have passed the check {options.level}"
             self._log(request, f"there already, but {why}: checked again")
@@ -126,6 +142,7 @@ class AwsBuilder:
             source=source,
             variables=variables,
             token=f"{request.tag}-{self.token}-{attempt}",
+            secrets=secrets,
         )
 
     def _result(

@@ -3,6 +3,7 @@
 It starts nothing and reads nothing.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
+from trainyard.image.conflict.version_facts import row_of
 
 FOREIGN = ".image-context"
 """The folder in the archive for a context that is not in this repository."""
@@ -41,7 +43,14 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def build_variables(
-    request: BuildRequest, *, level: str, tags: str, context: str, version: str, cache: str
+    request: BuildRequest,
+    *,
+    level: str,
+    tags: str,
+    context: str,
+    version: str,
+    cache: str,
+    image_tags: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the variables of the buildspec's task `image`."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
@@ -64,6 +73,7 @@ def build_variables(
         "LEVEL": level,
         "TAGS": tags,
         **({"CACHE": cache} if cache else {}),
+        **({"IMAGE_TAGS": " ".join(image_tags)} if image_tags else {}),
     }
 
 
@@ -137,6 +147,7 @@ def aws_result(
         phases = {phase.name: phase.seconds or 0.0 for phase in ended.state.phases if phase.status}
         found |= {"build_id": ended.state.build_id, "attempts": ended.attempts, "phases": phases}
         found |= {"seconds": round(sum(phases.values()), 1), "log": ended.state.log_address}
+        found |= {"usd": build_cost(ended.state.compute_type, sum(phases.values()))}
     return request.record() | found
 
 
@@ -146,7 +157,7 @@ def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for one in results:
         how = "there already, nothing was built"
         if one["built"]:
-            how = f"built in {_minutes(one.get('seconds', 0))}"
+            how = f"built in {_took(one)}"
         lines += [f"  {one['image']:<13} {how}", f"  {'':<13} {one['uri']}"]
     return lines
 
@@ -157,7 +168,7 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     title = "Built, checked and pushed" if built else "Nothing to build: this content is in the registry"
     rows = [
         f"| {one['image']} | `{one['digest'] or one['uri']}` | `{one['tag']}` | "
-        f"{_minutes(one.get('seconds', 0)) if one['built'] else 'there already'} |"
+        f"{_took(one) if one['built'] else 'there already'} |"
         for one in results
     ]
     return "\n".join(
@@ -165,5 +176,13 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+def build_cost(compute_type: str, seconds: float) -> float | None:
+    """Return the price of a build in US dollars, by each begun minute; None for a type without a price."""
+    price = row_of("codebuild", compute_type=compute_type).get("usd_per_minute")
+    return None if price is None else round(math.ceil(seconds / 60) * price, 3)
+
+
+def _took(result: Mapping[str, Any]) -> str:
+    seconds, usd = int(result.get("seconds", 0)), result.get("usd")
+    cost = "" if usd is None else f", about $ {usd:.2f}"
+    return f"{seconds // 60}:{seconds % 60:02d}{cost}"

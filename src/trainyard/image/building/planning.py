@@ -6,6 +6,7 @@ The module that lists and reads files is passed in; nothing is changed.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from trainyard.image.building.build_request import (
     image_name,
     parse_build_args,
 )
+from trainyard.image.building.build_secrets import BuildSecret, require_mounted
 from trainyard.image.context.build_context import (
     choose_files,
     content_digest,
@@ -26,14 +28,17 @@ from trainyard.image.context.build_context import (
     require_usable,
 )
 from trainyard.image.context.context_secrets import secret_by_content
-from trainyard.image.context.copied_files import locks_of
+from trainyard.image.context.copied_files import locks_of, unsent_sources
 from trainyard.image.context.dockerfile import Dockerfile, parse_dockerfile
 from trainyard.image.context.ignore_rules import parse_ignore_file
-from trainyard.image.context.image_names import require_repository
+from trainyard.image.context.image_names import parse_reference, require_repository
 from trainyard.run.untrusted_files import read_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.context_files import FileOnDisk, HashedFile
+
+
+_ARGUMENT_OF_FROM = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)[^}\s]*\}?(?:\s|$)")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,11 @@ class BuildOptions:
     build_args: Sequence[str]
     """NAME=VALUE."""
     most_bytes: int
+    untracked: bool = False
+    """Whether files that git neither tracks nor ignores are sent too."""
+    base_image: str = ""
+    """The base image instead of the one that the argument of the last stage's FROM has; empty: that one."""
+    secrets: Sequence[BuildSecret] = ()
 
 
 def plan_build(
@@ -57,9 +67,13 @@ def plan_build(
     `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for
     a context, Dockerfile or option that cannot be used.
     """
-    listed: list[FileOnDisk] = files.list_files(context)
+    listed: list[FileOnDisk] = files.list_files(context, untracked=options.untracked)
     name, text, ignore_file = files.find_dockerfile(context, dockerfile)
-    given = parse_build_args(options.build_args, parse_dockerfile(text, str(dockerfile)).arguments)
+    known = parse_dockerfile(text, str(dockerfile))
+    given = parse_build_args(
+        [*options.build_args, *_base_argument(options.base_image, known)], known.arguments
+    )
+    require_mounted(options.secrets, text, str(dockerfile))
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
     chosen = choose_files(listed, rules)
     require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
@@ -71,6 +85,7 @@ def plan_build(
     refuse_secrets(found, where=str(context))
     parsed = parse_dockerfile(text, str(dockerfile), given)
     _require_stage(parsed, options.target)
+    _require_sources(parsed, [one.name for one in chosen], context)
     inputs = {"dockerfile": text, "platform": options.platform, "target": options.target}
     inputs |= {f"arg {key}": value for key, value in given.items()}
     digests = {one.name: one.sha256 for one in read}
@@ -92,6 +107,34 @@ def plan_build(
         locks={lock: digests.get(lock, "") for lock in locks_of(parsed)},
         unpinned=tuple(stage.image for stage in parsed.unpinned),
     )
+
+
+def _base_argument(image: str, parsed: Dockerfile) -> list[str]:
+    """Return the build argument that makes `image` the base of the last stage; none for no image."""
+    if not image:
+        return []
+    parse_reference(image)
+    first = parsed.ancestors(len(parsed.stages) - 1)[0]
+    written = next(i.text for i in parsed.instructions if i.name == "FROM" and i.stage == first.number)
+    if argument := _ARGUMENT_OF_FROM.search(written):
+        return [f"{argument['name']}={image}"]
+    raise ConfigError(
+        f"--base-image {image}: its FROM names {first.image} itself. Write `ARG BASE={first.image}` before "
+        "the first FROM, and `FROM ${BASE}`."
+    )
+
+
+def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) -> None:
+    """Raise ConfigError for a file that the Dockerfile copies and that is not among the sent ones."""
+    for path in unsent_sources(parsed, names):
+        if any(mark in path for mark in "*?["):
+            continue  # a pattern may match nothing yet
+        if (context / path).exists():
+            raise ConfigError(
+                f"{path}: the Dockerfile copies it, and it is not sent: git does not track it, or "
+                ".dockerignore leaves it out. Add it (git add), or send untracked files with --untracked."
+            )
+        raise ConfigError(f"{path}: the Dockerfile copies it, and {context} has no such file or folder.")
 
 
 def _require_stage(parsed: Dockerfile, target: str) -> None:

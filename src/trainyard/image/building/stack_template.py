@@ -24,6 +24,7 @@ FLAGS = {
     "Subjects": "github",
     "CreateProvider": "no-provider",
     "Cluster": "cluster",
+    "BaseRepositories": "base-repository",
     "WebhookRepository": "webhook-repository",
 }
 # The properties by which CloudFormation finds a resource that exists, per type. A project of CodeBuild cannot

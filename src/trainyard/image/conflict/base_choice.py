@@ -8,6 +8,16 @@ from dataclasses import dataclass
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import version_text
 
+NEED_TORCH = {
+    *("accelerate", "apex", "deepspeed", "fairscale", "flash-attn"),
+    *("flash-attn-3", "lightning", "liger-kernel", "megatron-core", "nemo-toolkit"),
+    *("peft", "pytorch-lightning", "sentence-transformers", "timm", "torchaudio"),
+    *("torchdata", "torchtune", "torchvision", "transformer-engine", "transformers"),
+    *("triton", "trl", "unsloth", "verl", "vllm"),
+    *("xformers",),
+}
+"""Packages that are used with torch; a resolver states torch itself, where there is an index."""
+
 
 @dataclass(frozen=True)
 class BaseChoice:
@@ -23,6 +33,10 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.unknown):
         return BaseChoice(base.image, "it may have torch already, and the Dockerfile states no other")
     number = f"{version_text(cuda)}.x" if cuda else "VERSION"
+    if efa and (declared.has_efa or base.kind == "dlc"):
+        return BaseChoice(base.image, "it has EFA, or the Dockerfile installs it")
+    if declared.torch is None and not NEED_TORCH & set(packages):
+        return BaseChoice(base.image, "nothing that is stated needs torch")
     if declared.torch is None:
         if "transformer-engine" in packages or "megatron-core" in packages:
             return BaseChoice(

@@ -16,7 +16,7 @@ Version = tuple[int, ...]
 
 MOST_DAYS = 180
 """The age of the newest row of a table in days from which on the linter says that the table is old."""
-TABLES = ("torch", "containers", "cuda", "efa")
+TABLES = ("torch", "containers", "cuda", "efa", "codebuild")
 
 
 @lru_cache

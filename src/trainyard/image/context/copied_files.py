@@ -43,6 +43,26 @@ def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
     return tuple(found)
 
 
+def unsent_sources(parsed: Dockerfile, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths that COPY and ADD take from the context and at which none of the files `names` is."""
+    found: dict[str, None] = {}
+    for line in resolve_text(parsed):
+        if line.instruction.name not in ("COPY", "ADD"):
+            continue
+        for source in (one for copy in _copies(line) if not copy.stage for one in copy.sources):
+            path = posixpath.normpath(source.lstrip("/") or ".")
+            if path != "." and not any(_is_at(name, path) for name in names):
+                found[path] = None
+    return tuple(found)
+
+
+def _is_at(name: str, path: str) -> bool:
+    """Return whether a file is what a source, perhaps a pattern, names, or is in a folder that it names."""
+    parts = name.split("/")
+    depth = path.count("/") + 1
+    return len(parts) >= depth and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
+
+
 def context_paths(
     parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, *, install: Install, path: str
 ) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
+_OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
+"""Forms of tags that state where an image is from."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,18 @@ def require_repository(name: str) -> str:
     near = repository_from(name)
     hint = f"; {near} would do" if near else ""
     raise ConfigError(f"{name!r} cannot name an image in ECR: {_why_not(name)}{hint}")
+
+
+def require_tag(name: str) -> str:
+    """`name`, if a registry accepts it as a tag and no tag of ours has that form. Raises ConfigError."""
+    if not _TAG.fullmatch(name):
+        raise ConfigError(f"{name[:60]!r} is not a tag (letters, digits, _ . -; at most 128)")
+    if name.startswith(_OWN_TAGS):
+        raise ConfigError(
+            f"the tag {name[:60]}: tags that begin with {name.partition('-')[0]}- are made from commit or "
+            "content, so that they name one image; give another one"
+        )
+    return name
 
 
 def require_region(name: str) -> str:

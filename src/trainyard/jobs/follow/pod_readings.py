@@ -7,8 +7,9 @@ exec in the first pod that answers: run.json, events, the end of the metrics ─
 import queue
 import re
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 _AT_ONCE = 16
+_ASK_AGAIN_SECONDS = 60.0
+"""A pod whose last command is still running is asked again after this time."""
+_NODES_SECONDS = 30.0
+"""Nodes are read again after this time."""
+_MOST_SINGLE_NODES = 16
+"""More nodes than this are read with one list of all nodes."""
 _METRICS_BYTES = 4_000_000
 """The end of metrics.jsonl that is read: some ten thousand rows."""
 _RECORD_NAME = re.compile(r"run\.json|config\.yaml|(events|metrics)\.jsonl|logs/rank-\d{1,9}\.json")
@@ -47,17 +54,19 @@ Answer = str | ServiceError | None
 class PodReader:
     """Runs commands in the pods of one job, several at a time, each with a time limit."""
 
-    def __init__(self, api: "Api", job: FoundJob, *, seconds: float) -> None:
+    def __init__(
+        self, api: "Api", job: FoundJob, *, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`seconds` is how long a pod may take to answer: a frozen one never does."""
-        self._api, self._job, self._seconds = api, job, seconds
+        self._api, self._job, self._seconds, self._clock = api, job, seconds, clock
+        self._running: dict[str, float] = {}
+        """Pod -> when its last command was started, while that runs."""
+        self._leaving: dict[str, str] = {}
+        self._nodes_read: tuple[frozenset[str], float] = frozenset(), 0.0
 
     def run_script(self, pods: Sequence[PodFacts], script: str) -> "dict[str, Answer]":
         """Return the output of a shell script in each pod, by the name of the pod."""
-        answers: dict[str, Answer] = {}
-        for start in range(0, len(pods), _AT_ONCE):
-            names = [pod.name for pod in pods[start : start + _AT_ONCE]]
-            answers |= self._answers(names, ["sh", "-c", script])
-        return answers
+        return self._answers([pod.name for pod in pods], ["sh", "-c", script])
 
     def read_records(self, pods: Sequence[PodFacts], folder: Path) -> bool:
         """Write the records of the run into `folder`; return whether a pod had them.
@@ -79,35 +88,62 @@ class PodReader:
 
         Raises ServiceError if nodes may not be read.
         """
-        found = dict[str, str]()
-        for name in sorted({pod.node for pod in pods if pod.node}):
-            raw = self._api.get(f"/api/v1/nodes/{path_part(name)}")
-            reason = "it is gone" if raw is None else leaving_reason(node_of(raw))
-            found |= {name: reason} if reason else {}
-        return found
+        names, now = frozenset(pod.node for pod in pods if pod.node), self._clock()
+        if names != self._nodes_read[0] or now - self._nodes_read[1] >= _NODES_SECONDS:
+            reasons = self._reasons(names)
+            self._leaving = {name: reason for name in sorted(names) if (reason := reasons.get(name))}
+            self._nodes_read = names, now
+        return self._leaving
+
+    def _reasons(self, names: frozenset[str]) -> dict[str, str]:
+        """Return why nodes are likely to be replaced; no reason for those that are fine."""
+        if len(names) > _MOST_SINGLE_NODES:
+            found = dict.fromkeys(names, "it is gone")
+            nodes = self._api.list_all("/api/v1/nodes", node_of)
+            return found | {node.name: leaving_reason(node) for node in nodes}
+        raws = {name: self._api.get(f"/api/v1/nodes/{path_part(name)}") for name in names}
+        return {
+            name: "it is gone" if raw is None else leaving_reason(node_of(raw)) for name, raw in raws.items()
+        }
 
     def _answers(self, pods: Sequence[str], command: Sequence[str]) -> "dict[str, Answer]":
+        """Run a command in each pod, `_AT_ONCE` at a time; a pod that still runs the last one is silent."""
         answers: queue.Queue[tuple[str, Answer]] = queue.Queue()
-        for pod in pods:
-            # A daemon: the answer of a frozen pod is not waited for, also not at the end of the process.
-            threading.Thread(target=self._ask, args=(pod, command, answers), daemon=True).start()
         found: dict[str, Answer] = dict.fromkeys(pods)
-        with suppress(queue.Empty):
-            for _ in pods:
-                pod, found[pod] = answers.get(timeout=self._seconds)
+        started = self._clock() - _ASK_AGAIN_SECONDS
+        waiting = deque(pod for pod in pods if self._running.get(pod, started) <= started)
+        deadlines: dict[str, float] = {}
+        while waiting or deadlines:
+            while waiting and len(deadlines) < _AT_ONCE:
+                pod = waiting.popleft()
+                self._running[pod] = self._clock()
+                deadlines[pod] = self._running[pod] + self._seconds
+                # A daemon: the answer of a frozen pod is not waited for, also not at the end of the process.
+                threading.Thread(target=self._ask, args=(pod, command, answers), daemon=True).start()
+            first = next(iter(deadlines))
+            try:
+                pod, answer = answers.get(timeout=max(0.0, deadlines[first] - self._clock()))
+            except queue.Empty:
+                del deadlines[first]
+                continue
+            if deadlines.pop(pod, None) is not None:
+                found[pod] = answer
         return found
 
     def _ask(self, pod: str, command: Sequence[str], answers: "queue.Queue[tuple[str, Answer]]") -> None:
         output = bytearray()
+        answer: Answer = None
         try:
             with self._api.execute(Place(self._job.namespace, pod), command) as running:
                 for channel, piece in running.streams():
                     if channel == running.STDOUT:
                         output += piece
+            answer = output.decode(errors="replace")
         except ServiceError as error:
-            answers.put((pod, error))
-        else:
-            answers.put((pod, output.decode(errors="replace")))
+            answer = error
+        finally:
+            self._running.pop(pod, None)
+            answers.put((pod, answer))
 
 
 def run_directory_of(job: FoundJob) -> str:

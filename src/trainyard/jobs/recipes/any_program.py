@@ -2,7 +2,7 @@
 
 Every pod runs `trainyard pod`, which starts the program of the configuration: directly, or by torchrun if
 there are several processes. The image needs the packages of the program and, beside them, Trainyard's core
-(`pip install trainyard`).
+(`pip install git+https://github.com/OWNER/REPOSITORY`).
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
-from trainyard.report.dashboard.run_comparison import comparison_report
+from trainyard.report.dashboard.run_comparison import comparison_report, comparison_text
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.run_facts import RunFacts, join_lineages, read_facts
 from trainyard.run.atomic_files import write_bytes_atomically
@@ -75,7 +75,8 @@ def render_dashboards(
     comparison = [comparison_report(runs)] if len(runs) > 1 else []
     match form:
         case Format.TEXT:
-            return "\n\n".join(text_report(run) for run in runs)
+            compared = [comparison_text(runs)] if len(runs) > 1 else []
+            return "\n\n".join([*compared, *(text_report(run) for run in runs)])
         case Format.MARKDOWN:
             return "\n---\n\n".join([*comparison, *(markdown_report(run) for run in runs)])
         case Format.JSON:

@@ -1,5 +1,7 @@
 """Several runs side by side: their figures, their weights, and the settings that differ.
 
+The last green run and the thresholds can be beside them.
+
 It states differences and judges none: which difference matters is for people to decide.
 """
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from trainyard.proof.gates import thresholds_of
 from trainyard.report.dashboard.markdown import escape_markdown, setting_table
 from trainyard.report.facts.config_changes import ConfigChange, changed_settings, format_setting
 from trainyard.report.facts.quantities import (
@@ -17,7 +20,9 @@ from trainyard.report.facts.quantities import (
     format_percent,
     format_scaled,
 )
+from trainyard.report.facts.resolved_config import settings_of_config
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.run_settings import setting
 
 _WARM_UP = 0.25
 """The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
@@ -84,13 +89,17 @@ def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
     return Comparison(figures, _weights(runs), settings, changes)
 
 
-def comparison_report(runs: Sequence[RunFacts]) -> str:
-    """Return the comparison as Markdown, ending in a newline."""
+def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> str:
+    """Return the comparison as Markdown, ending in a newline.
+
+    `last_green` is shown beside the runs, with the thresholds of the last of them, or else its own.
+    """
     compared = compare_runs(runs)
     labels = run_labels(runs)
     titles = [escape_markdown(label) for label in labels]
     heads = ["", *titles, *(["change"] if len(runs) == 2 else [])]
     rows = [[name, *cells] for name, cells in compared.figures]
+    heads, rows = _with_goals(heads, rows, runs, last_green)
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     settings = ""
     if compared.changes is not None:
@@ -105,6 +114,75 @@ def comparison_report(runs: Sequence[RunFacts]) -> str:
         settings,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def comparison_text(runs: Sequence[RunFacts]) -> str:
+    """Return the comparison as text for a terminal, without a newline at its end."""
+    compared = compare_runs(runs)
+    heads = [*run_labels(runs), *(["change"] if len(runs) == 2 else [])]
+    figures = _aligned(["", *heads], compared.figures) or ["  no run has a figure yet"]
+    settings = _aligned(["", *heads[: len(runs)]], compared.settings)
+    if compared.changes is not None and not settings:
+        settings = ["  the configurations are the same"]
+    parts = ["COMPARED", *figures, *([f"  {compared.weights}"] if compared.weights else [])]
+    return "\n".join([*parts, *(["", "SETTINGS THAT DIFFER", *settings] if settings else [])])
+
+
+def _aligned(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the lines of a table, its values aligned at the right; none without rows."""
+    if not rows:
+        return []
+    lines = [list(heads), *([name, *cells] for name, cells in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+    return [
+        "  " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    ]
+
+
+def _with_goals(
+    heads: list[str], rows: list[list[str]], runs: Sequence[RunFacts], last_green: RunFacts | None
+) -> tuple[list[str], list[list[str]]]:
+    """Add the last green run and the thresholds as columns, and rows for further figures that have one."""
+    green = last_green if last_green and last_green.proof and last_green.proof.proven else None
+    needs = _thresholds(runs[-1]) or (_thresholds(green) if green else {})
+    if green is None and not needs:
+        return heads, rows
+    known = {name for name, _, _ in _FIGURES}
+    named = [name for name in (*needs, *_proven_figures(green)) if name not in known]
+    for name in dict.fromkeys(named):
+        values = [_proven_figures(run).get(name) for run in runs]
+        change = [_change(*values)] if len(values) == 2 else []
+        rows.append([name, *(_loss_or_empty(value) for value in values), *change])
+    if green is not None:
+        shown = {name: (value(green), form) for name, value, form in _FIGURES}
+        others = _proven_figures(green)
+        heads = [*heads, f"last green {escape_markdown(green.title)}"]
+        for row in rows:
+            value, form = shown.get(row[0], (others.get(row[0]), format_loss))
+            row.append("" if value is None else form(value))
+    if needs:
+        heads = [*heads, "needs"]
+        for row in rows:
+            row.append(escape_markdown(needs.get(row[0], "")))
+    return heads, [[escape_markdown(row[0]), *row[1:]] for row in rows]
+
+
+def _thresholds(run: RunFacts) -> dict[str, str]:
+    """Return what each figure of a run needs, by its configuration."""
+    settings = settings_of_config((run.config_text or "").encode())
+    limit = setting(settings, "proof.learned.max_validation_loss")
+    return ({} if limit is None else {"validation loss": f"<= {limit}"}) | thresholds_of(settings)
+
+
+def _proven_figures(run: RunFacts | None) -> dict[str, float]:
+    """Return the figures of a run's proof, such as those of its evaluation."""
+    figures = run.proof.figures if run and run.proof else ()
+    return {each.name: each.value for each in figures if each.value is not None}
+
+
+def _loss_or_empty(value: float | None) -> str:
+    return "" if value is None else format_loss(value)
 
 
 def _commit(run: RunFacts) -> str:

@@ -64,11 +64,16 @@ def _line(group: Sequence[Mapping[str, Any]]) -> EventLine:
 
 
 def _name(event: Mapping[str, Any]) -> str:
-    return str(event.get("event", "")).replace("_", " ")
+    """The event in words; the end of a run by how it ended."""
+    name = event.get("event", "")
+    if name == "finished" and event.get("status") in ("failed", "stopped"):
+        name = event["status"]
+    return str(name).replace("_", " ")
 
 
 def _details(event: Mapping[str, Any]) -> str:
-    rest = ((key, value) for key, value in event.items() if key not in ("event", "time", "step"))
+    named = ("event", "time", "step", *(["status"] if event.get("event") == "finished" else []))
+    rest = ((key, value) for key, value in event.items() if key not in named)
     return ", ".join(words for key, value in rest for words in _detail(key, value))
 
 

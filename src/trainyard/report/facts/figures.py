@@ -285,13 +285,13 @@ def _duration_tile(facts: RunFacts) -> Tile | None:
 
 
 def _goodput_text(facts: RunFacts) -> str | None:
-    """`91% of 2:41 trained (6:12 starting, 2:05 saves)`."""
+    """`91 % of 2:41 trained (6:12 starting, 2:05 saves)`."""
     if facts.goodput is None or facts.step is None:
         return None
     lost = [
         f"{format_duration(seconds)} {words}" for words, seconds in facts.goodput.losses if seconds >= 0.5
     ]
-    share = f"{facts.goodput.share:.0%} of {format_duration(facts.goodput.total)} trained"
+    share = f"{format_percent(facts.goodput.share)} of {format_duration(facts.goodput.total)} trained"
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 

@@ -6,16 +6,15 @@ Columns are packed numbers, so that a million rows fit in memory. Other modules 
 import json
 import math
 from array import array
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.errors import DamagedFileError
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import iterate_json_batches, open_regular
+from trainyard.run.row_blocks import EqualRows, iterate_rows
+from trainyard.run.untrusted_files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +29,7 @@ CURVES = (
 )
 
 _NEWEST_BYTES = 8_000_000
+_UNKNOWN = array("d", [math.nan])
 _LARGEST = 1e100
 """Larger numbers are no figures of a training; differences of them are no numbers."""
 
@@ -67,35 +67,32 @@ class MetricsHistory:
     """The newest known value of each figure."""
     size: int = 0
     """The number of rows that have a step."""
-    columns: "dict[str, list[NDArray[np.float64]]]" = field(default_factory=dict)
-    """`step`, `time` and the curves of these rows, in pieces; NaN where a value is not known."""
+    columns: "dict[str, array[float]]" = field(default_factory=dict)
+    """`step`, `time` and the curves of these rows; NaN where a value is not known."""
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+    def add(self, rows: EqualRows) -> None:
         """Append rows."""
         import numpy as np
 
-        kinds: dict[tuple[str, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            kinds.setdefault(tuple(row), []).append(index)
-        names = {name: place for place, name in enumerate(dict.fromkeys(chain.from_iterable(kinds)))}
-        table = np.full((len(rows), len(names)), math.nan, order="F")
-        for keys, places in kinds.items():
-            values = _numbers(list(chain.from_iterable(rows[place].values() for place in places)))
-            table[np.ix_(places, [names[key] for key in keys])] = values.reshape(len(places), len(keys))
-        for name, place in names.items():
-            known = table[:, place][np.isfinite(table[:, place])]
-            if len(known):
+        table = _numbers(rows).reshape(-1, len(rows.names))
+        places = {name: place for place, name in enumerate(rows.names)}
+        for name, place in places.items():
+            column = table[:, place]
+            if math.isfinite(newest := column[-1]):
+                self.last[name] = float(newest)
+            elif len(known := column[np.isfinite(column)]):
                 self.last[name] = float(known[-1])
-        if "step" not in names:
+        if "step" not in places:
             return
-        table = table[np.isfinite(table[:, names["step"]])]
+        known = np.isfinite(table[:, places["step"]])
+        table = table if known.all() else table[known]
         for name in ("step", "time", *CURVES):
-            if name in names:
-                self.columns.setdefault(name, [np.full(self.size, math.nan)]).append(
-                    table[:, names[name]].copy()
-                )
+            if name in places:
+                if name not in self.columns:
+                    self.columns[name] = _UNKNOWN * self.size
+                self.columns[name].frombytes(table[:, places[name]].tobytes())
             elif name in self.columns:
-                self.columns[name].append(np.full(len(table), math.nan))
+                self.columns[name].extend(_UNKNOWN * len(table))
         self.size += len(table)
 
     def curve(self, name: str) -> Curve:
@@ -113,7 +110,10 @@ class MetricsHistory:
 
     def followed_by(self, later: "MetricsHistory") -> "MetricsHistory":
         """The rows of this history and then those of `later`, which continues the same run."""
-        columns = {name: [self._column(name), later._column(name)] for name in self.columns | later.columns}
+        columns = {
+            name: array("d", self._column(name).tobytes() + later._column(name).tobytes())
+            for name in self.columns | later.columns
+        }
         return MetricsHistory(self.last | later.last, self.size + later.size, columns)
 
     @property
@@ -149,20 +149,16 @@ class MetricsHistory:
     def _column(self, name: str) -> "NDArray[np.float64]":
         import numpy as np
 
-        pieces = self.columns.get(name)
-        if pieces is None:
-            return np.full(self.size, math.nan)
-        if len(pieces) > 1:
-            pieces[:] = [np.concatenate(pieces)]
-        return pieces[0]
+        return np.frombuffer(self.columns.get(name, _UNKNOWN * self.size))
 
 
-def _numbers(values: list[Any]) -> "NDArray[np.float64]":
+def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     """The values as floats; NaN for what is no number that a chart can have."""
     import numpy as np
 
+    values = rows.values
     try:
-        is_plain = set(map(type, values)) <= {float, int}
+        is_plain = rows.are_numbers or set(map(type, values)) <= {float, int}
         found = np.array(array("d", values if is_plain else map(_float, values)))
     except OverflowError:  # an integer larger than any float
         found = np.array(array("d", map(_float, values)))
@@ -180,7 +176,7 @@ def _float(value: object) -> float:
 def read_history(path: Path) -> MetricsHistory:
     """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
     history = MetricsHistory()
-    for rows in iterate_json_batches(path):
+    for rows in iterate_rows(path):
         history.add(rows)
     return history
 

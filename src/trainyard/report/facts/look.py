@@ -44,6 +44,8 @@ class Look:
     job: "JobState | None" = None
     is_alive: bool = False
     """Whether a process of the run is known to exist."""
+    facts_age: float | None = None
+    """How many seconds old the facts are; None if they were read for this look."""
 
     @property
     def is_over(self) -> bool:
@@ -61,8 +63,9 @@ class Look:
     @property
     def health(self) -> str:
         """`healthy`, `unhealthy` or `unknown`; a run that has ended is as healthy as its end."""
-        ended_well = self.facts is None or not self.is_over or self.facts.state.status in _GOOD
-        if self.open_alerts or not ended_well or (self.job is not None and self.job.has_failed):
+        run = self.facts.state.status if self.facts and self.job is None and self.is_over else None
+        has_failed = self.job.has_failed if self.job is not None else run not in (None, *_GOOD)
+        if self.open_alerts or has_failed:
             return "unhealthy"
         return "unknown" if self.unknown or (self.facts is None and self.job is None) else "healthy"
 
@@ -79,6 +82,7 @@ class Look:
             "alerts": [alert.record() for alert in self.open_alerts],
             "unknown": list(self.unknown),
             **(_figures(facts, self.now) if facts else {}),
+            "figures_age_seconds": self.facts_age,
             "network": network_of(facts) if facts else None,
             "slowest_rank": self._slowest_rank(),
             "retries_left": max(0, job.auto_retry - job.retries) if job and job.auto_retry else None,

@@ -25,6 +25,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import instance_type
 from trainyard.run.records import Row, read_rows
+from trainyard.run.run_advice import advice
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 from trainyard.watch.health import Alert, health_of
@@ -398,11 +399,15 @@ def _locate(source: Path) -> tuple[Path, Path]:
         return source.parent, source
     if source.is_dir():
         raise ConfigError(
-            f"{source}: is not a run directory: it has no run.json, no metrics.jsonl and no checkpoints/."
+            f"{source}: is not a run directory: it has no run.json, no metrics.jsonl and no checkpoints/. "
+            f"{advice(source)}"
         )
     if source.exists():
-        raise ConfigError(f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl.")
-    raise ConfigError(f"{source}: no such run directory or metrics file. `ls runs` shows the runs there are.")
+        raise ConfigError(
+            f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl. "
+            f"{advice(source)}"
+        )
+    raise ConfigError(f"{source}: no such run directory or metrics file. {advice(source)}")
 
 
 def _is_run(directory: Path) -> bool:

@@ -92,6 +92,8 @@ def _sections(look: Json) -> Iterator[tuple[str, list[str]]]:
     if job := look["job"]:
         failure = job["failure"]
         yield "job", [failure["class"], *failure["evidence"][:2]] if failure else [job["reason"]]
+        if age := look["figures_age_seconds"]:
+            yield "figures", [f"read {format_duration(age)} before: the pods are gone"]
     elif look["reason"]:
         yield "state", [look["reason"]]
     if network := look["network"]:

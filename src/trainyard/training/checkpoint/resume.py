@@ -13,6 +13,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
+from trainyard.run.run_advice import checkpoint_advice, checkpoint_meant
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
 from trainyard.training.checkpoint.stored_index import read_checkpoint_index
 
@@ -111,10 +112,11 @@ def _newest_checkpoint(
 
 def _checkpoint_at(path: Path, digest_of: Callable[[Path], str]) -> Path:
     if not path.is_dir():
-        raise ConfigError(
-            f"--resume {path}: there is no such directory; name a checkpoint (…/checkpoints/step-00000500), "
-            "auto or none. Nothing was started."
-        )
+        exists = path.exists()
+        what = "a file, where a checkpoint's directory belongs" if exists else "there is no such directory"
+        raise ConfigError(f"--resume {path}: {what}; {checkpoint_advice(path)}. Nothing was started.")
+    if not (path / MANIFEST_NAME).is_file() and (meant := checkpoint_meant(path)):
+        raise ConfigError(f"--resume {path}: is not a checkpoint; {meant}. Nothing was started.")
     try:
         verify_checkpoint(path, digest_of=digest_of)
         read_checkpoint_index(path)

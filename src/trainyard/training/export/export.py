@@ -25,6 +25,7 @@ from trainyard.run.atomic_files import sha256_of_file, sync_directory
 from trainyard.run.checkpoint_manifest import ManifestFile, describe_files, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.run_advice import require_run
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.exported_tokenizer import write_tokenizer
@@ -100,8 +101,7 @@ def plan_export(
     Raises ConfigError when the directory holds no run, the tokenizer is missing, or llama.cpp has no
     equivalent tokenizer; CheckpointError when no checkpoint verifies.
     """
-    if not directory.config_file.is_file():
-        raise ConfigError(f"{directory.path} is not a run directory: {directory.config_file} does not exist")
+    require_run(directory.path)
     model = load_config(directory.config_file, recorded=True).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)

@@ -6,6 +6,8 @@ The tokenizer in such a file is not read; `model.tokenizer` names one.
 """
 
 import json
+import re
+import shlex
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -201,7 +203,25 @@ def _open(path: Path) -> "GgufHeader":
         raise ConfigError(f"model.path: {path} has the byte order of another kind of machine; convert it")
     if kind != "llama":
         raise ConfigError(f"model.path: {path} is of the architecture {kind!r}; this trainer has llama only")
+    parts = reader.get_field("split.count")
+    if parts is not None and int(parts.contents()) > 1:
+        raise _split_error(path, int(parts.contents()))
     return reader
+
+
+def _split_error(path: Path, count: int) -> ConfigError:
+    """The error for one part of a model in several files, with the command that joins them."""
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    missing = [part.name for part in parts if not part.is_file()]
+    there = f" Not in {path.parent}: {', '.join(missing)}; download them too." if missing else ""
+    complete = path.with_name(f"{stem}.gguf")
+    command = shlex.join(["llama-gguf-split", "--merge", str(parts[0]), str(complete)])
+    return ConfigError(
+        f"model.path: {path} is one of {count} parts of a split model, which are not supported as parts."
+        f"{there} Join them with llama.cpp: {command}, then: --set model.path={shlex.quote(str(complete))}. "
+        "Nothing was started."
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ It reads the formats of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`ro
 the former, which both versions read. It handles no weights and no tokenizers.
 """
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,41 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"model.path: {path} is not readable as JSON ({error})") from None
     kind = value.get("model_type") if isinstance(value, dict) else None
     if kind != "llama":
-        raise ConfigError(f"model.path: {path} has the model_type {kind!r}; this trainer has llama only")
+        raise _refusal(path, f"has the model_type {kind!r}; this trainer has llama only")
     if value.get("hidden_act", "silu") != "silu":
-        raise ConfigError(
-            f"model.path: {path} has the hidden_act {value['hidden_act']!r}; this trainer has silu"
-        )
+        raise _refusal(path, f"has the hidden_act {value['hidden_act']!r}; this trainer has silu")
+    for key in ("attention_bias", "mlp_bias"):
+        if value.get(key):
+            raise _refusal(path, f"has {key}; the layers of this trainer's model have no bias")
+    _require_usual_heads(path, value)
     if "quantization_config" in value:
         raise ConfigError(f"model.path: {path} describes quantised weights; name a folder of float ones")
     return dict(value)
+
+
+def not_supported(path: Path) -> str:
+    """Return the sentence about a model that only another trainer can train."""
+    return (
+        f"not supported here. examples/sft trains any causal model of transformers: "
+        f"python train.py --model {shlex.quote(str(path))}"
+    )
+
+
+def _refusal(path: Path, difference: str) -> ConfigError:
+    return ConfigError(f"model.path: {path} {difference}: {not_supported(path.parent)}. Nothing was started.")
+
+
+def _require_usual_heads(path: Path, value: Mapping[str, Any]) -> None:
+    """Raise ConfigError for heads of a size of their own."""
+    head, width, heads = (value.get(key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
+    if not (isinstance(head, int) and isinstance(width, int) and isinstance(heads, int) and heads):
+        return
+    if width % heads == 0 and head * heads != width:
+        raise _refusal(
+            path,
+            f"has the head_dim {head}; heads of this trainer's model have hidden_size / num_attention_heads, "
+            f"{width / heads:g}",
+        )
 
 
 def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:

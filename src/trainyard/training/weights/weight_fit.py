@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError
+from trainyard.training.weights.hugging_face_config import not_supported
 from trainyard.training.weights.weight_source import WeightSource
 
 OUTPUT = "lm_head.weight"
@@ -60,19 +61,60 @@ def layers_in(names: Iterable[str]) -> int:
 
 def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
     """Raise ConfigError naming every difference between the file and `model.architecture`."""
-    found = [
+    if found := _differences(source, architecture):
+        raise ConfigError(
+            f"model.path: {source.path} does not fit model.architecture:\n"
+            + "".join(f"  {line}\n" for line in found)
+            + f"{_remedy(source, architecture)} To start from random weights: --set model.path=null. "
+            "Nothing was started."
+        )
+
+
+def _differences(source: WeightSource, architecture: ArchitectureConfig) -> list[str]:
+    return [
         *_contradicted_keys(source, architecture),
         *source.contradictions(architecture),
         *_different_tensors(source, architecture),
     ]
-    if found:
-        raise ConfigError(
-            f"model.path: {source.path} does not fit model.architecture:\n"
-            + "".join(f"  {line}\n" for line in found)
-            + "To take these keys from the weights: model.architecture: null in the file, or "
-            "--set model.path=… on the command line. To start from random weights: --set model.path=null. "
-            "Nothing was started."
-        )
+
+
+def _remedy(source: WeightSource, architecture: ArchitectureConfig) -> str:
+    """Return the settings with which the weights fit, or else that no setting does."""
+    try:
+        fitting = ArchitectureConfig.model_validate(_keys_of(source, architecture))
+    except ValueError:
+        fitting = architecture
+    remaining = _differences(source, fitting)
+    if not remaining:
+        before, after = (dict(_leaves(each.model_dump())) for each in (architecture, fitting))
+        changed = {key: value for key, value in after.items() if not _is_same(value, before[key])}
+        settings = (f"--set model.architecture.{key}={_setting(value)}" for key, value in changed.items())
+        return f"To take what the weights have: {' '.join(settings)}."
+    if all(": not in the file;" in line for line in remaining):
+        return "The file lacks parts of the model: download or export it again."
+    return f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
+
+
+def _keys_of(source: WeightSource, architecture: ArchitectureConfig) -> dict[str, Any]:
+    """Return `architecture` with every key that the file declares or that its shapes show."""
+    names, found = set(source.names()), architecture.model_dump()
+    if _EMBEDDING in names and len(source.shape(_EMBEDDING)) == 2:
+        found["vocab_size"], found["hidden_size"] = source.shape(_EMBEDDING)
+    if (gate := "model.layers.0.mlp.gate_proj.weight") in names:
+        found["intermediate_size"] = source.shape(gate)[0]
+    return found | dict(source.declared)
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:

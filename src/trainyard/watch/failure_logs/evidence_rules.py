@@ -38,6 +38,8 @@ class Nearness(IntEnum):
     """The job waited before its start, which may have ended well."""
     AFTERMATH = 7
     """The processes are being ended: signals, cancelled steps, launchers that count their children."""
+    WORDING = 8
+    """An error that no rule knows, by its words: it decides only where nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,18 @@ EXCEPTION = re.compile(
 )
 """The last line of a traceback: a class, a colon, a message."""
 OF_ANOTHER = re.compile(
-    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|cuda|cublas|cudnn|nvml|worker|peer|aborted"
+    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|(?:cuda|cudnn|hip) (?:runtime |driver )?(?:error|fail)"
+    r"|cu(?:da|blas|dnn)_?(?:error|status)|cudaerror|nvml|worker|peer|aborted|non-zero|exit (?:code|status)"
+    r"|exited with|returned with|subprocess|child process|signal \d|sig(?:kill|term|abrt|segv)|terminated"
+    r"|killed|root cause|see (?:above|below)|\bcommand\b"
 )
-"""Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
+"""Messages of exceptions that report what happened elsewhere, on the GPU or in a command that the program
+started: not a mistake of the program."""
+CARRIER = re.compile(
+    r"(?i)exit(?:ed)? (?:code|status|with)|non-zero|killed|\bsignal\b|OCI runtime|\boom\b|root cause"
+    r"|died|\bNVRM\b|\b(?:srun|slurmstepd|slurmctld|slurmd):"
+)
+"""Errors that report how something ended: their words are not those of the cause."""
 LAUNCHER_EXCEPTIONS = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError"
     r"|ProcessExitedException|ProcessRaisedException|CalledProcessError|SystemExit|KeyboardInterrupt"

@@ -18,6 +18,7 @@ from typing import Any
 
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
+    CARRIER,
     GLOSSARY,
     GOES_ON,
     HARMLESS,
@@ -46,6 +47,8 @@ _STEPS_THAT_SHOW_LIFE = 3
 """A line did not end the training if so many steps follow it; slower ranks may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
+_END_LINES = 40
+"""An error counts by its words only so near to the end of a log."""
 _WORDS_BEFORE = 200
 """Characters before the evidence in which a line may say that it only mentions it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -184,7 +187,11 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     if exit_code == _STOPPED:
         found = [each for each in found if _ends_in_spite_of_75(each)]
+    worded = [each for each in found if each.rule.nearness is Nearness.WORDING]
+    found = [each for each in found if each.rule.nearness is not Nearness.WORDING]
     first = _first_causes(found)
+    if all(_says_nothing(each) for each in first) and worded:
+        found = first = _last_of_each(worded)
     if not first:
         return _by_exit_code(exit_code, logs)
     cut = tuple(_missing_parts(logs))
@@ -203,6 +210,16 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     cause, fix = _fill(decisive)
     retryable = all(each.rule.retry != "no" for each in [*first, *others])
     return LogExplanation(decisive.rule.klass, (*shown, *cut), retryable, cause, decisive.rule.who, fix)
+
+
+def _says_nothing(each: Evidence) -> bool:
+    """Return whether the line only reports that something ended."""
+    return each.rule.nearness is Nearness.AFTERMATH and each.rule.klass is FailureClass.UNKNOWN
+
+
+def _last_of_each(worded: list[Evidence]) -> list[Evidence]:
+    """Return the last error of each log; programs often survive earlier ones."""
+    return list({each.log: each for each in worded}.values())
 
 
 def _stands_beside(each: Evidence, decisive: Evidence) -> bool:
@@ -259,11 +276,14 @@ def _first_causes(found: list[Evidence]) -> list[Evidence]:
 def _replaces(later: Evidence, first: Evidence) -> bool:
     """Return whether the later line is the cause, and the first one a problem that the program survived.
 
-    An exception that led to another one is its cause, unless only the later one has a rule.
+    A time limit explains why processes end. An exception that led to another one is its cause, unless only
+    the later one has a rule.
     """
     near, nearer = first.rule.nearness, later.rule.nearness
     if near is Nearness.PLATFORM:
         return False
+    if _says_nothing(first):
+        return later.rule.klass is FailureClass.TIME_LIMIT
     is_same_chain = (
         first.raised is not None and later.raised is not None and first.raised.chain == later.raised.chain
     )
@@ -384,6 +404,8 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         rule = min(matching, key=lambda each: each.nearness)
         if rule.nearness is Nearness.RAISED and by_signal:
             continue
+        if rule.nearness is Nearness.WORDING and number < len(lines) - _END_LINES:
+            continue
         if not _is_resolved(rule.klass, log.lines[number + 1 :]):
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
@@ -421,6 +443,8 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     if rule.nearness is Nearness.RAISED:
         return False
     line = match.string
+    if rule.nearness is Nearness.WORDING and not rule.exact and CARRIER.search(line):
+        return False
     if rule.exact:
         return QUOTED.search(line[: match.start()]) is None
     if HARMLESS.search(line):
@@ -434,7 +458,12 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
 
 
 def _only_warns(rule: Rule, line: str) -> bool:
-    is_cause = rule.nearness in (Nearness.CAUSE, Nearness.SYMPTOM, Nearness.COMMUNICATION)
+    is_cause = rule.nearness in (
+        Nearness.CAUSE,
+        Nearness.SYMPTOM,
+        Nearness.COMMUNICATION,
+        Nearness.WORDING,
+    )
     return is_cause and "NCCL" not in line and bool(WARNING.search(line))
 
 

@@ -19,7 +19,7 @@ from trainyard.watch.failure_logs.evidence_rules import (
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP] )?"
 _PREFIX = re.compile(
-    rf"(?:{_TIME}|\[pod/[\w./-]+\] ?|[\w.-]+ +\| |\[?(?:default|rank)?\d{{1,6}}\]?:\s?"
+    rf"(?:{_TIME}|(?:> )+|\[pod/[\w./-]+\] ?|[\w.-]+ +\| |\[?(?:default|rank)?\d{{1,6}}\]?:\s?"
     r"|\([^()\n]{0,80}pid=\d+[^()\n]{0,80}\)\s|##\[(?:error|warning|debug|command)\]"
     r"|#\d{1,4} \d{1,6}\.\d{1,4} |(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d+\] ?"
     r"|E\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d{1,9} [\w./-]{1,120}:\d+\] ?"
@@ -39,7 +39,8 @@ _FRAME = re.compile(r'^\s*(?:File "([^"]+)", line (\d+)|│ ([^│:]+\.py):(\d+)
 """A frame as Python writes it, or as rich draws it."""
 _INDENT = re.compile(r"[ >]+(?=Traceback)")
 _MISTAKES = re.compile(
-    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion|Key|Value|Assertion|NotImplemented)Error"
+    r"(?:Type|Attribute|Index|Name|UnboundLocal|ZeroDivision|Recursion|Key|Value|Assertion|NotImplemented"
+    r"|Syntax|Indentation|Tab|Overflow)Error|StopIteration"
 )
 """Exceptions that show a mistake of the program, even where a library that it called raised them."""
 _TENSORS = re.compile(
@@ -52,6 +53,11 @@ _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
     r"|(?:log|output)s? (?:was |were |is |has been )?(?:truncated|cut off)\b"
 )
+_INSIDE = re.compile(
+    r"(?i:\b(?:error|failed|fatal|exception|critical|raised|gives|got)\b)[^\n]{0,200}?\s"
+    r"(?P<exception>(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): [^\n]*)$"
+)
+"""A message that quotes an exception."""
 _LAST_LINES = 40
 """An exception without a traceback counts only so near to the end of a log."""
 
@@ -154,12 +160,20 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
     """Find exceptions near the end of a log without a traceback: it is cut, or has messages only."""
     begin = max(0, len(lines) - _LAST_LINES)
     for number, (_, line) in enumerate(lines[begin:], begin):
-        match = EXCEPTION.match(line.lstrip())
+        match = EXCEPTION.match(_without_marks(line))
+        if match is None and (inside := _INSIDE.search(line)) is not None:
+            match = EXCEPTION.match(inside["exception"])
         if match is not None and GOES_ON.search(line) is None:
             raised = _raised(match, number, None, caused=False)
             is_mistake = _MISTAKES.fullmatch(raised.name) is not None
             is_own = raised.is_own and hasattr(builtins, raised.name)
             found.raised[number] = replace(raised, is_own=is_own, in_library=not is_mistake)
+
+
+def _without_marks(line: str) -> str:
+    """Return a line without the brackets or marks of emphasis around it."""
+    line = line.strip().strip("*`")
+    return line[1:-1] if line.startswith("(") and line.endswith(")") else line
 
 
 def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None:

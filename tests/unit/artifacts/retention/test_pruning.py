@@ -371,7 +371,7 @@ def test_rules_that_are_none() -> None:
 
 def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
     assert runs_in_question(store, None) == runs_in_question(store, "1") == [1]
-    with pytest.raises(VerificationError, match="holds no run 2"):
+    with pytest.raises(VerificationError, match=r"Run 2 is not in .*; it has 1\."):
         runs_in_question(store, "2")
     with pytest.raises(ConfigError, match="needs a run"):
         runs_in_question(store, "auto")

@@ -44,8 +44,25 @@ class ExecServer:
     fragments: bool = False
     changes: list[tuple[str, str, Any]] = field(default_factory=list)
     asked: list[Json] = field(default_factory=list)
+    watches: list[tuple[str, socket.socket]] = field(default_factory=list)
+    """The path of each watch so far, and its connection."""
+    refuses_watches: bool = False
+    reads: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     server: str = ""
+
+    def report(self, path: str, kind: str, raw: Json) -> None:
+        """Send an event to all watches of a list."""
+        line = json.dumps({"type": kind, "object": raw}).encode() + b"\n"
+        for place, connection in self.watches:
+            if place == path:
+                connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+
+    def break_watches(self) -> None:
+        """Break off all watches, and refuse new ones."""
+        self.refuses_watches = True
+        for _, connection in self.watches:
+            connection.shutdown(socket.SHUT_RDWR)
 
     def access(self, **more: Any) -> Access:
         return Access(server=self.server, credentials=Credentials(), context="exec", **more)
@@ -87,13 +104,27 @@ def serve(state: ExecServer, connection: socket.socket) -> None:
             if headers.get("upgrade") == "websocket":
                 run(state, connection, address, headers)
                 return
+            if "watch" in parse_qs(urlsplit(address).query):
+                watch(state, connection, unquote(urlsplit(address).path))
+                return
             answer(state, connection, method, address, body)
+
+
+def watch(state: ExecServer, connection: socket.socket, path: str) -> None:
+    if state.refuses_watches:
+        connection.sendall(b"HTTP/1.1 503 X\r\nContent-Length: 2\r\n\r\n{}")
+        return
+    connection.sendall(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+    state.watches.append((path, connection))
+    connection.recv(1)  # until one of both leaves
 
 
 def answer(state: ExecServer, connection: socket.socket, method: str, address: str, body: bytes) -> None:
     path = unquote(urlsplit(address).path)
     status, content = 200, state.objects.get(path)
-    if method != "GET":
+    if method == "GET":
+        state.reads.append(path)
+    else:
         parsed: Any = json.loads(body) if body else None
         state.changes.append((method, path, parsed))
         if method == "POST":

@@ -12,7 +12,7 @@ from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
 
 from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.follow import job_follower
+from trainyard.jobs.follow import job_follower, job_view
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.watch.failure_classes import FailureClass
@@ -31,7 +31,7 @@ def list_of(*objects: Json, version: str = "10") -> Answer:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_follower, "_SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(job_view, "_SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.5)
 
 

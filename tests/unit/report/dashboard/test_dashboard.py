@@ -285,6 +285,18 @@ def test_several_runs_make_one_document(new_run: NewRun) -> None:
     assert summary.count("### ") == 3
 
 
+def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None:
+    short = new_run().train(40).succeed().path.rename("short")
+    boards = [TrainingDashboard(str(path)) for path in (short, new_run().train(80).succeed().path)]
+    text = render_dashboards(boards, Format.TEXT)
+    table = text.partition("TRAINING PROGRESS REPORT")[0].splitlines()
+    assert table[0] == "COMPARED"
+    (steps,) = [line.split() for line in table if line.strip().startswith("steps ")]
+    assert steps[:3] == ["steps", "40", "80"]
+    assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
+    assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
+
+
 def test_a_lineage_reads_as_one_run(new_run: NewRun, tmp_path: Path) -> None:
     """The second run resumes at step 300 of the first, which trained on to step 340."""
     first = new_run().train(340).end("stopped", 75, "the deadline is near")

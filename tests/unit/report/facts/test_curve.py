@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from trainyard.report.facts.curve import average_curve, sparkline, thin_curve
 from trainyard.report.facts.history import Curve, read_history
-from trainyard.run.untrusted_files import iterate_json_batches, iterate_json_lines
 
 
 def curve(values: list[float]) -> Curve:
@@ -61,13 +59,3 @@ def test_a_history_skips_what_is_no_number_and_what_was_trained_again(tmp_path: 
     assert history.last == {"step": 2, "loss": 4.25, "time": 20, "val_loss": 9}
     assert history.times.tolist() == [10, 11, 20]
     assert len(history.curve("mfu")) == len(read_history(tmp_path / "none.jsonl").curve("loss")) == 0
-
-
-@pytest.mark.parametrize(
-    "row", ['{"step": 1, "step": 2}', '{"a":{}} ', '{"a": [1]}', "1", "{}", '{"a": "x\\":"}']
-)
-def test_lines_have_the_same_values_in_a_batch_as_alone(tmp_path: Path, row: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(f'{{"step": 1}}\n{row}\n{{"step": 2}}\n')
-    alone = [value for value in iterate_json_lines(path) if value is not None]
-    assert [value for batch in iterate_json_batches(path) for value in batch] == alone

@@ -618,3 +618,35 @@ def test_a_line_that_only_names_a_failure_is_no_evidence_even_alone(line: str) -
 )
 def test_a_failure_with_advice_behind_it_is_evidence(line: str, klass: str) -> None:
     assert explained(line).klass == klass
+
+
+def test_an_exception_without_a_rule_names_the_last_line_of_the_users_own_code() -> None:
+    library = '  File "/venv/lib/python3.12/site-packages/numpy/lib/io.py", line 7, in load'
+    text = trace("KeyError: 'steps'").replace("    main()\n", f"    main()\n{library}\n    read()\n")
+    found = explained(text)
+    assert (str(found.klass), found.who) == ("user-code", "program")
+    assert "KeyError" in found.cause and "train.py:88" in found.cause
+
+
+def test_an_error_without_a_rule_is_known_by_its_words_only_where_nothing_else_is_known() -> None:
+    worded = "Error: upload failed: the account does not have permission to write to this project"
+    assert explained(worded).klass is FailureClass.AUTH
+    assert explained(f"{worded}\n{trace(OOM)}").klass == "oom-gpu"
+    assert explained(worded + "\nstep 1 of 9" * 60).klass is FailureClass.UNKNOWN
+
+
+def test_unknown_shows_the_last_error() -> None:
+    found = explained("start\nERROR: frobnicator 7 gave up\nmake: *** [Makefile:29: build] Error 1")
+    assert found.klass is FailureClass.UNKNOWN
+    assert any("frobnicator 7 gave up" in line for line in found.evidence)
+
+
+def test_a_time_limit_explains_the_endings_before_it() -> None:
+    ended = "srun: Job step aborted: Waiting up to 47 seconds for job step to finish."
+    limit = "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-20T09:09:37 DUE TO TIME LIMIT ***"
+    assert explained(f"{ended}\n{limit}").klass is FailureClass.TIME_LIMIT
+
+
+@pytest.mark.parametrize("marked", ["(%s)", "**%s**", "`%s`"])
+def test_an_exception_in_brackets_or_emphasis_is_one(marked: str) -> None:
+    assert explained(marked % "ModuleNotFoundError: No module named 'gymnasium'").klass == "configuration"

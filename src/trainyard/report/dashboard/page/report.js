@@ -11,7 +11,7 @@
   const number = (value) => {
     const size = Math.abs(value);
     const [scale, suffix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]].find(([one]) => size >= one) || [1, ""];
-    if (size && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
+    if (size >= 1e15 || (size && size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
     return String(Number((value / (suffix === "k" ? 1e3 : scale)).toPrecision(4))) + suffix;
   };
   const duration = (seconds) => {

@@ -1,0 +1,73 @@
+"""Read the values of build secrets: a file, a variable, or AWS Secrets Manager. Values reach no log.
+
+A value that is in no file is written into one that only this user can read, for the time of the build.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.aws_refusals import AwsAccount
+
+if TYPE_CHECKING:
+    from trainyard.image.building.build_secrets import BuildSecret, SecretSource
+
+
+def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount]) -> str:
+    """Return a value. Raises ConfigError if there is none, ServiceError if AWS refuses."""
+    if source.kind == "src":
+        try:
+            return Path(source.place).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise ConfigError(f"{what}: {source.place}: {reason}") from None
+    if source.kind == "env":
+        if not os.environ.get(source.place):
+            raise ConfigError(f"{what}: the variable {source.place} is not set")
+        return os.environ[source.place]
+    # NAME[:KEY[:STAGE[:VERSION]]], as CodeBuild reads it; an ARN has six colons of its own.
+    is_arn = source.place.startswith("arn:")
+    words = source.place.split(":")
+    name = ":".join(words[:7]) if is_arn else words[0]
+    key = (words[7:] if is_arn else words[1:])[:1]
+    answer = aws().call(
+        "secretsmanager",
+        "get_secret_value",
+        what=f"read the secret {name}",
+        missing={"ResourceNotFoundException": f"{what}: AWS Secrets Manager has no secret {name}"},
+        SecretId=name,
+    )
+    value = str(answer.get("SecretString", ""))
+    return _member(what, value, key[0]) if key and key[0] else value
+
+
+def _member(what: str, value: str, key: str) -> str:
+    import json
+
+    try:
+        return str(json.loads(value)[key])
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{what}: the secret has no key {key}") from None
+
+
+@contextmanager
+def secret_files(
+    secrets: "Sequence[BuildSecret]", aws: Callable[[], AwsAccount]
+) -> Iterator[dict[str, Path]]:
+    """Yield a file for each secret by its id; those made here are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-secrets-") as folder:
+        found: dict[str, Path] = {}
+        for number, secret in enumerate(secrets):
+            value = read_value(f"--secret id={secret.id}", secret.source, aws)
+            if secret.source.kind == "src":
+                found[secret.id] = Path(secret.source.place).absolute()
+                continue
+            path = Path(folder, str(number))
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(value)
+            found[secret.id] = path
+        yield found

@@ -1,0 +1,157 @@
+"""Secrets of a build, and logins for private base images, as the command line names them.
+
+    --secret id=ID,src=FILE | id=ID,env=VARIABLE | id=ID,secretsmanager=NAME   RUN --mount=type=secret,id=ID
+    --login HOST=env:VARIABLE | HOST=secretsmanager:NAME                       FROM HOST/…
+
+A value is never a build argument, a label or a part of the content. It is read where the image is built:
+`gateways/images/secret_values.py` does. CodeBuild gets names of AWS Secrets Manager, never values.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?", re.ASCII)
+# https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_CreateSecret.html
+_NAME = re.compile(r"(?:arn:aws[a-z-]*:secretsmanager:[\w:/+=.@-]{1,400}|[\w/+=.@-]{1,512}(?::[\w.-]*){0,3})")
+_MOUNT = re.compile(r"--mount=(\S*\btype=secret\b\S*)")
+_FORM = "write it as id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME"
+
+
+@dataclass(frozen=True)
+class SecretSource:
+    """The place of a value: a file, a variable of the environment, or a secret of AWS Secrets Manager."""
+
+    kind: str
+    """`src`, `env` or `secretsmanager`."""
+    place: str
+
+
+@dataclass(frozen=True)
+class BuildSecret:
+    """A secret that a RUN of the Dockerfile mounts."""
+
+    id: str
+    source: SecretSource
+
+
+@dataclass(frozen=True)
+class RegistryLogin:
+    """A login for the registry of a base image. Its value is `user:password`, or JSON with both."""
+
+    host: str
+    source: SecretSource
+
+
+def parse_secret(text: str) -> BuildSecret:
+    """Parse the value of `--secret`. Raises ConfigError, without repeating what may be a secret."""
+    facts = dict(part.partition("=")[::2] for part in text.split(","))
+    name = facts.pop("id", "")
+    facts = {{"source": "src"}.get(key, key): value for key, value in facts.items() if key != "type"}
+    if not _ID.fullmatch(name) or len(facts) > 1:
+        raise ConfigError(f"--secret: {_FORM}")
+    kind, place = next(iter(facts.items()), ("env", name))  # as docker reads `id=NAME` alone
+    return BuildSecret(name, _source(f"--secret id={name}", kind, place))
+
+
+def parse_login(text: str) -> RegistryLogin:
+    """Parse the value of `--login`. Raises ConfigError, without repeating what may be a secret."""
+    host, _, rest = text.partition("=")
+    kind, colon, place = rest.partition(":")
+    if not _HOST.fullmatch(host) or not colon:
+        raise ConfigError("--login: write it as HOST=env:VARIABLE or HOST=secretsmanager:NAME")
+    return RegistryLogin(host, _source(f"--login {host}", kind, place))
+
+
+def _source(what: str, kind: str, place: str) -> SecretSource:
+    patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
+    if kind not in patterns:
+        raise ConfigError(f"{what}: a value comes from src, env or secretsmanager; {_FORM}")
+    if not patterns[kind].fullmatch(place):
+        raise ConfigError(f"{what}: this names no {kind}; a value itself is never given here. {_FORM}")
+    return SecretSource(kind, place)
+
+
+def mounted_secrets(dockerfile: str) -> dict[str, bool]:
+    """Return the ids of the secrets that a Dockerfile mounts, and whether each is required."""
+    found: dict[str, bool] = {}
+    for mount in _MOUNT.findall(dockerfile):
+        facts = dict(part.partition("=")[::2] for part in mount.split(","))
+        target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
+        name = facts.get("id") or target.rpartition("/")[2]
+        required = "required" in facts and facts["required"].lower() != "false"
+        found[name] = found.get(name, False) or required
+    return found
+
+
+def require_mounted(secrets: Sequence[BuildSecret], dockerfile: str, name: str) -> None:
+    """Raise ConfigError for a secret that no RUN mounts or that is given twice, or that is missing."""
+    mounted = mounted_secrets(dockerfile)
+    ids = [secret.id for secret in secrets]
+    for one in ids:
+        if ids.count(one) > 1:
+            raise ConfigError(f"--secret id={one}: it is given twice")
+        if one not in mounted:
+            known = ", ".join(mounted) or "none"
+            raise ConfigError(
+                f"--secret id={one}: no RUN of {name} mounts it (mounted: {known}). Write "
+                f"RUN --mount=type=secret,id={one} … where it is used."
+            )
+    for one, required in mounted.items():
+        if required and one not in ids:
+            raise ConfigError(f"{name} requires the secret {one}: give it with --secret id={one},src=FILE")
+
+
+def build_variables_of_secrets(
+    secrets: Sequence[BuildSecret], logins: Sequence[RegistryLogin], *, project: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables for CodeBuild: plain ones, and those with names of AWS Secrets Manager.
+
+    Raises ConfigError for a value that only this machine has.
+    """
+    plain: dict[str, list[str]] = {"BUILD_SECRETS": [], "REGISTRY_LOGINS": []}
+    named: dict[str, str] = {}
+    for number, secret in enumerate(secrets, start=1):
+        named[f"BUILD_SECRET_{number}"] = _name_in_aws(f"--secret id={secret.id}", secret.source, project)
+        plain["BUILD_SECRETS"].append(f"id={secret.id},env=BUILD_SECRET_{number}")
+    for number, login in enumerate(logins, start=1):
+        named[f"REGISTRY_LOGIN_{number}"] = _name_in_aws(f"--login {login.host}", login.source, project)
+        plain["REGISTRY_LOGINS"].append(f"{login.host}=env:REGISTRY_LOGIN_{number}")
+    return {key: " ".join(words) for key, words in plain.items() if words}, named
+
+
+def _name_in_aws(what: str, source: SecretSource, project: str) -> str:
+    if source.kind == "secretsmanager":
+        return source.place
+    is_login = what.startswith("--login")
+    name = f"{project}/{what.rpartition(' ')[2].removeprefix('id=').replace(':', '-')}"
+    value = f"file://{source.place}" if source.kind == "src" else f'"${source.place}"'
+    option = f"{what}=secretsmanager:{name}" if is_login else f"{what},secretsmanager={name}"
+    raise ConfigError(
+        f"{what}: the build in AWS has no such {'file' if source.kind == 'src' else 'variable'}. Store it "
+        f"once with `aws secretsmanager create-secret --name {name} --secret-string {value}`, and give "
+        f"{option}; or use --builder local."
+    )
+
+
+def login_of(host: str, value: str) -> tuple[str, str]:
+    """Return user and password of a login's value. Raises ConfigError that does not show it."""
+    import json
+
+    try:
+        facts = json.loads(value)
+    except ValueError:
+        facts = None
+    if isinstance(facts, Mapping):
+        user, password = str(facts.get("username", "")), str(facts.get("password", ""))
+    else:
+        user, _, password = value.strip().partition(":")
+    if not user or not password:
+        raise ConfigError(
+            f"--login {host}: the value is neither user:password nor JSON with `username` and `password`"
+        )
+    return user, password

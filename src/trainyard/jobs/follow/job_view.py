@@ -1,0 +1,205 @@
+"""Keep what a cluster shows of one job: one watch of the job, one of its pods, however many there are.
+
+    watch of the job ──┐
+    watch of its pods ─┴─reports──> Observed, History
+                          ^ Workload, JobSet, events: read when the caller wants them
+
+A broken watch, an expired token and a restart of the API server are waited out; `trouble` says so meanwhile.
+No judgement is made here.
+"""
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainyard.cluster.object_path import path_part
+from trainyard.errors import PermissionRefusedError, ServiceError
+from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.reading import uid_of
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.list_watch import Report, Watch
+
+Json = Mapping[str, Any]
+_JOB, _PODS = "job", "pods"
+_SETTLE_SECONDS = 0.5
+"""Reports that arrive within this time are judged together."""
+_logger = logging.getLogger(__name__)
+
+
+class JobView:
+    """What is known of one job. Use it with `with`: the watches end with it."""
+
+    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`known` names the job."""
+        self._api, self._reader, self._clock = api, JobReader(api), clock
+        self._known = known
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._pods: dict[str, PodFacts] = {}
+        self._uid, self._selector = "", ""
+        self._job_seen = False
+        """The first list of the job has arrived."""
+        self._pods_seen = False
+        self._watches: dict[str, Watch] = {}
+        self._broken: dict[str, ServiceError] = {}
+        self.history = History()
+
+    def __enter__(self) -> "JobView":
+        path = self._known.kind.path(path_part(self._known.namespace))
+        self._watch(_JOB, path, dict, fieldSelector=f"metadata.name={self._known.name}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for watch in self._watches.values():
+            watch.end()
+
+    @property
+    def name(self) -> str:
+        return self._known.name
+
+    @property
+    def is_seen(self) -> bool:
+        """Return whether the first lists of the job and of its pods have arrived."""
+        return self._job_seen and (self._pods_seen or self._known.job is None)
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the job was there at some time."""
+        return bool(self._uid)
+
+    @property
+    def pods(self) -> tuple[PodFacts, ...]:
+        return tuple(self._pods.values())
+
+    @property
+    def trouble(self) -> ServiceError | None:
+        """Return why the job or its pods are not seen at this time; None where all is current."""
+        return next(iter(self._broken.values()), None)
+
+    def observed(self) -> Observed:
+        """Return everything that is known now."""
+        self._known = replace(self._known, pods=self.pods, now=self._api.cluster_time())
+        return self._known
+
+    def observe_around(self) -> Observed:
+        """Read Workload, JobSet and events again, and return everything that is known."""
+        try:
+            self._known = self._reader.observe_around(self.observed())
+        except ServiceError as error:
+            _logger.debug("Workload and events are not seen now: %s", error)
+        return self._known
+
+    def list_pods(self) -> None:
+        """Read the pods again, because their watch may be broken; no pods are no answer."""
+        if self._known.job is not None and not self._known.deleted:
+            job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
+            if listed := self._reader.pods(job):
+                self._pods = {pod.uid: pod for pod in listed}
+
+    def take(self, wait: float) -> bool:
+        """Wait for a report and process it with those right after it; return whether there was one.
+
+        Raises PermissionRefusedError if the job may not be watched.
+        """
+        try:
+            report = self._reports.get(timeout=wait)
+        except queue.Empty:
+            return False
+        self._apply_report(report)
+        settled = self._clock() + _SETTLE_SECONDS
+        while True:
+            try:
+                left = settled - self._clock()
+                self._apply_report(
+                    self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait()
+                )
+            except queue.Empty:
+                return True
+
+    def catch_up(self, seconds: float) -> None:
+        """Process all reports so far; wait up to `seconds` for the first lists, unless they cannot be had.
+
+        Raises PermissionRefusedError if the job may not be watched.
+        """
+        deadline = self._clock() + seconds
+        while True:
+            waits = not self.is_seen and self.trouble is None
+            try:
+                self._apply_report(self._reports.get(waits, max(0.0, deadline - self._clock())))
+            except queue.Empty:
+                return
+
+    def _apply_report(self, report: "Report") -> None:
+        if report.news == "broken":
+            self._broken[report.source] = report.error or ServiceError("the API server does not answer")
+            _logger.warning("%s; trying again, the job does not need us", report.error)
+            return
+        if report.news == "refused":
+            self._take_refusal(report)
+            return
+        self._broken.pop(report.source, None)
+        if report.news == "back":
+            _logger.info("the API server answers again")
+        elif report.source == _JOB:
+            self._take_job(report)
+        else:
+            self._take_pods(report)
+
+    def _take_refusal(self, report: "Report") -> None:
+        if report.source == _JOB:
+            raise report.error or PermissionRefusedError("the job may not be watched")
+        self._broken[_PODS] = report.error or PermissionRefusedError("the pods may not be watched")
+        _logger.warning("the pods are not seen, the state is judged without them: %s", report.error)
+        self._pods_seen = True
+
+    def _take_job(self, report: "Report") -> None:
+        self._job_seen = True
+        found = report.objects[0] if report.objects else None
+        if found is not None and self._uid and uid_of(found) != self._uid:
+            found = None  # deleted, and another one of the same name was made
+        if report.news == "deleted":
+            if found is not None:
+                self._known = replace(self._known, job=found, deleted=True)
+            return
+        if self._known.deleted:
+            return
+        self._known = replace(self._known, job=found)
+        if found is not None:
+            self._uid = self._uid or uid_of(found)
+            self._watch_pods(found)
+
+    def _take_pods(self, report: "Report") -> None:
+        self._pods_seen = True
+        gone: tuple[PodFacts, ...] = ()
+        if report.news == "listed":
+            self._pods = {pod.uid: pod for pod in report.objects}
+        elif report.news == "deleted":
+            gone = report.objects
+            for pod in gone:
+                self._pods.pop(pod.uid, None)
+        else:
+            self._pods.update((pod.uid, pod) for pod in report.objects)
+        self.history = self.history.with_pods(report.objects)
+
+    def _watch_pods(self, job: Json) -> None:
+        """Watch the pods of the job, and again if their label has changed, as when a RayJob is retried."""
+        selector = self._known.kind.pod_selector(job)
+        if selector == self._selector or selector.endswith("="):
+            self._pods_seen = self._pods_seen or selector.endswith("=")
+            return
+        self._selector = selector
+        path = f"/api/v1/namespaces/{path_part(self._known.namespace)}/pods"
+        self._watch(_PODS, path, partial(pod_facts, kind=self._known.kind), labelSelector=selector)
+
+    def _watch(self, source: str, path: str, keep: Callable[[Json], Any], **query: str) -> None:
+        if source in self._watches:
+            self._watches[source].end()
+        self._watches[source] = self._api.watch(path, self._reports.put, source=source, keep=keep, **query)
+        self._watches[source].start()

@@ -1,0 +1,94 @@
+"""Notice that a program of several processes hangs, on a node that reads rows, and on the others by a mark.
+
+    no row and no output for program.hang_minutes ──> logs/hang-suspected ──> every node ends its processes
+
+A program counts as hung only after its first row: before that it may download, tokenise or compile for hours
+without a word. It ends nothing itself; `gateways/supervised_process.py` does, with the stacks of all Pythons.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import TrainyardError
+from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
+from trainyard.run.untrusted_files import parse_json_object, read_bytes
+
+HANG = "a hang"
+"""The reason for which a hung program is stopped."""
+_MARK = "hang-suspected"
+_MOST_STACKS = 16 << 20
+"""Bytes of stacks that are copied out of a node's log."""
+
+
+class HangRule:
+    """Decides whether a program hangs. Times are in seconds of the monotonic clock."""
+
+    def __init__(self, logs: Path, minutes: float | None, *, number: int) -> None:
+        """`number` is that of this node, whose program writes `logs/node-N.log`."""
+        self._logs, self._number = logs, number
+        self._limit = None if minutes is None else 60.0 * minutes
+        self._started = time.time()
+        self._moved: float | None = None
+        self._rows = self._logged = 0
+        self.noticed: dict[str, Any] = {}
+        """The facts of the hang: seconds, limit_seconds, node, time; empty while there is none."""
+        if not number:
+            (logs / _MARK).unlink(missing_ok=True)
+
+    def note_rows(self, count: int, now: float) -> None:
+        """Take how many rows were read so far: from the first one on the program is watched."""
+        if count != self._rows:
+            self._rows, self._moved = count, now
+
+    def note_output(self, now: float) -> None:
+        """Take that the program has written something."""
+        if self._moved is not None:
+            self._moved = now
+
+    def is_hung(self, now: float) -> bool:
+        """Return whether the program hangs here, or was found to hang by another node."""
+        if self._limit is None or self.noticed:
+            return bool(self.noticed)
+        self.noticed = self._found_elsewhere()
+        if not self.noticed and self._moved is not None and now - self._moved >= self._limit:
+            self.noticed = {
+                "seconds": round(now - self._moved, 1),
+                "limit_seconds": self._limit,
+                "node": self._number,
+                "time": time.time(),
+            }
+            with contextlib.suppress(OSError):
+                write_json_atomically(self._logs / _MARK, self.noticed)
+        if self.noticed:
+            with contextlib.suppress(OSError):
+                self._logged = self._log.stat().st_size
+        return bool(self.noticed)
+
+    def keep_stacks(self) -> None:
+        """Copy what the program has written since the hang was noticed into `logs/hang-node-N.txt`."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._logged)
+            write_bytes_atomically(self._logs / f"hang-node-{self._number}.txt", log.read(_MOST_STACKS))
+
+    def describe(self, step: int) -> str:
+        """Return the reason of the end in words; the first ones are those of our own trainer."""
+        paths = sorted(self._logs.glob("hang-node-*.txt"))
+        stacks = [f"logs/{path.name}" for path in paths if path.stat().st_mtime >= self.noticed["time"] - 60]
+        return (
+            f"Step {step + 1}: nothing moved for {self.noticed['seconds']} s (no row and no output, "
+            f"program.hang_minutes), so the program was ended. The stacks: {', '.join(stacks) or 'none'}"
+        )
+
+    @property
+    def _log(self) -> Path:
+        return self._logs / f"node-{self._number}.log"
+
+    def _found_elsewhere(self) -> dict[str, Any]:
+        """Return the mark of another node, unless it is of an earlier start."""
+        mark = self._logs / _MARK
+        with contextlib.suppress(OSError, TrainyardError, KeyError, TypeError, ValueError):
+            found = parse_json_object(read_bytes(mark, links=False), str(mark))
+            return found if float(found["time"]) > self._started else {}
+        return {}

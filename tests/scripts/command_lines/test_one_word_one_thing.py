@@ -1,0 +1,72 @@
+"""One flag means one thing in every command, and one thing has one flag, as the design lists them."""
+
+from collections import defaultdict
+
+import pytest
+from tests.scripts.command_lines.options import SCRIPTS, Kind, options_of
+
+TWO_MEANINGS = {
+    "--context": "of a build (a folder), and of a kubeconfig, as docker and kubectl have it",
+    "--image": "a name to build, and a reference to use",
+    "--job": "a job of a cluster, and in wait_for_runner one of a workflow",
+    "--labels": "of a runner, as a list and as GitHub's JSON",
+    "--output": "build_release writes a folder of files",
+    "--plan": "of a workflow run, and of a training",
+    "--program": "docker or buildah, and a program of a job",
+    "--prometheus": "a workspace to query, and a file to write",
+    "--python": "in an image, and in a pod",
+    "--repository": "of images, and of code",
+    "--resume": "fetch_resume also takes the address of a manifest",
+    "--run-dir": "run also takes newest",
+    "--run-number": "only a new or known run can have the number auto",
+    "--runs": "a folder, and how many",
+    "--secret": "of Kubernetes, of GitHub, and of a build",
+    "--segment": "its number, and with the number of all",
+    "--target": "a stage of a Dockerfile, and where to train",
+    "--to": "manage_checkpoints also copies to a store",
+    "--wait": "for the end of a job, and how long for a checkpoint",
+    "--checkpoint": "a path in a store, and one on this disk",
+}
+"""Flags whose value differs between commands, and why."""
+OTHER_WORDS = {
+    "--run-dir": ("--run-directory", "--rundir", "--directory-of-run", "--run"),
+    "--run-number": ("--number", "--run-no", "--run-id-number"),
+    "--num-nodes": ("--nodes", "--node-count", "--nnodes"),
+    "--timeout": ("--max-wait", "--wait-seconds", "--timeout-seconds"),
+    "--output": ("--out", "--output-file", "--outfile"),
+    "--to": ("--target-dir", "--destination", "--dest", "--output-dir"),
+    "--apply": ("--execute", "--do-it", "--confirm"),
+    "--set": ("--override", "--overwrite", "--setting"),
+    "--config": ("--configuration", "--config-file", "--yaml"),
+    "--store": ("--bucket", "--store-url", "--artifact-store"),
+    "--json": ("--as-json", "--output-json"),
+    "--dry-run": ("--dryrun", "--plan-only", "--simulate"),
+    "--region": ("--aws-region",),
+    "--instance-type": ("--instance", "--node-type", "--machine-type"),
+}
+"""What another command would have to be called that means the same."""
+
+
+def test_a_flag_takes_the_same_kind_of_value_in_every_command() -> None:
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name in SCRIPTS:
+        for option in options_of(name):
+            if option.flag and option.kind is not Kind.CHOICE:
+                shown = "" if option.kind is Kind.SWITCH else str(option.action.metavar or "")
+                values[option.flag][shown].append(name)
+    differing = {flag: dict(found) for flag, found in values.items() if len(found) > 1}
+    unexplained = {flag: found for flag, found in differing.items() if flag not in TWO_MEANINGS}
+    assert unexplained == {}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_command_has_another_word_for_a_flag_of_the_design(name: str) -> None:
+    flags = {word for option in options_of(name) for word in option.action.option_strings}
+    assert not {other for others in OTHER_WORDS.values() for other in others} & flags
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_value_has_a_name_in_the_help(name: str) -> None:
+    for option in options_of(name):
+        if option.flag in ("--run-dir", "--run-number", "--store", "--to", "--output", "--timeout", "--set"):
+            assert option.action.metavar, option.flag

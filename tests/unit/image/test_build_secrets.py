@@ -1,0 +1,125 @@
+"""Secrets and logins of a build: each form × each place, and nothing that is a value is repeated or sent."""
+
+import itertools
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.image.building.build_secrets import (
+    BuildSecret,
+    RegistryLogin,
+    SecretSource,
+    build_variables_of_secrets,
+    login_of,
+    mounted_secrets,
+    parse_login,
+    parse_secret,
+    require_mounted,
+)
+
+ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf"
+PLACES = {"src": "/run/token", "env": "PIP_TOKEN", "secretsmanager": "trainyard/pip"}
+FORMS = ("id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}")
+VALUE = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+"""What somebody may give by mistake: the value itself."""
+WRONG = (
+    *("", "pip", "id=", "id=pip,src=", VALUE, f"id=a b,src={VALUE}", f"id=pip,value={VALUE}"),
+    *(f"id=pip,env={VALUE}-", f"id=pip,src=/a,env={VALUE}", f"id=pip,secretsmanager={VALUE} {VALUE}"),
+)
+WRONG_LOGINS = ("", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"nvcr.io=user:{VALUE}")
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize(
+    "form", ["id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}"]
+)
+def test_a_secret_has_an_id_and_one_place(kind: str, form: str) -> None:
+    text = form.format(id="pip", kind=kind, place=PLACES[kind])
+    assert parse_secret(text) == BuildSecret("pip", SecretSource(kind, PLACES[kind]))
+    assert parse_secret("id=pip,source=/a") == BuildSecret("pip", SecretSource("src", "/a"))
+    assert parse_secret("id=PIP_TOKEN") == BuildSecret("PIP_TOKEN", SecretSource("env", "PIP_TOKEN"))
+    assert parse_secret(f"id=pip,secretsmanager={ARN}").source.place == ARN
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_secret(text)
+    assert VALUE not in str(refusal.value)
+    assert "id=ID,src=FILE" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"nvcr.io=user:{VALUE}"]
+)
+def test_a_login_names_where_its_value_is(text: str) -> None:
+    assert parse_login("nvcr.io=env:NGC") == RegistryLogin("nvcr.io", SecretSource("env", "NGC"))
+    assert parse_login(f"127.0.0.1:5000=secretsmanager:{ARN}").source.place == ARN
+    with pytest.raises(ConfigError) as refusal:
+        parse_login(text)
+    assert VALUE not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("me:a:b", ("me", "a:b")),
+        ('{"username": "$oauthtoken", "password": "nvapi"}', ("$oauthtoken", "nvapi")),
+        (VALUE, None),
+        ('{"username": "me"}', None),
+        ("[]", None),
+        ("", None),
+    ],
+)
+def test_a_login_is_a_pair_or_json(value: str, expected: tuple[str, str] | None) -> None:
+    if expected is not None:
+        assert login_of("nvcr.io", value) == expected
+        return
+    with pytest.raises(ConfigError) as refusal:
+        login_of("nvcr.io", value)
+    assert not value or value not in str(refusal.value)
+
+
+DOCKERFILE = """
+FROM a
+RUN --mount=type=secret,id=pip,required=true --mount=type=cache,target=/c pip install x
+RUN --mount=type=secret,target=/run/secrets/hf cat /run/secrets/hf
+RUN --mount=type=bind,target=/s true
+"""
+
+
+def test_ids_are_those_that_the_dockerfile_mounts() -> None:
+    assert mounted_secrets(DOCKERFILE) == {"pip": True, "hf": False}
+    pip, other = parse_secret("id=pip"), parse_secret("id=other")
+    require_mounted([pip], DOCKERFILE, "Dockerfile")
+    for secrets, named in (
+        ([], "requires the secret pip"),
+        ([pip, other], "mounted: pip, hf"),
+        ([pip, pip], "twice"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            require_mounted(secrets, DOCKERFILE, "Dockerfile")
+
+
+@pytest.mark.parametrize(("kind", "login"), list(itertools.product(PLACES, (True, False))))
+def test_the_build_in_aws_gets_names_and_never_values(kind: str, login: bool) -> None:
+    source = SecretSource(kind, PLACES[kind])
+    secrets = [] if login else [BuildSecret("pip", source)]
+    logins = [RegistryLogin("nvcr.io", source)] if login else []
+    if kind != "secretsmanager":
+        with pytest.raises(
+            ConfigError, match="aws secretsmanager create-secret --name trainyard/"
+        ) as refusal:
+            build_variables_of_secrets(secrets, logins, project="trainyard")
+        option = str(refusal.value).partition("give --")[2].partition(";")[0].partition(" ")[2]
+        again = parse_login(option) if login else parse_secret(option)
+        assert again.source.kind == "secretsmanager", "the remedy works"
+        return
+    plain, named = build_variables_of_secrets(secrets, logins, project="trainyard")
+    if login:
+        assert plain == {"REGISTRY_LOGINS": "nvcr.io=env:REGISTRY_LOGIN_1"}
+        assert parse_login(plain["REGISTRY_LOGINS"]).source.place in named
+    else:
+        assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
+        assert parse_secret(plain["BUILD_SECRETS"]).source.place in named
+    assert list(named.values()) == ["trainyard/pip"]

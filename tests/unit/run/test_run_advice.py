@@ -1,0 +1,76 @@
+"""What is named instead of a path that is not a run or a checkpoint, and that it is one."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.directory import RunDirectory
+from trainyard.run.run_advice import checkpoint_advice, checkpoint_meant, require_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for name in ("20261120-1200-aaaa", "20261121-1200-bbbb", "20261122-1200-cccc", "20261123-1200-dddd"):
+        run = RunDirectory(tmp_path / "runs" / name)
+        run.checkpoint(100).mkdir(parents=True)
+        (run.checkpoint(100) / MANIFEST_NAME).touch()
+        (run.checkpoint(100) / "data").touch()
+        run.checkpoint(200).mkdir()
+        run.run_file.touch()
+    return tmp_path / "runs"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ConfigError, match="is not a run directory") as error:
+        require_run(path)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("20261120-1200-aaaa/checkpoints/step-00000100", "20261120-1200-aaaa"),
+        ("20261120-1200-aaaa/run.json", "20261120-1200-aaaa"),
+        ("20261122-1200-ccc", "20261122-1200-cccc"),
+        ("other", "20261123-1200-dddd"),
+        ("", "20261123-1200-dddd"),
+    ],
+)
+def test_the_run_that_was_meant_is_named(runs: Path, given: str, meant: str) -> None:
+    message = refusal(runs / given)
+    assert str(runs / meant) in message
+    require_run(runs / meant)
+
+
+def test_a_relative_path_has_a_relative_answer(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+    assert "the run 20261120-1200-aaaa; name" in refusal(Path("20261120-1200-aaaa/checkpoints"))
+    assert "(4 runs in all)" in refusal(Path())
+
+
+def test_without_a_run_the_command_that_makes_one_is_named(tmp_path: Path) -> None:
+    assert "`trainyard run` makes one" in refusal(tmp_path)
+    assert "there is no such folder" in refusal(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "given", ["", "checkpoints", "checkpoints/step-00000300", "checkpoints/step-00000200"]
+)
+def test_the_steps_that_are_there_are_named(runs: Path, given: str) -> None:
+    run = RunDirectory(runs / "20261120-1200-aaaa")
+    assert checkpoint_meant(run.path / given) == (
+        f"{run.path} has step 100; name one, such as {run.checkpoint(100)}"
+    )
+
+
+def test_a_file_of_a_checkpoint_and_a_run_without_any(runs: Path, tmp_path: Path) -> None:
+    run = RunDirectory(runs / "20261120-1200-aaaa")
+    assert checkpoint_meant(run.checkpoint(100) / "data") == (
+        f"it is a part of the checkpoint {run.checkpoint(100)}; name that"
+    )
+    (run.checkpoint(100) / MANIFEST_NAME).unlink()
+    assert "--resume none starts at step 0" in checkpoint_advice(run.path)
+    assert checkpoint_meant(tmp_path) is None
+    assert checkpoint_advice(tmp_path).startswith("name a checkpoint")

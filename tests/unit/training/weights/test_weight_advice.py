@@ -1,0 +1,230 @@
+"""The remedy in each refusal of weights is followed as printed, and the weights are opened."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from trainyard.config.load import LoadedConfig
+from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
+from trainyard.errors import ConfigError
+from trainyard.training.data.vocabulary import load_vocabulary
+from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.model.model import build_model
+from trainyard.training.weights.hugging_face_config import hugging_face_config
+from trainyard.training.weights.pretrained import load_with_weights
+from trainyard.training.weights.starting_weights import open_starting_weights
+from trainyard.training.weights.weight_fit import parameters_of
+
+SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
+SHAPE = ArchitectureConfig(
+    vocab_size=300,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=3,
+    num_attention_heads=4,
+    rope_theta=123456.7,
+    rope_scaling=RopeScalingConfig(rope_type="llama3", factor=32.0, original_max_position_embeddings=64),
+)
+SETTING = re.compile(r"--set (\S+)")
+
+
+def write_model(folder: Path, shape: ArchitectureConfig = SHAPE, **config: Any) -> Path:
+    folder.mkdir()
+    tensors = build_model(shape, seed=0).state_dict()
+    save_file({name: tensors[name] for name in parameters_of(shape)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(hugging_face_config(shape) | config))
+    (folder / "tokenizer.json").write_text(byte_tokenizer())
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "a model")
+
+
+def write_config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"extends: {SMOKE}\n{text}")
+    return path
+
+
+def refusal(loaded: LoadedConfig) -> str:
+    with pytest.raises(ConfigError) as error:
+        open_starting_weights(loaded.config.model)
+    return str(error.value)
+
+
+def settings_in(message: str) -> list[str]:
+    """Return the settings of the remedy, without the one for random weights."""
+    return [each.rstrip(".") for each in SETTING.findall(message) if "model.path=null" not in each]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "num_layers: 2",
+        "num_attention_heads: 2",
+        "num_key_value_heads: 4",
+        "vocab_size: 256",
+        "intermediate_size: 64",
+        "rope_theta: 10000.0",
+        "rms_norm_eps: 1.0e-6",
+        "tie_word_embeddings: true",
+        "rope_scaling: {factor: 8.0}",
+        "rope_scaling: {rope_type: default}",
+    ],
+)
+def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_path: Path, key: str) -> None:
+    """Each key is wrong in the file, and model.path is there too, so that the file decides."""
+    text = f"model:\n  path: {model}\n  architecture: null\n"
+    (tmp_path / "base.yaml").write_text(f"extends: {SMOKE}\n{text}")
+    own = tmp_path / "own.yaml"
+    own.write_text(f"extends: base.yaml\nmodel:\n  architecture:\n    {key}\n")
+    message = refusal(load_with_weights(own, []))
+    assert "architecture: null" not in message
+    remedy = settings_in(message)
+    assert remedy
+    assert open_starting_weights(load_with_weights(own, remedy).config.model) is not None
+
+
+def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> None:
+    """With null as the architecture already, null is no advice."""
+    model = write_model(tmp_path / "biased")
+    tensors = build_model(SHAPE, seed=0).state_dict()
+    biases = {f"model.layers.{n}.self_attn.q_proj.bias": torch.zeros(32) for n in range(3)}
+    save_file({name: tensors[name] for name in parameters_of(SHAPE)} | biases, model / "model.safetensors")
+    own = write_config(tmp_path, f"model:\n  path: {model}\n  architecture: null\n")
+    message = refusal(load_with_weights(own, []))
+    assert "q_proj.bias: no part of the model" in message
+    assert "No setting of model.architecture describes these weights: not supported here" in message
+    assert settings_in(message) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "difference"),
+    [
+        ({"attention_bias": True}, "has attention_bias; the layers"),
+        ({"mlp_bias": True}, "has mlp_bias; the layers"),
+        ({"head_dim": 16}, "has the head_dim 16; heads of this trainer's model have hidden_size / "),
+        ({"model_type": "qwen3"}, "has the model_type 'qwen3'"),
+        ({"hidden_act": "gelu"}, "has the hidden_act 'gelu'"),
+    ],
+)
+def test_a_config_of_another_model_names_the_trainer_that_has_it(
+    tmp_path: Path, config: dict[str, Any], difference: str
+) -> None:
+    model = write_model(tmp_path / "other model", **config)
+    with pytest.raises(ConfigError) as error:
+        load_with_weights(SMOKE, [f"model.path={model}"])
+    message = str(error.value)
+    assert difference in message
+    command = message.partition("transformers: ")[2].partition(". Nothing was started")[0]
+    assert shlex.split(command) == ["python", "train.py", "--model", str(model)]
+
+
+def test_transformers_has_the_models_that_this_trainer_lacks(tmp_path: Path) -> None:
+    """What the refusal sends people to: examples/sft loads a model in this way."""
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is in requirements-development.txt"
+    )
+    model = write_model(tmp_path / "biased", attention_bias=True)
+    assert transformers.AutoModelForCausalLM.from_pretrained(model).config.attention_bias
+
+
+def write_part(path: Path, tensors: dict[str, np.ndarray], *, number: int, count: int) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    if number == 0:
+        writer.add_uint32("llama.block_count", 1)
+        writer.add_uint32("llama.attention.head_count", 4)
+        writer.add_uint32("llama.attention.head_count_kv", 2)
+        writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    if count > 1:
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_part_of_a_split_gguf_file_names_the_command_that_joins_the_parts(tmp_path: Path) -> None:
+    from trainyard.training.weights.gguf_weights import gguf_name
+
+    shape = ArchitectureConfig(hidden_size=32, intermediate_size=48, num_layers=1)
+    tensors = {gguf_name(n): t.numpy() for n, t in build_model(shape, seed=0).state_dict().items()}
+    names = list(tensors)
+    paths = [tmp_path / f"big model-{number:05}-of-00002.gguf" for number in (1, 2)]
+    for number, path in enumerate(paths):
+        write_part(path, {n: tensors[n] for n in names[number::2]}, number=number, count=2)
+    for path in paths:
+        with pytest.raises(ConfigError) as error:
+            load_with_weights(SMOKE, [f"model.path={path}", "model.tokenizer=null"])
+        message = str(error.value)
+        command = shlex.split(message.partition("llama.cpp: ")[2].partition(", then:")[0])
+        assert command == ["llama-gguf-split", "--merge", str(paths[0]), str(tmp_path / "big model.gguf")]
+        assert "one of 2 parts" in message
+    write_part(Path(command[3]), tensors, number=0, count=1)  # what that command writes
+    setting = shlex.split(message.partition("then: ")[2].partition(". Nothing")[0])[1]
+    found = load_with_weights(SMOKE, [setting, "model.tokenizer=null"]).config.model
+    assert open_starting_weights(found) is not None
+    paths[1].unlink()
+    with pytest.raises(ConfigError, match=f"{paths[1].name}; download them too"):
+        load_with_weights(SMOKE, [f"model.path={paths[0]}", "model.tokenizer=null"])
+
+
+def add_tokens(model: Path, *tokens: str) -> int:
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.add_tokens(list(tokens))
+    tokenizer.save(str(model / "tokenizer.json"))
+    return int(tokenizer.get_vocab_size())
+
+
+def test_tokens_beyond_the_embedding_are_named_and_resizing_it_works(tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is in requirements-development.txt"
+    )
+    shape = ArchitectureConfig(hidden_size=32, intermediate_size=48, num_layers=1, vocab_size=256)
+    model = write_model(tmp_path / "model", shape)
+    size = add_tokens(model, "<one>", "<two>")
+    found = load_with_weights(SMOKE, [f"model.path={model}"]).config.model
+    with pytest.raises(ConfigError) as error:
+        load_vocabulary(found)
+    message = str(error.value)
+    assert f"{model} has 256 rows, so <one>, <two> have none" in message
+    resized = int(re.findall(r"resize_token_embeddings\((\d+)\)", message)[0])
+    assert resized == size
+    larger = transformers.AutoModelForCausalLM.from_pretrained(model)
+    larger.resize_token_embeddings(resized)
+    larger.save_pretrained(tmp_path / "FOLDER")
+    (tmp_path / "FOLDER" / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    found = load_with_weights(SMOKE, [f"model.path={tmp_path / 'FOLDER'}"]).config.model
+    assert load_vocabulary(found).size == size
+    assert open_starting_weights(found) is not None
+
+
+def test_a_tokenizer_that_is_too_large_for_random_weights_names_the_size(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    add_tokens(model, *(f"<{number}>" for number in range(50)))
+    own = [f"model.tokenizer={model / 'tokenizer.json'}"]
+    with pytest.raises(ConfigError) as error:
+        load_vocabulary(load_with_weights(SMOKE, own).config.model)
+    remedy = settings_in(str(error.value))
+    assert load_vocabulary(load_with_weights(SMOKE, own + remedy).config.model).size > 256
+
+
+def test_random_weights_are_a_remedy_that_works(model: Path, tmp_path: Path) -> None:
+    own = write_config(tmp_path, f"model:\n  path: {model}\n  architecture: {{num_layers: 2}}\n")
+    assert "--set model.path=null" in refusal(load_with_weights(own, []))
+    found: ModelConfig = load_with_weights(own, ["model.path=null", "model.tokenizer=null"]).config.model
+    assert open_starting_weights(found) is None
