@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--repetitions", type=arguments.positive, default=10, metavar="N", help="after 3 more; default: 10"
     )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
-    parser.add_argument("--instance-type", metavar="T", help="default: $TRAINYARD_INSTANCE_TYPE")
+    parser.add_argument("--instance-type", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE")
     floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
     parser.add_argument("--floor", type=arguments.amount, metavar="GB/S", help=floor)
     limit = "how long processes wait for each other; default: 5m"

@@ -80,7 +80,7 @@ def test_without_a_scanner_nothing_scans_and_a_named_one_is_refused(programs: Pa
         find_scanner("grype")
 
 
-UNNAMED: dict[str, Any] = {"Results": [{"Vulnerabilities": [{}]}]}
+UNNAMED: Any = {"Results": [{"Vulnerabilities": [{}]}]}
 
 
 @pytest.mark.parametrize(("report", "code"), [(TRIVY, 1), ([], 0), (UNNAMED, 0)])
