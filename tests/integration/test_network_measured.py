@@ -86,3 +86,16 @@ def test_pods_measure_before_training_and_keep_the_result(requested: str, tmp_pa
     measured = [event for event in events if event["event"] == "network_measured"]
     assert [(one["ok"], one["processes"]) for one in measured] == [(True, 2)] * (requested == "true")
     assert not list(tmp_path.glob("*.network-*"))
+
+
+def test_pods_on_a_slow_network_end_before_they_train(tmp_path: Path) -> None:
+    """Loopback passed off as p5.48xlarge: 1 GiB by gloo is far below half of the published figure."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    words = [str(ROOT / "scripts" / "run_pod.py"), "--config", f"{tmp_path}/config.yaml"]
+    words += ["--run-dir", f"{tmp_path}/run", "--set", "compute.network_test=true"]
+    for code, out, errors in on_two_nodes(words, TRAINYARD_INSTANCE_TYPE="ml.p5.48xlarge"):
+        assert code == ExitCode.NOT_PROVEN, errors
+        assert "the floor is 218 GB/s" in out
+        found = explain_logs([log_of("pod", errors)], exit_code=code)
+        assert found.klass == "slow-network"
+    assert not (tmp_path / "run").exists(), "nothing was trained"

@@ -161,16 +161,16 @@ def is_true(text: str) -> bool:
 
 def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
     """Return the packages of the locks that were named, each with its version, line and lock."""
-    from trainyard.image.conflict.stated_packages import locked_packages
+    from trainyard.image.conflict.lock_files import read_lock
+    from trainyard.image.conflict.stated_packages import pins_of
     from trainyard.run.untrusted_files import read_named_text
 
-    return {
-        package: (version, line, str(lock))
-        for lock in locks
-        for package, (version, line) in locked_packages(
-            read_named_text(lock, "name a lock with --lock FILE")
-        ).items()
-    }
+    found: dict[str, tuple[str, int, str]] = {}
+    for lock in locks:
+        text = read_named_text(lock, "name a lock with --lock FILE")
+        pins = pins_of(read_lock(str(lock), text, extras="*").requirements)
+        found |= {package: (version, line, str(lock)) for package, (version, line) in pins.items()}
+    return found
 
 
 def read_declared(

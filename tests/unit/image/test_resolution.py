@@ -263,3 +263,58 @@ def test_the_metadata_of_the_index_is_what_pypi_has() -> None:
     assert [Requirement(one).specifier.contains(Version("2.6.0")) for one in torch if "torch" in one] == [
         True
     ]
+
+
+PYTHON3 = "\nRUN apt-get update && apt-get install -y python3 python3-pip"
+STACK_BASES = {
+    "FROM python:3.11-slim-bookworm": "3.11",
+    f"FROM nvidia/cuda:12.4.1-devel-ubuntu22.04{PYTHON3}": "3.10",
+    f"FROM nvidia/cuda:12.8.1-cudnn-runtime-ubuntu22.04{PYTHON3}": "3.10",
+}
+"""Bases, and the Python that each has."""
+WHEEL_CUDA = {"2.4": "12.1", "2.5": "12.4", "2.6": "12.4", "2.7": "12.6", "2.8": "12.8", "2.9": "12.8"}
+"""CUDA of torch's wheels, as `uv pip compile` resolved nvidia-cuda-runtime-cu12 on PyPI on 2026-11-27."""
+EFA = """
+RUN curl -fsSO https://efa-installer.amazonaws.com/aws-efa-installer-{efa}.tar.gz \\
+    && tar -xf aws-efa-installer-{efa}.tar.gz && cd aws-efa-installer && ./efa_installer.sh -y --skip-kmod
+RUN pip install torch=={torch} nvidia-nccl-cu12=={nccl}
+USER 1000
+"""
+
+
+def generated_stacks() -> list[tuple[str, str, str, str, str]]:
+    """Base × torch × NCCL × EFA installer × instance type, 50 of them, chosen by a fixed seed."""
+    nccl = BY_NAME["nvidia-nccl-cu12"]
+    types = ("p4de.24xlarge", "p5.48xlarge", "p6-b200.48xlarge")
+    parts = (STACK_BASES, BY_NAME["torch"], nccl, ("1.28.0", "1.29.1", "1.43.2"), types)
+    return random.Random(39).sample(list(itertools.product(*parts)), 50)
+
+
+@pytest.mark.parametrize(("base", "torch", "nccl", "efa", "kind"), generated_stacks(), ids=str)
+def test_a_generated_stack_is_red_exactly_for_what_breaks(
+    base: str, torch: str, nccl: str, efa: str, kind: str, lint: Callable[..., Any]
+) -> None:
+    """The resolver answers for pip; the other rules are stated here anew from their sources."""
+    expected = set()
+    if not is_installable({"torch": torch, "nvidia-nccl-cu12": nccl}, STACK_BASES[base]):
+        expected |= {"resolution"}
+    if Version(efa) < Version("1.29.1") and Version(nccl) >= Version("2.19"):
+        expected |= {"efa-nccl"}  # aws-ofi-nccl issue 584
+    newer = not kind.startswith("p4")
+    if newer and (Version(efa) < Version("1.29") or Version(nccl) < Version("2.18.5")):
+        expected |= {"efa-versions"}  # the EFA cheat sheet of AWS
+    if kind.startswith("p6") and Version(WHEEL_CUDA[torch[:3]]) < Version("12.8"):
+        expected |= {"architecture"}  # sm_100 is new in CUDA 12.8
+    text = base + EFA.format(efa=efa, torch=torch, nccl=nccl)
+    code, result = lint(text, "--instance-type", kind)
+    assert result["not_checked"] == []
+    assert set(errors(result)) == expected, result["findings"]
+    assert code == bool(expected)
+
+
+def test_the_stacks_hold_right_and_broken_ones() -> None:
+    installable = [
+        is_installable({"torch": torch, "nvidia-nccl-cu12": nccl}, STACK_BASES[base])
+        for base, torch, nccl, _, _ in generated_stacks()
+    ]
+    assert 5 <= sum(installable) <= 45

@@ -3,6 +3,7 @@
 Each reader returns a RequirementsFile: what the file states, and whether it also names what cannot be read.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from trainyard.image.conflict.stated_packages import (
     read_requirements,
 )
 
+_FILES = re.compile(r"^(?:(?:wheels|files) = \[\n(?: +\{[^\n]*\},?\n)*\]|sdist = \{[^\n]*\})\n", re.MULTILINE)
 _UNREADABLE = RequirementsFile(opaque=True)
 
 
@@ -26,14 +28,22 @@ def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsF
     """Return the content of a lock by the name of its file."""
     try:
         if path.endswith("uv.lock"):
-            return _read_uv_lock(tomllib.loads(text), set(extras))
+            return _read_uv_lock(tomllib.loads(_without_files(text)), set(extras))
         if path.endswith("poetry.lock"):
-            return _read_poetry_lock(tomllib.loads(text))
+            return _read_poetry_lock(tomllib.loads(_without_files(text)))
         if path.endswith((".yml", ".yaml")):
             return _read_conda_environment(yaml.safe_load(text))
     except (tomllib.TOMLDecodeError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
         return _UNREADABLE
     return read_requirements(text)
+
+
+def _without_files(text: str) -> str:
+    """Return a lock without its lists of wheels and hashes, which are most of it and decide nothing here.
+
+    They are removed as uv and poetry write them, one file a line; a list of another form stays and is read.
+    """
+    return _FILES.sub("", text)
 
 
 def read_project(text: str, extras: Iterable[str] = ()) -> RequirementsFile:

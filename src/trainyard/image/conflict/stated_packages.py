@@ -107,9 +107,14 @@ def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> 
     `environment` has marker variables. Without a Python in it, a pin whose marker holds for some Pythons only
     is left out, and so is a package with two versions.
     """
+    return pins_of(read_requirements(text, environment).requirements)
+
+
+def pins_of(requirements: Iterable[StatedRequirement]) -> dict[str, tuple[str, int]]:
+    """Return name -> version and line of what is pinned to one version."""
     found: dict[str, tuple[str, int]] = {}
     ambiguous = set()
-    for one in read_requirements(text, environment).requirements:
+    for one in requirements:
         if not one.pin or found.get(one.name, (one.pin, 0))[0] != one.pin:
             ambiguous |= {one.name}
         else:
