@@ -4,16 +4,18 @@
 uv resolves the newest release of each minor release of torch: which CUDA and NCCL its wheel requires, and for
 a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: those of a
 new release are not judged until somebody adds them from RELEASE.md. The other tables are in no index; --check
-names those that are old.
+names those that are old, and so does --report.
 
 Reads:      the package index; src/trainyard/image/facts/*.yaml
-Writes:     src/trainyard/image/facts/torch.yaml
+Writes:     src/trainyard/image/facts/torch.yaml; --report FILE: Markdown; in GitHub Actions the output
+            `changed`
 Exit codes: 0 written, or nothing changes; 1 with --check: a table is old; 4 the index cannot be reached
 Example:    tools/write_image_facts.py --uv .uv/bin/uv
 """
 
 import argparse
 import datetime
+import difflib
 import re
 import shutil
 import sys
@@ -34,6 +36,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--uv", type=uv_file, default="uv", metavar="FILE", help="default: uv of the path")
     parser.add_argument("--index", default="", metavar="INDEX", help="URL or folder of wheels; default: PyPI")
     parser.add_argument("--check", action="store_true", help="only name the tables that are old")
+    report = "write what changed, and which tables are old, as Markdown"
+    parser.add_argument("--report", type=arguments.path, metavar="FILE", help=report)
     return parser.parse_args(argv)
 
 
@@ -64,8 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ServiceError("the package index cannot be reached, or has no torch")
     if after != before:
         write_bytes_atomically(TABLE, after.encode())
+    if args.report:
+        write_report(args.report, before, after, old_tables(today))
     print("torch.yaml is renewed" if after != before else "torch.yaml is up to date")
     return ExitCode.DONE
+
+
+def write_report(file: Path, before: str, after: str, old: Sequence[str]) -> None:
+    """Write the changed rows and the old tables, and say to the workflow whether the table changed."""
+    from trainyard.gateways.github import set_output
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", n=0, lineterm="")
+    text = ["The table of torch, from the metadata of the package index:", "", "```diff", *lines, "```"]
+    text += ["", f"Old, to be renewed by hand from their sources: {', '.join(old)}."] if old else []
+    write_bytes_atomically(file, ("\n".join(text) + "\n").encode())
+    set_output("changed", "true" if after != before else "false")
 
 
 def read_facts(args: argparse.Namespace, minor: str) -> dict[str, str]:

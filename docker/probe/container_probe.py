@@ -290,8 +290,66 @@ def _summed(rank: int, store: str) -> int:
         return 2
 
 
+def bandwidth(asked: dict[str, Any]) -> str:
+    """An all-reduce over the GPUs of the container, or two processes without, is as fast as requested."""
+    _require_torch()
+    count = len(glob.glob("/dev/nvidia[0-9]*"))
+    with tempfile.TemporaryDirectory() as folder:
+        world, file = max(2, count), f"{folder}/result"
+        children = []
+        for rank in range(world):
+            child = os.fork()
+            if child == 0:
+                os._exit(_measure(rank, world, f"{folder}/store", file, on_gpu=count > 1))
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if any(codes) or not os.path.exists(file):
+            raise AssertionError(f"{world} processes did not sum a tensor: {codes}")
+        with open(file) as stream:
+            speed = float(stream.read())
+    words = f"{world} processes sum at {speed:.3g} GB/s ({'NCCL' if count > 1 else 'gloo'})"
+    if speed < asked["bandwidth"]:
+        raise AssertionError(f"{words}, at least {asked['bandwidth']:g} GB/s was requested")
+    return words
+
+
+def _measure(rank: int, world: int, store: str, file: str, *, on_gpu: bool) -> int:
+    """Write the bus bandwidth in GB/s of 256 MiB, as nccl-tests counts it: the median of five."""
+    try:
+        import datetime
+
+        import torch
+        import torch.distributed as distributed
+
+        distributed.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world,
+            timeout=datetime.timedelta(seconds=120),
+        )
+        device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+        value, seconds = torch.ones(1 << 26, device=device), []
+        for _ in range(7):
+            distributed.barrier()
+            begun = time.monotonic()
+            distributed.all_reduce(value)
+            if on_gpu:
+                torch.cuda.synchronize()
+            seconds.append(time.monotonic() - begun)
+        if rank == 0:
+            median = sorted(seconds[2:])[2]
+            with open(file, "w") as stream:
+                stream.write(str(value.numel() * 4 / median / 1e9 * 2 * (world - 1) / world))
+        return 0
+    except BaseException:  # noqa: BLE001 - it is another process, whose code is all that is seen
+        traceback.print_exc()
+        return 2
+
+
 CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "collective": collective,
+    "bandwidth": bandwidth,
     "versions": versions,
     "imports": imports,
     "torch": torch_imports,
@@ -301,7 +359,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "model-configuration": model_configuration,
     "forward-backward": forward_backward,
 }
-"""The collective goes first: it forks, and a child of a process that used a GPU cannot use one."""
+"""Collective and bandwidth go first: they fork, and a child of a process that used a GPU cannot use one."""
 
 
 def run(asked: dict[str, Any]) -> None:

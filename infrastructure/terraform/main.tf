@@ -31,7 +31,7 @@ variable "ecr_repository" {
 }
 
 variable "tag_mutability" {
-  description = "IMMUTABLE: a tag always names the same image; MUTABLE: a tag such as latest may move"
+  description = "IMMUTABLE: a tag always names the same image; IMMUTABLE_WITH_EXCLUSION: all but latest; MUTABLE: any may move"
   type        = string
   default     = null
 }

@@ -120,7 +120,7 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
 
     def at_end() -> None:
         pushed(aws, context.name, lambda: plan["tag"])
-        pushed(aws, context.name, lambda: f"git-{'a' * 12}")
+        pushed(aws, context.name, lambda: f"git-{'a' * 12}-{plan['content'][:8]}")
         pushed(aws, context.name, lambda: checked_tag("full", plan["tag"], digest))
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]

@@ -204,6 +204,62 @@ def test_a_version_never_names_another_image(call: Call, project: Path, registry
     assert "Nothing was tagged" in done.stderr
 
 
+def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
+    call: Call, project: Path, registry: str
+) -> None:
+    """A project of its own: it is built, pushed to two repositories, and read back from both."""
+    names = []
+    for number in (1, 2):
+        (project / f"Dockerfile.{number}").write_text(f"FROM scratch\nCOPY lock.txt /two{number}\nUSER 1\n")
+        words = ["--builder", "local", "--program", "buildah", "--dockerfile", f"Dockerfile.{number}"]
+        assert call("build_image", *words, "--image", f"two{number}", cwd=project).returncode == 0
+        push = ["--image", f"two{number}:latest", "--registry", registry, "--program", "buildah"]
+        push += ["--repository", "two", "--repository", "copy/two", "--tags", "latest", "--lock", "lock.txt"]
+        done = call("push_image", *push, "--json", cwd=project)
+        assert done.returncode == 0, done.stderr
+        data = json.loads(done.stdout)
+        for place in data["places"]:
+            (tag,) = [one["tag"] for one in place["tags"] if one["tag"].startswith("git-")]
+            repository = place["uri"].partition("/")[2].partition("@")[0]
+            for reference in (tag, "latest"):
+                url = f"http://{registry}/v2/{repository}/manifests/{reference}"
+                accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+                with urllib.request.urlopen(urllib.request.Request(url, headers=accept), timeout=20) as found:
+                    assert f"sha256:{hashlib.sha256(found.read()).hexdigest()}" == data["digest"]
+            names.append((repository, tag))
+    assert len(set(names)) == 4
+
+
+@pytest.mark.skipif(shutil.which("cosign") is None, reason="not installed: cosign")
+def test_a_signature_is_that_of_the_pushed_digest(
+    call: Call, environment: dict[str, str], project: Path, registry: str, tmp_path: Path
+) -> None:
+    made = {**os.environ, **environment, "COSIGN_PASSWORD": "a"}
+    words = ["cosign", "generate-key-pair"]
+    subprocess.run(words, cwd=tmp_path, env=made, check=True, timeout=60, capture_output=True)
+    (project / "Dockerfile.signed").write_text("FROM scratch\nCOPY lock.txt /signed\nUSER 1\n")
+    words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.signed"]
+    assert call("build_image", *words, "--image", "signed", cwd=project).returncode == 0
+    push = ["--image", "signed:latest", "--registry", registry, "--program", "buildah", "--lock", "lock.txt"]
+    push += ["--repository", "signed", "--sign", str(tmp_path / "cosign.key"), "--json"]
+    environment["COSIGN_PASSWORD"] = "a"
+    try:
+        first = call("push_image", *push, cwd=project)
+        again = call("push_image", *push, cwd=project)
+    finally:
+        del environment["COSIGN_PASSWORD"]
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    (place,) = json.loads(first.stdout)["places"]
+    assert place["signed"]
+    verify = ["cosign", "verify", "--insecure-ignore-tlog=true", "--allow-http-registry"]
+    verify += [f"--key={tmp_path / 'cosign.pub'}", place["uri"]]
+    found = subprocess.run(verify, check=True, timeout=60, capture_output=True, text=True)
+    claims = json.loads(found.stdout)
+    assert [one["critical"]["image"]["docker-manifest-digest"] for one in claims] == [place["digest"]]
+    wrong = call("push_image", *push, "--tags", "latest", cwd=project)
+    assert wrong.returncode == 4 and "cosign could not sign" in wrong.stderr
+
+
 def test_what_is_wrong_in_an_image_is_named(
     call: Call, environment: dict[str, str], project: Path, tmp_path: Path
 ) -> None:

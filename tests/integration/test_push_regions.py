@@ -26,6 +26,7 @@ LOCK = ROOT / "requirements-training.txt"
 OTHER, THIRD = "eu-west-1", "ap-south-1"
 COMMIT, CONTENT = "b" * 40, "c" * 64
 CONTENT_TAG = f"content-{CONTENT[:24]}"
+GIT_TAG = f"git-{COMMIT[:12]}-{CONTENT[:8]}"
 BAD = {"findingSeverityCounts": {"CRITICAL": 2}, "findings": [{"name": "CVE-9", "severity": "CRITICAL"}]}
 
 
@@ -105,7 +106,7 @@ def push(places: Places, capsys: pytest.CaptureFixture[str]) -> Iterator[Callabl
 
 
 REGIONS = ("--region", REGION, "--region", OTHER, "--region", THIRD)
-FINAL = {f"git-{COMMIT[:12]}", CONTENT_TAG}
+FINAL = {GIT_TAG, CONTENT_TAG}
 
 
 def test_every_region_gets_the_same_digest_tags_and_record(places: Places, push: Any) -> None:
@@ -160,7 +161,7 @@ def find_something(places: Places, region: str) -> None:
 
 
 def take_the_tag(places: Places, region: str) -> None:
-    key = f"/v2/{places.repository}/manifests/git-{COMMIT[:12]}"
+    key = f"/v2/{places.repository}/manifests/{GIT_TAG}"
     places.servers[region].registry[key] = b'{"schemaVersion": 2, "layers": []}'
 
 
@@ -190,9 +191,7 @@ def test_a_region_that_fails_leaves_every_region_without_a_tag(
     assert says in said
     assert failing in said or places.servers[failing].host in said
     for region in places.servers:
-        taken = (
-            {f"git-{COMMIT[:12]}"} if (case, region) == ("another digest under the tag", failing) else set()
-        )
+        taken = {GIT_TAG} if (case, region) == ("another digest under the tag", failing) else set()
         assert places.final(region) == taken, (region, said)
 
 
@@ -269,3 +268,59 @@ def test_without_oras_nothing_is_pushed(places: Places, push: Any, monkeypatch: 
     code, said = push("--region", REGION)
     assert code == 2, said
     assert "oras is not installed" in said and places.tags(REGION) == {}
+
+
+def make_repository(moto: str, name: str, **settings: Any) -> None:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    ecr = boto3.client("ecr", endpoint_url=moto, region_name=REGION, **keys)
+    ecr.create_repository(repositoryName=name, **settings)
+
+
+def test_every_repository_of_the_project_gets_the_same_digest(
+    places: Places, push: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, second = places.servers[REGION], f"{places.repository}-second"
+    make_repository(server.moto, second)
+    code, said = push("--region", REGION, "--repository", second, "--json")
+    assert code == 0, said
+    data, _ = json.JSONDecoder().raw_decode(said)
+    assert [one["uri"].partition("@")[0] for one in data["places"]] == [
+        f"{server.host}/{places.repository}",
+        f"{server.host}/{second}",
+    ]
+    for repository in (places.repository, second):
+        assert server.tags(repository)[GIT_TAG] == data["digest"]
+    monkeypatch.setenv("ECR_REPOSITORY", f"{places.repository} {second}")
+    args = push_image.parse_args(["--image", "trainer:1"])
+    assert args.repository == [places.repository, second]
+
+
+def test_a_repository_that_is_missing_leaves_the_others_without_a_tag(places: Places, push: Any) -> None:
+    code, said = push("--region", REGION, "--repository", "not/there")
+    assert code == 2, said
+    assert "no repository not/there" in said and places.final(REGION) == set()
+
+
+def test_latest_moves_and_no_other_tag_where_the_set_up_excludes_it(places: Places, push: Any) -> None:
+    """The repository as infrastructure/cloudformation.yaml makes it."""
+    server = places.servers[REGION]
+    name = f"{places.repository}-moves"
+    filters = [{"filterType": "WILDCARD", "filter": "latest"}]
+    mutability = "IMMUTABLE_WITH_EXCLUSION"
+    make_repository(
+        server.moto, name, imageTagMutability=mutability, imageTagMutabilityExclusionFilters=filters
+    )
+    server.immutable = False  # the scripted registry knows no filters; the push has to read them from ECR
+    other = b'{"schemaVersion": 2, "layers": []}'
+    for tag in ("latest", "1.2.3"):
+        server.registry[f"/v2/{name}/manifests/{tag}"] = other
+    words = ["--region", REGION, "--json"]
+    places.repository = name
+    code, said = push(*words, "--tags", "latest")
+    assert code == 0, said
+    data, _ = json.JSONDecoder().raw_decode(said)
+    actions = {step["tag"]: step["action"] for step in data["places"][0]["tags"]}
+    assert actions == {"latest": "moved", GIT_TAG: "set", CONTENT_TAG: "set"}
+    assert server.tags(name)["latest"] == data["digest"]
+    code, said = push(*words, "--tags", "semantic", "--version", "1.2.3")
+    assert code == 1 and "The tag 1.2.3 names" in said

@@ -188,6 +188,20 @@ def test_an_image_makes_the_configuration_of_the_own_model(
     assert found.ok is expected, found
 
 
+@pytest.mark.parametrize(("lowest", "expected"), [(1e-6, True), (1e6, False)])
+def test_the_bandwidth_of_two_processes_is_measured(lowest: float, expected: bool) -> None:
+    """With the torch of this environment, by gloo over loopback."""
+    asked = probe_request("quick", None, cpu=True, efa=False, model={}, bandwidth=lowest)
+    assert "bandwidth" in asked["checks"]
+    asked["checks"] = ["bandwidth"]
+    done = subprocess.run(
+        [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
+    )
+    (found,) = probe_answers(["bandwidth"], done.stdout, done.stderr)
+    assert found.ok is expected, found
+    assert "2 processes sum at" in found.says and "gloo" in found.says
+
+
 @pytest.mark.parametrize("text", ["[", "[]", '{"hidden_size": 8}'])
 def test_a_file_that_is_no_model_configuration_is_refused(text: str, script: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)

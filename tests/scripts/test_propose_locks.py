@@ -33,6 +33,7 @@ class Repository:
             "POST /git/trees": {"sha": "tree"},
             "POST /git/commits": {"sha": "commit"},
             "GET /git/matching-refs/heads/trainyard/locks": branch,
+            "GET /git/matching-refs/heads/trainyard/facts": [],
             "GET /pulls": [found] if self.exists else [],
             "POST /pulls": found,
             "PATCH /pulls/57": found,
@@ -47,7 +48,7 @@ class Repository:
 def propose(
     serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[Repository], int]:
-    def run(repository: Repository) -> int:
+    def run(repository: Repository, *words: str) -> int:
         known = {
             "GITHUB_REPOSITORY": "o/r",
             "GITHUB_TOKEN": "t",
@@ -63,7 +64,7 @@ def propose(
         monkeypatch.chdir(tmp_path)
         (tmp_path / "requirements-core.txt").write_text("a==2\n")
         (tmp_path / "notes.md").write_text("### Changes\n")
-        return int(handler.exit_code_of(lambda: propose_locks.main(["--notes", "notes.md"])))
+        return int(handler.exit_code_of(lambda: propose_locks.main(["--notes", "notes.md", *words])))
 
     return run
 
@@ -112,3 +113,16 @@ def test_a_dry_run_asks_nobody(
     (tmp_path / "notes.md").write_text("### Changes\n")
     assert propose_locks.main(["--notes", "notes.md", "--dry-run"]) == 0
     assert "requirements-core.txt would be proposed on trainyard/locks" in capsys.readouterr().out
+
+
+def test_tables_are_proposed_on_a_branch_of_their_own(propose: Callable[..., int], tmp_path: Path) -> None:
+    table = tmp_path / "src" / "trainyard" / "image" / "facts" / "torch.yaml"
+    table.parent.mkdir(parents=True)
+    table.write_text("- {}\n")
+    repository = Repository(exists=False)
+    assert propose(repository, "--what", "facts") == 0
+    [entry] = repository.body_of("POST /git/trees")["tree"]
+    assert (entry["path"], entry["content"]) == ("src/trainyard/image/facts/torch.yaml", "- {}\n")
+    assert repository.body_of("POST /git/refs")["ref"] == "refs/heads/trainyard/facts"
+    assert repository.body_of("POST /pulls")["head"] == "trainyard/facts"
+    assert repository.calls[-1][1]["ref"] == "trainyard/facts"

@@ -39,6 +39,7 @@ COMMANDS = {
     "explain": "explain_failure",
     "debug-dump": "debug_dump",
     "network": "judge_network",
+    "network measure": "measure_network",
     "config show": "show_config",
     "config check": "check_configs",
     "store sync": "training_artifact_sync",

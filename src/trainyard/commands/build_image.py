@@ -354,7 +354,9 @@ def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[st
     from trainyard.image.release.tag_strategy import tags_for
 
     versions = [version] if version else []
-    tags = tags_for(strategy, commit=request.commit, dirty=request.dirty, versions=versions, content="")
+    tags = tags_for(
+        strategy, commit=request.commit, dirty=request.dirty, versions=versions, content=request.tag
+    )
     return [tag.name for tag in tags if tag.needed]
 
 

@@ -67,6 +67,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
     parser.add_argument("--gpus", action="store_true", help=gpus)
+    bandwidth = "also sum 256 MiB over the GPUs (two processes without), as nccl-tests does; fail below this"
+    parser.add_argument("--bandwidth", type=arguments.amount, metavar="GB/S", help=bandwidth)
     model = "config.json of a model that the image must be able to make, instead of a small Llama"
     parser.add_argument("--model-config", type=arguments.path, metavar="FILE", help=model)
     security = "level of the namespace the image will run in; restricted refuses root; default: a warning"
@@ -108,13 +110,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.image.context.image_names import parse_reference
-    from trainyard.image.release.check_levels import LEVELS
+    from trainyard.image.release.check_levels import checks_of
 
     parse_reference(args.image)
     signals.end_at_signals()
     if args.dry_run:
-        plan = {"image": args.image, "level": args.level, "checks": list(LEVELS[args.level])}
-        output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in LEVELS[args.level]))
+        checks = checks_of(args.level, bandwidth=args.bandwidth)
+        plan = {"image": args.image, "level": args.level, "checks": list(checks)}
+        output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in checks))
         return ExitCode.DONE
     return check_in_aws(args) if args.builder == "codebuild" else report(args, check_here(args))
 
@@ -151,7 +154,13 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
     packages = packages_of(args, facts)
     request = probe_request(
-        args.level, packages, cpu=args.cpu, efa=args.efa, model=model_of(args), gpus=args.gpus
+        args.level,
+        packages,
+        cpu=args.cpu,
+        efa=args.efa,
+        model=model_of(args),
+        gpus=args.gpus,
+        bandwidth=args.bandwidth,
     )
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(request)]
@@ -226,6 +235,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
         bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
     )
     flags = [_option(flag) for flag in ("cpu", "efa", "gpus") if getattr(args, flag)]
+    flags += [f"--bandwidth={args.bandwidth:g}"] if args.bandwidth else []
     flags += [f"--pod-security={args.pod_security}"] if args.pod_security else []
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
     variables["CHECK_FLAGS"] = " ".join(flags)

@@ -2,13 +2,16 @@
 
 An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
 attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
-image. Each of several --region gets the same digest.
+image. Each of several --region and --repository gets the same digest. ECR scans what it gets; for another
+registry trivy or grype scans here, if one is installed. With --sign each place gets a signature of cosign.
 
-Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*
+Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*;
+            ECR_REPOSITORY; COSIGN_PASSWORD
 Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
 Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
-            2 wrong usage, no such image or repository, no oras; 4 AWS or the registry refused or failed
+            2 wrong usage, no such image, repository or program; 4 AWS, the registry, a scanner or cosign
+            refused or failed
 Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -38,11 +41,13 @@ _logger = logging.getLogger("trainyard.push_image")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
-    parser.add_argument("--repository", required=True, metavar="NAME", help="repository to push to")
+    own = os.environ.get("ECR_REPOSITORY", "").split()
+    repository = "repository to push to; may be repeated; default: those of $ECR_REPOSITORY"
+    parser.add_argument("--repository", action="append", default=None, metavar="NAME", help=repository)
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
-    own = "a further tag, which moves to this image where tags can move; may be repeated"
-    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=own)
+    further = "a further tag, which moves to this image where tags can move; may be repeated"
+    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=further)
     parser.add_argument(
         "--region", metavar="REGION", action="append", default=[], help="region of ECR; may be repeated"
     )
@@ -61,12 +66,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
     )
+    scanner = "what scans here; default: none with ECR, which scans itself, else what is installed"
+    parser.add_argument("--scanner", choices=("auto", "trivy", "grype", "none"), default="", help=scanner)
+    sign = "sign with cosign: the file of a private key, or an address such as awskms:///alias/NAME"
+    parser.add_argument("--sign", default="", metavar="KEY", help=sign)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
     args = parser.parse_args(argv)
     if args.registry and args.region:
         parser.error("--region is for ECR; omit it with --registry")
+    args.repository = list(dict.fromkeys(args.repository or own))
+    if not args.repository:
+        parser.error("name the repository: --repository NAME")
+    args.scanner = args.scanner or ("auto" if args.registry else "none")
     return args
 
 
@@ -80,9 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.image.release.tag_strategy import check_tags, is_own_build, without_origin
 
     signals.end_at_signals()
-    require_repository(args.repository)
     for tag in args.tag:
         require_tag(tag)
+    for repository in args.repository:
+        require_repository(repository)
     for region in args.region:
         require_region(region)
     builder = find_builder(args.program)
@@ -91,13 +105,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     tags = tags_of(args, facts, own=own)
     facts = facts if own else replace(facts, labels=without_origin(facts.labels))
     if args.dry_run:
-        plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
+        plan: dict[str, Any] = {"image": args.image, "repositories": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
         plan |= {"tags": [tag.name for tag in tags]}
         output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
         return ExitCode.DONE
-    named = dict.fromkeys(args.region) or [os.environ.get("AWS_REGION", "")]
-    places = [open_release_place(args, region, builder) for region in ([""] if args.registry else named)]
+    places = release_places(args, builder)
+    scan_here(args, builder)
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
@@ -140,19 +154,51 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
         dirty=origin.dirty,
         versions=origin.versions,
         content=content_tag(content) if content and own else "",
+        image_id=facts.image_id,
     )
     named = {tag.name for tag in found}
     return [*custom_tags([name for name in args.tag if name not in named]), *found]
 
 
-def open_release_place(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
+def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[ReleasePlace]":
+    """Look up every repository in every region, before anything is pushed anywhere."""
+    if args.sign:
+        from trainyard.gateways.images.cosign import require_cosign
+
+        require_cosign()
+    named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
+    pairs = [(repository, region) for repository in args.repository for region in named]
+    return [open_release_place(args, repository, region, builder) for repository, region in pairs]
+
+
+def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
+    """Scan the image on this machine. Raises CheckFailedError if the scan found too much."""
+    from trainyard.gateways.images.local_scanner import find_scanner, scan_image
+    from trainyard.image.release.release_order import judge_scan
+
+    scanner = find_scanner(args.scanner)
+    if not scanner:
+        if args.registry:
+            _logger.warning("%s is not scanned: see --scanner", args.image)
+        return
+    scan = scan_image(scanner, builder, args.image, seconds=args.scan_limit)
+    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
+    if not verdict.ok:
+        raise CheckFailedError(f"{args.image}, by {scanner}: {verdict.text}. Nothing was pushed.")
+    _logger.info("%s, by %s: %s", args.image, scanner, verdict.text)
+
+
+def open_release_place(
+    args: argparse.Namespace, repository: str, region: str, builder: "LocalBuilder"
+) -> "ReleasePlace":
     """Look up the repository and log in, before anything is pushed anywhere."""
+    from trainyard.gateways.images.cosign import sign_image
     from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
     from trainyard.image.release.release_order import ReleasePlace
 
-    ecr = None if args.registry else EcrRepository(args.repository, region)
+    ecr = None if args.registry else EcrRepository(repository, region)
     fixed = ecr.fixed_tags() if ecr else lambda _tag: False
     login = ecr.login() if ecr else Login(args.registry, "", "")
 
@@ -162,8 +208,14 @@ def open_release_place(args: argparse.Namespace, region: str, builder: "LocalBui
         return digest
 
     scan = partial(scan_result, args, ecr) if ecr else lambda _digest: "the registry does not scan"
-    name = f"{login.host}/{args.repository}"
-    return ReleasePlace(Registry(login), args.repository, name, fixed, push, scan)
+    name = f"{login.host}/{repository}"
+
+    def sign(digest: str) -> bool:
+        if args.sign:
+            sign_image(name, digest, args.sign, login)
+        return bool(args.sign)
+
+    return ReleasePlace(Registry(login), repository, name, fixed, push, scan, sign)
 
 
 def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
@@ -174,7 +226,7 @@ def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> 
     scan = ecr.scan(digest, seconds=seconds)
     verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
     if not verdict.ok:
-        raise CheckFailedError(f"{args.repository}@{digest} in {ecr.region}: {verdict.text}.")
+        raise CheckFailedError(f"{ecr.name}@{digest} in {ecr.region}: {verdict.text}.")
     return verdict.text
 
 
@@ -225,5 +277,5 @@ def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
         print(f"  {result['uri']}")
         for step in result["tags"]:
             print(f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else ""))
-        print(f"    {result['scan']}")
+        print(f"    {result['scan']}" + ("; signed with cosign" if result["signed"] else ""))
     return ExitCode.DONE

@@ -7,7 +7,8 @@ A job that succeeds is therefore proven; without a store it is only trained. A r
 proven is reported on too. For another program (--program) only the parts `trained` and `stored` of the proof
 must hold. A pod that starts again after the training was done does not train, because its peers have ended
 and it would wait for them. If the operator does not number the nodes, the pod whose name ends in -0 is the
-first one.
+first one. With `compute.network_test` several nodes measure an all-reduce before they train, and a network
+below the floor of the machines is an end.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
 trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
@@ -16,13 +17,14 @@ Reads:      the configuration; the operator's variables (PET_NODE_RANK and other
 Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
-            that have EFA: an end, which operators do not restart;
+            that have EFA, or because their network is too slow: an end, which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
 """
 
 import argparse
+import json
 import os
 import shutil
 import time
@@ -62,6 +64,17 @@ class Pod(Pipeline):
     """
 
     grace: float = 30.0
+    tests_network: bool = False
+
+    def measure(self) -> list[str]:
+        """Return the command that measures the network before training."""
+        count = [] if self.processes is None else ["--nproc-per-node", str(self.processes)]
+        return step("measure_network", *count, "--output", str(self.network_file))
+
+    @property
+    def network_file(self) -> Path:
+        """The result of the measurement, beside the run directory of this pod's machine."""
+        return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number_here()}.json")
 
     def restore(self, node: "NodeFolder | None") -> list[list[str]]:
         """Return the steps before the training, where each machine has a directory of its own.
@@ -141,12 +154,42 @@ def run(pod: Pod, *, apart: bool) -> int:
         output.announce("training", "was done by an earlier start of this job, and is not done again", "ok")
         return finish(pod, after(pod, apart=apart))
     warn_of_short_grace(pod.run_dir, pod.grace)
-    if (code := train(pod, apart=apart)) != ExitCode.DONE:
+    if pod.tests_network and (code := measure_network(pod)) != ExitCode.DONE:
+        return code
+    code = train(pod, apart=apart)
+    record_network(pod)
+    if code != ExitCode.DONE:
         return code
     following = after(pod, apart=apart)
     if len(following) > 1:
         wait_for_outcome(pod.run_dir)
     return finish(pod, following)
+
+
+def measure_network(pod: Pod) -> int:
+    """Measure the network before training; one that is too slow, or cannot be measured, is an end."""
+    pod.network_file.parent.mkdir(parents=True, exist_ok=True)
+    pod.network_file.unlink(missing_ok=True)
+    code = run_steps([pod.measure()])
+    if code == ExitCode.NO and pod.network_file.is_file():
+        output.announce("network", "too slow for training: see the line above", "failed")
+        return ExitCode.NOT_PROVEN
+    return code
+
+
+def record_network(pod: Pod) -> None:
+    """Append the measured bandwidth to the events of the run, once the trainer has made its directory."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.launch_environment import is_first_node
+    from trainyard.run.records import append_event
+
+    directory = RunDirectory(pod.run_dir)
+    if not (pod.tests_network and pod.network_file.is_file() and directory.run_file.is_file()):
+        return
+    found = json.loads(pod.network_file.read_text())
+    pod.network_file.unlink()
+    if is_first_node(os.environ) or node_of(pod.run_dir) is not None:
+        append_event(directory.events_file, "network_measured", **found)
 
 
 def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
@@ -227,7 +270,22 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         processes=args.nproc_per_node,
         program=args.program,
         prepares=config.recipe in RECIPES,
+        tests_network=config.compute.network_test and has_several_nodes(args.nproc_per_node),
     )
+
+
+def has_several_nodes(processes: int | None) -> bool:
+    """Return whether this is one of several pods of a job."""
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+
+    place = place_in_run(os.environ, processes, has_agent=shutil.which(AGENT) is not None)
+    return isinstance(place, NodeLauncher) and place.nodes > 1
+
+
+def node_number_here() -> int:
+    from trainyard.run.launch_environment import node_number
+
+    return node_number(os.environ) or 0
 
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
@@ -264,6 +322,7 @@ def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
     """Return what would be run; without a shared directory, also what runs beside the training."""
     trains = not is_trained(pod)
     first = pod.restore(node_of(pod.run_dir)) if apart and trains else []
+    first += [pod.measure()] if pod.tests_network and trains else []
     commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
     return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
 

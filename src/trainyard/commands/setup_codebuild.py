@@ -108,8 +108,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
     parser.add_argument("--region", metavar="REGION", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
-    mutable = "MUTABLE: a tag such as latest may move; default: IMMUTABLE"
-    parser.add_argument("--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), help=mutable)
+    mutable = "which tags may move; default: IMMUTABLE_WITH_EXCLUSION, only latest"
+    kinds = ("IMMUTABLE", "IMMUTABLE_WITH_EXCLUSION", "MUTABLE")
+    parser.add_argument("--tag-mutability", choices=kinds, help=mutable)
     size = "size of the build machine; default: BUILD_GENERAL1_LARGE"
     parser.add_argument("--compute-type", metavar="TYPE", help=size)
     limit = "time limit of a build, 5 to 2160; default: 120"

@@ -170,6 +170,8 @@ class ComputeConfig(Section):
     """Network between machines: efa, tcp, or auto, which uses EFA where the instance type has it."""
     on_fallback: Literal["stop", "warn"] = "stop"
     """What to do if NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
+    network_test: bool = False
+    """In pods of several machines: measure an all-reduce before training, and end if it is too slow."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null uses one per core. Another count may round differently."""
 

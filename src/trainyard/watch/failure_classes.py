@@ -30,6 +30,8 @@ class FailureClass(StrEnum):
     PORT_IN_USE = "port-in-use"
     TCP_FALLBACK = "tcp-fallback"
     """TCP joined the machines where EFA or InfiniBand was expected, so the run was ended."""
+    SLOW_NETWORK = "slow-network"
+    """An all-reduce before training was slower than the floor of the machines, so nothing was started."""
     TIME_LIMIT = "time-limit"
     """Its time limit was reached; not a failure of the job."""
     CANCELLED = "cancelled"

@@ -93,8 +93,8 @@ def has_image(place: tuple[str, str], repository: str, digest: str) -> bool:
 
 
 def image_or_newest(named: str, environment: Mapping[str, str], *, region: str = "") -> str:
-    """`named`, or the newest image of the repository in $ECR_REPOSITORY; empty if neither is given."""
-    repository = environment.get("ECR_REPOSITORY", "")
+    """`named`, or the newest image of the first repository in $ECR_REPOSITORY; empty if neither is given."""
+    repository = (environment.get("ECR_REPOSITORY", "").split() or [""])[0]
     return named if named or not repository else newest_image(repository, region=region)
 
 

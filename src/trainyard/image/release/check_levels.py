@@ -22,7 +22,9 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
+IN_CONTAINER = tuple(
+    name for name in (*FULL, "bandwidth") if name not in ("user", "entry-point", "size", "secrets")
+)
 # The configuration that is made where none is given.
 MODEL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
 _MOST_NAMED = 5
@@ -48,6 +50,11 @@ class Answer:
         return dict(vars(self))
 
 
+def checks_of(level: str, *, bandwidth: float | None = None) -> tuple[str, ...]:
+    """Return the checks of a level, and that of the bandwidth if a lowest one is requested."""
+    return LEVELS[level] if bandwidth is None else (*LEVELS[level], "bandwidth")
+
+
 def probe_request(
     level: str,
     packages: Mapping[str, Mapping[str, str]] | None,
@@ -56,13 +63,15 @@ def probe_request(
     efa: bool,
     model: Mapping[str, Any],
     gpus: bool = False,
+    bandwidth: float | None = None,
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
     `packages` is Python's version -> package -> version; None if the image has no lock that is known.
     """
     return {
-        "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
+        "checks": [name for name in checks_of(level, bandwidth=bandwidth) if name in IN_CONTAINER],
+        "bandwidth": bandwidth,
         "packages": None if packages is None else _deduplicate(packages),
         "cpu": cpu,
         "efa": efa,

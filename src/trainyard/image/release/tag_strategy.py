@@ -2,10 +2,11 @@
 
     auto       the version, if a version tag of git is on the commit; else the commit
     semantic   1.2.3, and 1.2 and 1, which move with each release
-    git-sha    git- and 12 digits of the commit
+    git-sha    git-, 12 digits of the commit, and 8 of the content
     latest     latest, which moves, and the commit
 
-The tag of the content is always set as well.
+Two Dockerfiles of one commit have different content, and so different tags. The tag of the content is always
+set as well.
 """
 
 import logging
@@ -30,6 +31,7 @@ _VERSION = re.compile(
 _MOST_PUSHES = 100
 """The limit for one image in a repository whose tags cannot move."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_CONTENT_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,20 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
+def tags_for(
+    strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str, image_id: str = ""
+) -> list[Tag]:
     """Return the tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
+
+    The `image_id`, 64 hex digits, stands in for a content that is not known.
 
     Raises ConfigError if the strategy has nothing to name the image by.
     """
     found = [match for name in versions if (match := _VERSION.fullmatch(name))]
-    of_commit = Tag(f"git-{commit[:12]}", moves=False, needed=True) if _COMMIT.fullmatch(commit) else None
+    digits = (content.removeprefix("content-") or image_id)[:_CONTENT_DIGITS]
+    of_commit = None
+    if _COMMIT.fullmatch(commit):
+        of_commit = Tag("-".join(filter(None, ("git", commit[:12], digits))), moves=False, needed=True)
     if strategy == "semantic" or (strategy == "auto" and found):
         tags = _of_version(found, dirty)
     elif strategy == "latest":
@@ -144,7 +153,8 @@ def plan_tags(
             raise VerificationError(
                 f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"
                 + (", and this tag does not move in the repository" if immutable else "")
-                + ". Nothing was tagged. Give the image another version, or build that commit again."
+                + ". Nothing was tagged. Give the image another version, or build that commit again; push a "
+                "second Dockerfile of the commit to a repository of its own."
             )
         else:
             steps.append(TagStep(tag.name, "moved", f"from {now[:19]}…"))

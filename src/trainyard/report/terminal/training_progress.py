@@ -175,6 +175,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     if event == "network":
         shown, world = fields["ranks_seen"], fields["world_size"]
         return f"network: {fields['verdict']}, channels of {shown} of {world} ranks"
+    if event == "network_measured":
+        return f"network: all-reduce at {fields['bus_gb_per_second']:.3g} GB/s before training"
     return None
 
 

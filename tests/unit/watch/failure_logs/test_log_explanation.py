@@ -151,6 +151,7 @@ CASES: dict[str, tuple[str, str]] = {
     "gloo waited": ("hang", trace("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete")),
     "nobody came": ("rendezvous-timeout", trace("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")),
     "sockets": ("tcp-fallback", "14:57:41 ERROR NCCL opened sockets between machines that have EFA: EFA could not lock memory (error -12)."),
+    "a slow network": ("slow-network", "ERROR the network between the machines is slow: all-reduce at 12.1 GB/s, the floor is 218 GB/s. Read"),
     "a port": ("port-in-use", trace("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500")),
     "time is over": ("time-limit", "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20 DUE TO TIME LIMIT ***"),
     "the deadline of a job": ("time-limit", "Job was active longer than specified deadline"),

@@ -1,0 +1,159 @@
+"""Measure how fast the machines of a job sum a tensor, before it trains.
+
+Torch's own all-reduce runs over all processes: NCCL with GPUs, gloo without. The bus bandwidth is that of
+nccl-tests. It is compared with half of what AWS has published for the instance type, or with --floor; without
+either nothing is compared. Pods run it before training with `compute.network_test: true`.
+
+Reads:      an operator's variables, as scripts/train.py; TRAINYARD_INSTANCE_TYPE
+Writes:     the result on stdout; --output
+Exit codes: 0 fast enough, or nothing to compare with; 1 slower than the floor, or it could not be measured;
+            2 wrong usage; 130 interrupted
+Example:    trainyard network measure --nproc-per-node 8 --instance-type p5.48xlarge
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.run.launch_environment import NodeLauncher
+
+_logger = logging.getLogger(__name__)
+_WORKER = "from trainyard.commands.measure_network import work; work()"
+_GRACE_SECONDS = 30
+SLOW = "the network between the machines is slow"
+"""What the table of causes finds in the log of a pod."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    processes = "processes of this machine; default: from the operator's variables, else one per GPU"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    parser.add_argument(
+        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="message; default: 1024"
+    )
+    parser.add_argument(
+        "--repetitions", type=arguments.positive, default=10, metavar="N", help="after 3 more; default: 10"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
+    parser.add_argument("--instance-type", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE")
+    floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
+    parser.add_argument("--floor", type=arguments.amount, metavar="GB/S", help=floor)
+    limit = "how long processes wait for each other; default: 5m"
+    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=limit)
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    args = parser.parse_args(argv)
+    args.instance_type = args.instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.plan.network_floor import judge_bandwidth
+    from trainyard.run.atomic_files import write_json_atomically
+
+    node, processes = node_of(args)
+    if node.nodes * processes == 1:
+        raise ConfigError("there is one process, so there is no network to measure; see --nproc-per-node")
+    found = measure(args, node, processes)
+    verdict = judge_bandwidth(
+        found["bus_gb_per_second"],
+        instance_type=args.instance_type,
+        nodes=node.nodes,
+        size=found["bytes"],
+        floor=args.floor,
+    )
+    data = found | {"nodes": node.nodes, "instance_type": args.instance_type}
+    data |= {"floor": verdict.floor, "ok": not verdict.is_slow}
+    if args.output:
+        write_json_atomically(args.output, data)
+    which = f"{node.describe(processes)}, {found['backend']}, {found['bytes'] / 2**20:,.0f} MiB"
+    output.print_json(data) if args.json else output.print_text(f"  {verdict.text} ({which})")
+    if verdict.is_slow:
+        _logger.error("%s: %s. %s", SLOW, verdict.text, remedy())
+    return ExitCode.NO if verdict.is_slow else ExitCode.DONE
+
+
+def work() -> None:
+    """Measure in a worker that `measure` has started, and leave the exit code to the launcher."""
+    from trainyard.gateways.torchrun import write_exit_code
+    from trainyard.training.runtime.network_bandwidth import write_measurement
+
+    write_measurement(json.loads(sys.argv[1]))
+    sys.exit(write_exit_code(ExitCode.DONE, output=lambda _name, _text: None))
+
+
+def remedy() -> str:
+    return (
+        "Read which network NCCL took with NCCL_DEBUG=INFO (trainyard network), place the machines in one "
+        "cluster placement group, and replace a slow one"
+    )
+
+
+def node_of(args: argparse.Namespace) -> "tuple[NodeLauncher, int]":
+    """Return this machine's place in the job, and the number of its processes.
+
+    A rendezvous of the workers takes the port after the training's, which must stay free for it.
+    """
+    from trainyard.gateways.nvidia import processes_here
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    if place is None:
+        place = NodeLauncher(1, 0, "auto")
+    if not isinstance(place, NodeLauncher):
+        raise ConfigError("this is a worker of a launcher already; measure once for each machine")
+    if place.agent:
+        raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
+    processes = processes_here(place.processes, on_cpu=args.device == "cpu")
+    moved = [_with_next_port(option) for option in place.rendezvous]
+    return replace(place, port=place.port + 1, rendezvous=tuple(moved)), processes
+
+
+def _with_next_port(option: str) -> str:
+    name, _, value = option.partition("=")
+    if name == "--rdzv-id":
+        return f"{option}-network"
+    host, colon, port = value.rpartition(":")
+    if name != "--rdzv-endpoint" or not colon or not port.isdecimal():
+        return option
+    return f"{name}={host}:{int(port) + 1}"
+
+
+def measure(args: argparse.Namespace, node: "NodeLauncher", processes: int) -> dict[str, Any]:
+    """Start the workers of this machine, and return what they measured. Raises CheckFailedError."""
+    from trainyard.gateways.torchrun import launch
+    from trainyard.run.launch_environment import VARIABLES, launcher_options
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-network-") as folder:
+        file = Path(folder, "result.json")
+        given = {"size": args.size_mib << 20, "repetitions": args.repetitions, "seconds": args.timeout}
+        given |= {"device": args.device, "file": str(file)}
+        code = launch(
+            ["-c", _WORKER, json.dumps(given)],
+            processes,
+            "network",
+            options=launcher_options(node, processes, grace_seconds=_GRACE_SECONDS),
+            grace_seconds=_GRACE_SECONDS,
+            without=VARIABLES,
+        )
+        if code != ExitCode.DONE or not file.is_file():
+            raise CheckFailedError(
+                f"the all-reduce over {node.describe(processes)} did not end: the lines above name the cause"
+            )
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found

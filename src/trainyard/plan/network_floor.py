@@ -1,0 +1,72 @@
+"""Judge the measured bandwidth of an all-reduce by figures that AWS has published for an instance type.
+
+The floor is half of the published figure, because a correct network of another size, topology or NCCL version
+differs by tens of percent, and a wrong one (TCP, a missing interface) by several times. It measures nothing.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.plan.instances import HYPERPOD
+
+SOURCE = "aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd"
+"""Its tables of all_reduce_perf on two machines; the rows of 1 GiB, float, out of place."""
+READ_ON = "2026-11-27"
+SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class PublishedBandwidth:
+    """A published bus bandwidth of an all-reduce over two machines."""
+
+    instance_type: str
+    bus_gb_per_second: float
+    line_gb_per_second: float
+    """All interfaces of one machine, https://aws.amazon.com/ec2/instance-types/ (3,200 and 400 Gbit/s)."""
+
+
+PUBLISHED = (
+    PublishedBandwidth("p5.48xlarge", 436.95, 400.0),
+    PublishedBandwidth("p4de.24xlarge", 76.79, 50.0),
+)
+# Message size of the published rows, in bytes. Smaller messages are slower.
+PUBLISHED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class BandwidthVerdict:
+    """The judgement of a measured bandwidth."""
+
+    is_slow: bool
+    floor: float | None
+    """GB/s; None if nothing is published for these machines."""
+    text: str
+
+
+def bandwidth_floor(instance_type: str, nodes: int) -> float | None:
+    """Return the lowest acceptable bus bandwidth in GB/s; None if no figure is published for the type.
+
+    Over two machines NCCL's trees pass the line rate of one machine; over more they do not, so there the
+    floor is at most half of the line rate.
+    """
+    plain = instance_type.removeprefix(HYPERPOD)
+    found = next((one for one in PUBLISHED if one.instance_type == plain), None)
+    if found is None or nodes < 2:
+        return None
+    published = found.bus_gb_per_second
+    return SHARE * (published if nodes == 2 else min(published, found.line_gb_per_second))
+
+
+def judge_bandwidth(
+    measured: float, *, instance_type: str, nodes: int, size: int, floor: float | None = None
+) -> BandwidthVerdict:
+    """Judge a bus bandwidth in GB/s of all-reduces of `size` bytes; `floor` replaces the published one."""
+    shown = f"all-reduce at {measured:.3g} GB/s"
+    if floor is None and size >= PUBLISHED_BYTES:
+        floor = bandwidth_floor(instance_type, nodes)
+    if floor is None:
+        why = f"no figure is published for {instance_type or 'these machines'}"
+        if size < PUBLISHED_BYTES and bandwidth_floor(instance_type, nodes) is not None:
+            why = f"the published figure is for messages of {PUBLISHED_BYTES:,} bytes"
+        return BandwidthVerdict(False, None, f"{shown}; {why}, so nothing is compared")
+    text = f"{shown}, the floor is {floor:.3g} GB/s"
+    return BandwidthVerdict(measured < floor, floor, text)
