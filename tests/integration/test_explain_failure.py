@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from itertools import zip_longest
 from pathlib import Path
@@ -269,3 +270,39 @@ def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
 def test_signals_are_named() -> None:
     found = json.loads(explain("--log", "-", "--exit-code", str(128 + signal.SIGKILL), "--json", stdin=""))
     assert found["class"] == "unknown" and "signal 9" in found["evidence"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("klass", ["disk-full", "port-in-use"])
+def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
+    klass: str, tmp_path: Path
+) -> None:
+    """The run's record, the job summary, Slack's message and explain_failure name one cause and one fix."""
+    from trainyard.commands.explain_failure import failed_run
+    from trainyard.report.dashboard.markdown import markdown_report
+    from trainyard.report.facts.run_facts import read_facts
+    from trainyard.report.slack.slack_events import FAILED
+    from trainyard.report.slack.slack_message import Surroundings, slack_message
+
+    body = next(program for found, program in FAILING.values() if found == klass)
+    (tmp_path / "train.py").write_text(f'print(\'{{"step": 1, "loss": 1.0}}\', flush=True)\n{body}\n')
+    command = json.dumps([sys.executable, "train.py"])
+    (tmp_path / "own.yaml").write_text(f"recipe: command\nprogram: {{command: {command}, data: []}}\n")
+    script = str(ROOT / "scripts" / "run_program.py")
+    words = ["--config", "own.yaml", "--run-dir", "runs/one"]
+    done = subprocess.run(
+        [sys.executable, script, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1, done.stderr
+    run = tmp_path / "runs" / "one"
+    found, facts = failed_run(run).explain(), read_facts(run)
+    assert found.klass == klass
+    fix = found.fix.partition("; then: ")[0]
+    slack = json.dumps(slack_message(FAILED, facts, Surroundings("one")).blocks, ensure_ascii=False)
+    for text in (
+        markdown_report(facts),
+        slack,
+        json.loads((run / "run.json").read_text())["outcome"]["reason"],
+    ):
+        assert klass in text
+        assert fix[:40] in text.replace("\\", ""), (fix, text)

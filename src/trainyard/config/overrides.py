@@ -1,6 +1,7 @@
 """Apply single values from the command line, `--set training.max_steps=50`, over the files' values."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -11,6 +12,25 @@ from trainyard.config.problems import SET, Origin, Problem
 from trainyard.config.yaml.scalars import CoreLoader, plain_value
 from trainyard.config.yaml.syntax import compose
 from trainyard.config.yaml.yaml_document import Document, KeyPath, read_nodes
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Return the `--set` options that set these values by dotted key, quoted for a shell."""
+    return " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in _leaves(values))
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _written(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:

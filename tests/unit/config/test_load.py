@@ -116,12 +116,14 @@ def test_learning_rates_without_a_point_are_numbers(folder: Path) -> None:
     ("name", "message"),
     [
         ("mine.yml", "mine.yml: no such file; did you mean mine.yaml?"),
-        ("sub", "sub: is a directory; name a file in it"),
-        ("sub/x.yaml", "sub/x.yaml: no such file"),
+        ("sub", "sub: is a directory; name a file in it, such as sub/own.yaml"),
+        ("sub/1.txt", "sub/1.txt: no such file"),
+        ("sub/owm.yaml", "sub/owm.yaml: no such file; did you mean sub/own.yaml?"),
     ],
 )
 def test_a_file_that_is_not_there_is_one_plain_error(folder: Path, name: str, message: str) -> None:
     (folder / "sub").mkdir()
+    (folder / "sub/own.yaml").write_text(MINIMAL)
     (folder / "mine.yaml").write_text(MINIMAL)
     with pytest.raises(ConfigError) as raised:
         load_config(Path(name))

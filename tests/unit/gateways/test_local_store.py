@@ -195,6 +195,8 @@ def test_a_url_opens_its_folder(tmp_path: Path) -> None:
         ("", "not a store"),
         ("runs", "not a store; write s3://bucket/prefix or file:///folder"),
         ("http://bucket", "not a store"),
+        ("/mnt/runs", r"did you mean file:///mnt/runs\?"),
+        ("ml-runs/train", r"did you mean s3://ml-runs/train\?"),
         ("s3://", "not a name of a bucket"),
         ("s3://Bucket_1/x", "Bucket_1 is not a name of a bucket"),
     ],

@@ -3,6 +3,7 @@
 The kinds of stores are in `config.registries`; the module of a kind is imported when its address is opened.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,5 +106,13 @@ def _kind_of_store(url: str) -> tuple[Any, str]:
     match = _URL.fullmatch(url)
     entry = STORE_SCHEMES.get(match["scheme"]) if match else None
     if match is None or entry is None:
-        raise ConfigError(f"{url[:80] or '(empty)'}: not a store; write {store_examples()}")
+        raise ConfigError(f"{url[:80] or '(empty)'}: not a store; write {store_examples()}{_meant(url)}")
     return import_module(entry.module), match["rest"]
+
+
+def _meant(url: str) -> str:
+    """Return the address that a path or the name of a bucket without its scheme means."""
+    path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 - these never raise
+    if url.startswith(("/", "./", "../", "~/")):
+        return f"; did you mean file://{path}?"
+    return f"; did you mean s3://{url}?" if names_a_store(f"s3://{url}") else ""

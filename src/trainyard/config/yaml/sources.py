@@ -24,7 +24,7 @@ class Fault:
 def read_source(path: Path) -> str | Fault:
     """Return the content of `path`: UTF-8, at most MAX_BYTES, no control characters."""
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it never raises
-        return Fault("is a directory; name a file in it", opened=False)
+        return Fault(f"is a directory; name a file in it{_files_in(path)}", opened=False)
     try:
         # A pipe or a device would be waited for, or never end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -58,6 +58,15 @@ def _decode(content: bytes) -> str | Fault:
             text.count("\n", 0, control.start()) + 1,
         )
     return text
+
+
+def _files_in(folder: Path) -> str:
+    """Return the YAML files in `folder`, at most three, as the end of a sentence."""
+    try:
+        names = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".yml"))
+    except OSError:
+        return ""
+    return f", such as {', '.join(str(folder / name) for name in names[:3])}" if names else ""
 
 
 def _nearest(path: Path) -> Path | None:

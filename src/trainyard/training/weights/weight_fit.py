@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.config.overrides import settings_text
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError
 from trainyard.training.weights.hugging_face_config import not_supported
@@ -86,10 +87,9 @@ def _remedy(source: WeightSource, architecture: ArchitectureConfig) -> str:
         fitting = architecture
     remaining = _differences(source, fitting)
     if not remaining:
-        before, after = (dict(_leaves(each.model_dump())) for each in (architecture, fitting))
-        changed = {key: value for key, value in after.items() if not _is_same(value, before[key])}
-        settings = (f"--set model.architecture.{key}={_setting(value)}" for key, value in changed.items())
-        return f"To take what the weights have: {' '.join(settings)}."
+        ours = architecture.model_dump()
+        changed = {k: value for k, value in fitting.model_dump().items() if not _is_same(value, ours[k])}
+        return f"To take what the weights have: {settings_text({'model.architecture': changed})}."
     if all(": not in the file;" in line for line in remaining):
         return "The file lacks parts of the model: download or export it again."
     return f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
@@ -103,18 +103,6 @@ def _keys_of(source: WeightSource, architecture: ArchitectureConfig) -> dict[str
     if (gate := "model.layers.0.mlp.gate_proj.weight") in names:
         found["intermediate_size"] = source.shape(gate)[0]
     return found | dict(source.declared)
-
-
-def _setting(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
