@@ -46,7 +46,7 @@ _MEANINGS = {
     ExitCode.BUG: "a bug; the traceback is shown",
     ExitCode.REFUSED: "an outside service refused, and retries did not help",
     ExitCode.TIMED_OUT: "something did not happen in time",
-    ExitCode.NOT_PROVEN: "of a pod: trained and stored, but not proven; it is not restarted",
+    ExitCode.NOT_PROVEN: "a pod trained and is not proven, or TCP joins machines that have EFA; not repeated",
     ExitCode.STOPPED: "stopped early with a good checkpoint: run the same command again to continue",
     ExitCode.INTERRUPTED: "interrupted",
 }
