@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Definition:
-    """What is searched; a resumed sweep has the same."""
+    """Search space and order of a sweep; a resumed sweep has the same."""
 
     space: tuple[str, ...]
     figure: str = "val_loss"
@@ -250,11 +250,11 @@ class Sweep:
     def draw_all(self) -> "list[Trial]":
         """Return the trials that have not ended, after starting those that are missing."""
         trials = list(self.study.unfinished())
-        while self._number_started() < self._definition.trials:
+        while self._started_count() < self._definition.trials:
             trials.append(self.study.start())
         return trials
 
-    def _number_started(self) -> int:
+    def _started_count(self) -> int:
         return sum(trial.state != "waiting" for trial in self.study.trials())
 
     def matrix_row(self, trial: "Trial") -> dict[str, Any]:
@@ -292,7 +292,7 @@ class Sweep:
             return None
         if todo:
             return todo.pop(0)
-        if self._number_started() >= self._definition.trials or self.has_failed_from_the_start:
+        if self._started_count() >= self._definition.trials or self.has_failed_from_the_start:
             return None
         return self.study.start()
 
@@ -395,7 +395,7 @@ def report(args: argparse.Namespace, sweep: Sweep, *, stopped: bool) -> int:
     from trainyard.report.dashboard.sweep_report import sweep_table
     from trainyard.run.atomic_files import write_bytes_atomically
 
-    trials = sweep.study.ranked(sweep.study.trials())
+    trials = sweep.study.ranking(sweep.study.trials())
     best = sweep.study.best()
     rows = [trial.to_json() | {"run_dir": str(sweep.run_dir(trial.number))} for trial in trials]
     facts: dict[str, Any] = {"folder": str(sweep.folder), "trials": rows}

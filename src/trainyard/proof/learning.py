@@ -161,7 +161,7 @@ def _compare(
 
 
 def _is_above(level: float, values: Sequence[float], noise: float) -> bool:
-    """Whether `level` exceeds the first value beyond the noise, or by more than any noise explains."""
+    """Return whether `level` exceeds the first value beyond the noise, or by more than any noise explains."""
     rise = level - values[0]
     return rise > 0 and (rise > SIGNIFICANT * noise or is_far_above(level, values) or has_left_start(values))
 

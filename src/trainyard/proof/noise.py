@@ -72,7 +72,7 @@ def tenths(values: Sequence[float]) -> list[Sequence[float]]:
 
 
 def falls_by_median(values: Sequence[float], significant: float) -> bool:
-    """Whether the median falls from the first tenth to the last by `significant` standard errors.
+    """Return whether the median falls from the first tenth to the last by `significant` standard errors.
 
     Spikes hide a fall of the means, not of the medians.
     """
@@ -84,7 +84,7 @@ def falls_by_median(values: Sequence[float], significant: float) -> bool:
 
 
 def has_left_start(values: Sequence[float]) -> bool:
-    """Whether the first values all lie below all later ones, and so many that chance hardly does that.
+    """Return whether the first values all lie below all later ones, and so many that chance hardly does that.
 
     Without any change, each choice of k out of n values is as likely to be the lowest.
     """
@@ -97,7 +97,7 @@ def has_left_start(values: Sequence[float]) -> bool:
 
 
 def is_far_above(level: float, values: Sequence[float]) -> bool:
-    """Whether `level` or the mean of the second half is a multiple of the first value, which is positive.
+    """Return whether `level` or the mean of the second half is a multiple of the positive first value.
 
     Of the second half at most one value in fifty may lie below the first one.
     """

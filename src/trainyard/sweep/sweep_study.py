@@ -114,7 +114,7 @@ class SweepStudy:
         return _trial(self._frozen(number))
 
     def should_prune(self, number: int, values: Mapping[int, float]) -> bool:
-        """Whether a running trial is worse than the median of the others, by its values so far (by step)."""
+        """Return whether a running trial is worse so far than the median of the others at the same step."""
         from optuna.trial import Trial as OpenTrial
 
         open_trial = OpenTrial(self._study, self._frozen(number)._trial_id)
@@ -134,9 +134,9 @@ class SweepStudy:
 
     def best(self) -> Trial | None:
         done = [trial for trial in self.trials() if trial.state == "done"]
-        return self.ranked(done)[0] if done else None
+        return self.ranking(done)[0] if done else None
 
-    def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
+    def ranking(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials with a value, the best first, and then the others."""
         sign = -1 if self._study.direction.name == "MAXIMIZE" else 1
         known = [trial for trial in trials if trial.state == "done" and trial.value is not None]

@@ -58,9 +58,9 @@ def test_the_best_is_first_and_failed_ones_are_last(tmp_path: Path, maximize: bo
     for value in (3.0, None, 2.0, 5.0):
         number = study.start().number
         study.record_end(number, "failed" if value is None else "done", value=value)
-    ranked = study.ranked(study.trials())
-    assert (ranked[0].value, ranked[-1].state) == (best, "failed")
-    assert study.best() == ranked[0]
+    ranking = study.ranking(study.trials())
+    assert (ranking[0].value, ranking[-1].state) == (best, "failed")
+    assert study.best() == ranking[0]
 
 
 def test_a_grid_has_each_combination_once_also_when_it_is_opened_again(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def build_cost(compute_type: str, seconds: float) -> float | None:
-    """Return the price of a build in US dollars, by each begun minute; None for a type without a price."""
+    """Return the price of a build in US dollars, by each started minute; None for a type without a price."""
     price = row_of("codebuild", compute_type=compute_type).get("usd_per_minute")
     return None if price is None else round(math.ceil(seconds / 60) * price, 3)
 

@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class JobView:
-    """What is known of one job. Use it with `with`: the watches end with it."""
+    """Known facts of one job. Use it with `with`: the watches end with it."""
 
     def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` names the job."""

@@ -423,7 +423,7 @@ def _dcp(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _has_dcp(listing: VolumeListing, folder: str) -> bool:
-    """Return whether torch has saved here, or has begun to."""
+    """Return whether torch has saved here, or has started to."""
     index = listing.file(folder, _METADATA)
     shards = (_SHARDS_OF_DCP.fullmatch(_name(file)) for file in listing.by_folder.get(folder, ()))
     return any(shards) or (index is not None and bool(index.names))

@@ -120,15 +120,15 @@ def comparison_text(runs: Sequence[RunFacts]) -> str:
     """Return the comparison as text for a terminal, without a newline at its end."""
     compared = compare_runs(runs)
     heads = [*run_labels(runs), *(["change"] if len(runs) == 2 else [])]
-    figures = _aligned(["", *heads], compared.figures) or ["  no run has a figure yet"]
-    settings = _aligned(["", *heads[: len(runs)]], compared.settings)
+    figures = _table(["", *heads], compared.figures) or ["  no run has a figure yet"]
+    settings = _table(["", *heads[: len(runs)]], compared.settings)
     if compared.changes is not None and not settings:
         settings = ["  the configurations are the same"]
     parts = ["COMPARED", *figures, *([f"  {compared.weights}"] if compared.weights else [])]
     return "\n".join([*parts, *(["", "SETTINGS THAT DIFFER", *settings] if settings else [])])
 
 
-def _aligned(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the lines of a table, its values aligned at the right; none without rows."""
     if not rows:
         return []
