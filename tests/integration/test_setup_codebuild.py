@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import yaml
 from tests.integration.conftest import Endpoint
 from tests.integration.scripted_aws import ScriptedAws
 from tests.integration.test_image_refusals import REFUSALS
+from tests.unit.infrastructure.template_reader import ResolvedTemplate
 
 from trainyard.command import handler
 from trainyard.commands import build_image, setup_codebuild
@@ -141,6 +143,27 @@ def test_names_and_limits_are_the_chosen_ones_and_stay(aws: str) -> None:
     assert values["ComputeType"] == "BUILD_GENERAL1_XLARGE"
     trust = client("iam", aws).get_role(RoleName="lab-github")["Role"]["AssumeRolePolicyDocument"]
     assert "repo:me/lab:environment:images" in json.dumps(trust)
+
+
+def test_a_project_has_as_many_repositories_as_it_names(aws: str) -> None:
+    more = ("--more-repository", "megatron", "--more-repository", "verl")
+    names = [f"trainyard/{name}{end}" for name in ("megatron", "verl") for end in ("", "-cache")]
+    assert {name: set_up(*more, "--dry-run", code=1)[name] for name in names} == dict.fromkeys(
+        names, "would make"
+    )
+    assert {name: set_up(*more)[name] for name in names[:1]} == {names[0]: "made"}
+    assert {name: set_up(*more)[name] for name in names} == dict.fromkeys(names, "ok")
+    ecr = client("ecr", aws)
+    held = {each["repositoryName"]: each for each in ecr.describe_repositories()["repositories"]}
+    for name, like in ((names[0], "trainyard"), (names[1], "trainyard-cache")):
+        assert held[name]["imageTagMutability"] == held[like]["imageTagMutability"]
+        assert held[name]["imageScanningConfiguration"]["scanOnPush"] is (like == "trainyard")
+        assert json.loads(ecr.get_lifecycle_policy(repositoryName=name)["lifecyclePolicyText"])["rules"]
+    role = ResolvedTemplate({}).statements("BuildRole")
+    (push,) = [each for each in role if each["Sid"] == "PushImagesAndCache"]
+    assert any(
+        fnmatchcase(f"arn:aws:ecr:{REGION}:{ACCOUNT}:repository/{names[0]}", one) for one in push["Resource"]
+    )
 
 
 def test_deleting_keeps_what_holds_data(aws: str) -> None:

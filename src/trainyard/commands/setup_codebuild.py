@@ -108,6 +108,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
     parser.add_argument("--region", metavar="REGION", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
+    more = "a further repository, PROJECT/NAME, with its cache; may be repeated"
+    parser.add_argument("--more-repository", action="append", default=[], metavar="NAME", help=more)
     mutable = "which tags may move; default: IMMUTABLE_WITH_EXCLUSION, only latest"
     kinds = ("IMMUTABLE", "IMMUTABLE_WITH_EXCLUSION", "MUTABLE")
     parser.add_argument("--tag-mutability", choices=kinds, help=mutable)
@@ -149,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.cloudformation import CloudFormationStack
     from trainyard.image.building.stack_template import Account, check_parameters, read_template
+    from trainyard.image.context.image_names import require_repository
 
     given, text = given_parameters(args), TEMPLATE.read_text(encoding="utf-8")
     template = read_template(text)
@@ -163,7 +166,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.delete:
         findings = setup.delete(given, dry_run=args.dry_run)
     else:
+        for name in args.more_repository:
+            require_repository(f"{args.project_name}/{name}-cache")
         findings = setup.deploy(given, text, no_provider=args.no_provider, dry_run=args.dry_run)
+        findings += setup.add_repositories(args.more_repository, dry_run=args.dry_run)
     if args.json:
         records = [asdict(finding) for finding in findings]
         output.print_json(
@@ -241,6 +247,42 @@ class Setup:
         if change_set is not None and dry_run:
             self.stack.discard(change_set)
         return self._findings(change_set, dry_run=dry_run)
+
+    def add_repositories(self, names: Sequence[str], *, dry_run: bool) -> list[Finding]:
+        """Create the repositories PROJECT/NAME and their caches with the settings of the stack's own.
+
+        They are not part of the stack, whose number of repositories is fixed, and stay when it is deleted.
+        """
+        findings = []
+        for name in names:
+            for suffix, resource in (("", "ImageRepository"), ("-cache", "CacheRepository")):
+                full = f"{self.names['Builds']}/{name}{suffix}"
+                findings.append(self._add_repository(full, resource, dry_run=dry_run))
+        return findings
+
+    def _add_repository(self, name: str, resource: str, *, dry_run: bool) -> Finding:
+        kind, what = "AWS::ECR::Repository", f"create the repository {name}"
+        if self._repository(name) is not None:
+            return Finding(name, kind, name, "ok")
+        if dry_run:
+            return Finding(name, kind, name, "would make")
+        like, own = self._repository(self.names[resource]) or {}, self.template["Resources"][resource]
+        keys = ("imageTagMutability", "imageTagMutabilityExclusionFilters")
+        settings = {key: like[key] for key in keys if like.get(key)}
+        settings["imageScanningConfiguration"] = {
+            "scanOnPush": own["Properties"]["ImageScanningConfiguration"]["ScanOnPush"]
+        }
+        self.aws.call("ecr", "create_repository", what=what, repositoryName=name, **settings)
+        text = own["Properties"]["LifecyclePolicy"]["LifecyclePolicyText"]
+        self.aws.call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=text)
+        return Finding(name, kind, name, "made")
+
+    def _repository(self, name: str) -> "Mapping[str, Any] | None":
+        answer = self.aws.call(
+            "ecr", "describe_repositories", absent=("RepositoryNotFoundException",), repositoryNames=[name]
+        )
+        found: list[dict[str, Any]] = (answer or {}).get("repositories") or []
+        return found[0] if found else None
 
     def _create(self, values: Mapping[str, str], text: str, *, dry_run: bool) -> "ChangeSet | None":
         """Create the stack. Resources that exist are imported, then changed to the template's settings."""

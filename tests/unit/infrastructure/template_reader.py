@@ -97,5 +97,6 @@ FUNCTIONS: dict[str, Any] = {
     "Fn::And": lambda self, each: all(self.value(one) for one in each),
     "Fn::Not": lambda self, each: not self.value(each[0]),
     "Fn::Equals": lambda self, each: self.value(each[0]) == self.value(each[1]),
+    "Fn::Split": lambda self, each: self.value(each[1]).split(each[0]),
     "Fn::Join": lambda self, each: each[0].join(self.value(each[1])),
 }

@@ -114,9 +114,10 @@ def test_without_a_cluster_nothing_of_eks_is_granted() -> None:
 def test_base_images_are_pulled_from_the_repositories_that_are_named_only() -> None:
     arn = "arn:aws:ecr:us-west-2:763104351884:repository/pytorch-training"
     assert "PullBaseImages" not in [each["Sid"] for each in template().statements("BuildRole")]
-    named = template(BaseRepositories=arn).statements("BuildRole")
+    other = arn.replace("pytorch", "vllm")
+    named = template(BaseRepositories=f"{arn},{other}").statements("BuildRole")
     (bases,) = [each for each in named if each["Sid"] == "PullBaseImages"]
-    assert bases["Resource"] == [arn]
+    assert bases["Resource"] == [arn, other]
     assert bases["Action"] == ["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
 
 
