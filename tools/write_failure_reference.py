@@ -42,6 +42,7 @@ MEANINGS = {
     "rendezvous-timeout": "The processes did not find each other in time.",
     "port-in-use": "Another process has the port.",
     "tcp-fallback": "TCP joined machines that have EFA or InfiniBand.",
+    "slow-network": "The network between the machines is far slower than it should be.",
     "time-limit": "The time limit was reached. The next attempt resumes.",
     "cancelled": "Somebody stopped it.",
     "installer": "A package could not be installed.",
