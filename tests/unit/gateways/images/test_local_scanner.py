@@ -46,8 +46,8 @@ class Saves(LocalBuilder):
 def install(folder: Path, name: str, report: Any, code: int = 0) -> None:
     """Put a stand-in for a scanner into `folder`; it refuses to run without the archive that it must read."""
     (folder / "report.json").write_text(json.dumps(report))
-    (folder / name).write_text(
-        f"#!{sys.executable}\n"
+    (folder / name).write_text(f"#!/bin/sh\nexec '{sys.executable}' '{folder}/{name}.py' \"$@\"\n")
+    (folder / f"{name}.py").write_text(
         "import pathlib, re, sys\n"
         "(archive,) = re.findall(r'(?:--input=|docker-archive:)(\\S+)', ' '.join(sys.argv))\n"
         "assert pathlib.Path(archive).is_file()\n"
