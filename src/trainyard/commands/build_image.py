@@ -32,6 +32,7 @@ from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.gateways.aws_refusals import AwsAccount
+    from trainyard.gateways.images.local_builder import Login
     from trainyard.image.building.build_request import BuildRequest
 
 PROJECT = "trainyard"
@@ -105,6 +106,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
+    parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
     args = parser.parse_args(argv)
     if args.image and args.dockerfile and len(args.dockerfile) > 1:
         parser.error("--image names one image; omit it where several Dockerfiles are built")
@@ -209,23 +211,12 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
     """Build one after the other, because they share the machine."""
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.context_files import copy_files
-    from trainyard.gateways.images.ecr import login_to
-    from trainyard.gateways.images.local_builder import Login, find_builder
-    from trainyard.gateways.images.secret_values import read_value, secret_files
-    from trainyard.image.building.build_secrets import login_of
-    from trainyard.image.context.image_names import parse_reference
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.gateways.images.secret_values import secret_files
 
     builder, results = find_builder(args.program), []
     account = partial(AwsAccount, args.region)
     cache = "" if args.cache == "none" else args.cache
-    given = [
-        Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
-        for one in args.logins
-    ]
-    bases = [base for request in requests for base in request.bases if base != "scratch"]
-    hosts = {parse_reference(name).host for name in (*bases, *([cache] if cache else []))}
-    found = [login_to(host) for host in sorted(hosts - {login.host for login in given})]
-    logins = [*given, *(login for login in found if login is not None)]
     for request in requests:
         name, started = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
@@ -242,7 +233,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     cache=cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
                     secrets=secrets,
-                    logins=logins,
+                    logins=logins_for(args, request, cache),
                 )
         else:
             builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
@@ -332,6 +323,26 @@ def cache_of(account: "AwsAccount", request: "BuildRequest") -> str:
     )
     found = (answer or {}).get("repositories") or ()
     return f"{found[0]['repositoryUri']}:latest" if found else ""
+
+
+def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) -> "list[Login]":
+    """Return the given logins, and those of ECR for its registries among the bases and the cache."""
+    from trainyard.gateways.aws_refusals import AwsAccount
+    from trainyard.gateways.images.ecr import login_to
+    from trainyard.gateways.images.local_builder import Login
+    from trainyard.gateways.images.secret_values import read_value
+    from trainyard.image.building.build_secrets import login_of
+    from trainyard.image.context.image_names import parse_reference
+
+    account = partial(AwsAccount, args.region)
+    given = [
+        Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
+        for one in args.logins
+    ]
+    names = [*(base for base in request.bases if base != "scratch"), *([cache] if cache else [])]
+    hosts = {parse_reference(name).host for name in names} - {login.host for login in given}
+    found = [login_to(host) for host in sorted(hosts)]
+    return [*given, *(login for login in found if login is not None)]
 
 
 def version_tags(version: str, request: "BuildRequest") -> list[str]:
