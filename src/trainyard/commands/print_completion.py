@@ -30,6 +30,7 @@ SHELLS = ("bash", "zsh", "fish")
 Words = Mapping[str, tuple[str, ...]]
 """The words before the cursor (`image build`, or with an option `image build --level`) -> what can follow."""
 _OPTION = re.compile(r"^  (?:-\w, )?(--[a-z][a-z0-9-]*)(?: \{([^}]*)\})?", re.M)
+_OTHER_NAME = re.compile(r"^  --[a-z].*?, (--[a-z][a-z0-9-]*)", re.M)
 _POSITIONAL = re.compile(r"^  (?:\{([^}]*)\}|[A-Z_]+ +one of: ([a-z-]+(?:, +[a-z-]+)*))", re.M)
 # `known` are the words that name a command: one or two. An option with choices offers these; another option,
 # and a word that is not known, leave the names of files to the shell.
@@ -121,7 +122,7 @@ def known_words() -> Words:
         group, _, second = name.partition(" ")
         module, *first = command.split()
         text = help_of(module)
-        options = dict(_OPTION.findall(text))
+        options = dict(_OPTION.findall(text)) | dict.fromkeys(_OTHER_NAME.findall(text), "")
         positional = _POSITIONAL.search(text)
         actions = () if first or not positional else re.split(r", *", positional[1] or positional[2])
         found[name] = (*found.get(name, ()), *actions, *options)
