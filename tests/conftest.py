@@ -75,7 +75,8 @@ def untouched_signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands that are proposed start with `scripts/`, however the tests were started."""
+    """The commands that are proposed start with `scripts/`, and none has the words of a test before."""
+    monkeypatch.setattr(sys, "argv", sys.argv[:1])
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
 
 

@@ -37,6 +37,11 @@ CALLS: dict[str, dict[str, Call]] = {
         "s3:ListBucket": ("s3", "list_objects_v2", {"Bucket": SOURCE}),
         "logs:GetLogEvents": ("logs", "get_log_events", {"logGroupName": LOGS, "logStreamName": "build"}),
         "ecr:DescribeImages": ("ecr", "describe_images", {"repositoryName": REPOSITORY}),
+        "ecr:DescribeRepositories": (
+            "ecr",
+            "describe_repositories",
+            {"repositoryNames": [f"{REPOSITORY}-cache"]},
+        ),
         "eks:DescribeCluster": ("eks", "describe_cluster", {"name": "gpus"}),
     },
     "BuildRole": {
@@ -146,7 +151,7 @@ def arn_of(call: Call) -> str:
     if service == "s3":
         return f"arn:aws:s3:::{given['Bucket']}" + (f"/{given['Key']}" if "Key" in given else "")
     named = {
-        "ecr": f"repository/{given.get('repositoryName', REPOSITORY)}",
+        "ecr": f"repository/{given.get('repositoryName', (given.get('repositoryNames') or [REPOSITORY])[0])}",
         "eks": f"cluster/{given.get('name')}",
         "codebuild": f"project/{given.get('projectName', 'trainyard')}",
         "logs": f"log-group:{given.get('logGroupName')}:log-stream:{given.get('logStreamName', '')}",

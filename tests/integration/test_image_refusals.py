@@ -24,7 +24,15 @@ from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 from trainyard.command.handler import exit_code_of
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ("GetCallerIdentity", "DescribeImages", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds")
+BUILD = (
+    "DescribeRepositories",
+    "GetCallerIdentity",
+    "DescribeImages",
+    "HeadObject",
+    "PutObject",
+    "StartBuild",
+    "BatchGetBuilds",
+)
 CALLS = {
     "build_image": BUILD,
     "check_image": ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),

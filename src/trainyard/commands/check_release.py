@@ -20,7 +20,7 @@ from trainyard.errors import CheckFailedError
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
+    parser.add_argument("--tag", metavar="TAG", required=True, help="such as v1.2.3 or v1.2.3rc1")
     parser.add_argument(
         "--branch", default="origin/main", help="the branch that must contain it; default: origin/main"
     )

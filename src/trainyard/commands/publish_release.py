@@ -27,7 +27,7 @@ UNATTESTED = (
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--tag", required=True, help="such as v1.2.3; it must be on GitHub")
+    parser.add_argument("--tag", metavar="TAG", required=True, help="such as v1.2.3; it must be on GitHub")
     parser.add_argument(
         "--dist", type=arguments.path, required=True, metavar="DIR", help="folder that build_release.py wrote"
     )

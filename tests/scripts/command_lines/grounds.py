@@ -168,8 +168,8 @@ BESIDE = {
 """A script -> the options that it is given although the parser does not ask for them."""
 WITH = {"checkpoint": ("metrics",), "metrics": ("checkpoint",)}
 """What an option cannot stand without."""
-ALWAYS = {"write_locks": ["--check"]}
-"""A script -> the words without which it would ask a package index."""
+ALWAYS = {"write_locks": ["--check"], "build_image": ["--builder=local"]}
+"""A script -> the words without which it would ask a package index, or refuse files beside the context."""
 
 
 def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str = "") -> list[str]:
