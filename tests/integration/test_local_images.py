@@ -148,6 +148,10 @@ def answers(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     call: Call, project: Path, registry: str, tmp_path: Path
 ) -> None:
+    linted = call("lint_image", "--dockerfile", "Dockerfile", "--index", "none", cwd=project)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    dry = call("build_image", "--builder", "local", "--program", "buildah", "--dry-run", cwd=project)
+    assert dry.returncode == 0, dry.stderr
     built = call("build_image", "--builder", "local", "--program", "buildah", "--json", cwd=project)
     assert built.returncode == 0, built.stderr
     image = json.loads(built.stdout)["image"]
@@ -170,12 +174,12 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     assert failed == {"torch", "cuda", "nccl", "model-configuration", "collective", "forward-backward"}
 
     push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
-    pushed = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
+    pushed = call("push_image", *push, "--tag", "mine", "--lock", "lock.txt", "--json", cwd=project)
     assert pushed.returncode == 0, pushed.stderr
     data = json.loads(pushed.stdout)
     url = f"http://{registry}/v2/team/tiny/manifests/"
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    for tag in ("1.2.3", "1.2", "1", image.partition(":")[2], data["digest"]):
+    for tag in ("mine", "1.2.3", "1.2", "1", image.partition(":")[2], data["digest"]):
         with urllib.request.urlopen(urllib.request.Request(url + tag, headers=accept), timeout=20) as answer:
             assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == data["digest"], tag
 
@@ -185,6 +189,29 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     repeated = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
     (place,) = json.loads(repeated.stdout)["places"]
     assert {one["action"] for one in place["tags"]} == {"kept"} and place["record"] == record
+
+
+def test_a_secret_reaches_its_command_and_nothing_else(
+    call: Call, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "secret project"
+    shutil.copytree(project / "root", folder / "root", symlinks=True)
+    show = "import hashlib; print('read', hashlib.sha256(open('/run/secrets/pip', 'rb').read()).hexdigest())"
+    (folder / "Dockerfile").write_text(
+        f"FROM scratch\nCOPY root /\nENV PYTHONHOME={sys.base_prefix}\n"
+        f'RUN --mount=type=secret,id=pip ["/usr/bin/python", "-c", "{show}"]\nUSER 1000\n'
+    )
+    value = "s3cret-of-the-build"
+    monkeypatch.setenv("PIP_SECRET", value)
+    line = ("--builder", "local", "--program", "buildah", "--image-name", "secret", "--image-tag", "mine")
+    built = call("build_image", *line, "--secret", "id=pip,env=PIP_SECRET", "--json", cwd=folder)
+    assert built.returncode == 0, built.stderr
+    assert f"read {hashlib.sha256(value.encode()).hexdigest()}" in built.stderr
+    assert json.loads(built.stdout)["builds"][0]["tags"] == ["mine"]
+    missing = call("build_image", *line, "--secret", "id=pip,env=NOT_SET", "--rebuild", cwd=folder)
+    assert missing.returncode == 2
+    assert "the variable NOT_SET is not set" in missing.stderr
+    assert value not in built.stdout + built.stderr + missing.stderr
 
 
 def test_a_version_never_names_another_image(call: Call, project: Path, registry: str) -> None:
