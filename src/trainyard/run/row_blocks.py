@@ -1,4 +1,4 @@
-"""Read the rows of `metrics.jsonl` in blocks of a megabyte, in which nearly all rows have the same keys.
+"""Read the rows of `metrics.jsonl` in blocks of 256 KiB, in which nearly all rows have the same keys.
 
     block --one flat list of names and numbers--> rows with the same keys as one list of numbers
           --any other block-----------------------> one object a line
@@ -23,8 +23,8 @@ from trainyard.run.untrusted_files import (
     parse_json_lines,
 )
 
-_BLOCK_BYTES = 1 << 20
-_SEPARATORS = bytes.maketrans(b"}:", b",,")
+_BLOCK_BYTES = 1 << 18
+_SEPARATORS = bytes.maketrans(b"{}:\n", b" ,, ")
 _MOST_OTHER_ROWS = 64
 """Rows of other keys in a block, beyond which each row is parsed by itself."""
 
@@ -59,7 +59,7 @@ def iterate_rows(path: Path) -> Iterator[EqualRows]:
 
 
 def _blocks(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """Yield complete lines of about a megabyte. A line that is too long is skipped in pieces."""
+    """Yield complete lines of about a block. A line that is too long is skipped in pieces."""
     while block := file.read(_BLOCK_BYTES):
         if not block.endswith(b"\n"):
             rest = file.readline(MOST_LINE_BYTES)
@@ -98,13 +98,17 @@ def _single_rows(block: bytes) -> Iterator[EqualRows]:
 
 def _equal_rows(block: bytes) -> list[EqualRows]:
     """Return the rows of a block whose lines are flat objects of numbers; nothing for any other block."""
+    import numpy as np
     from jiter import from_json
 
-    flat: list[Any] = []
+    flat: list[Any] = [0]
     with suppress(ValueError):
-        flat = from_json(b"[" + block.translate(_SEPARATORS, b"{\n")[:-1] + b"]", cache_mode="all")
-    keys, values = flat[0::2], flat[1::2]
-    if not set(map(type, values)) <= {int, float} or block.count(b":") != len(values):
+        # Each row ends with a comma; the 0 completes the list without another copy of the block.
+        flat = from_json(b"[%b0]" % block.translate(_SEPARATORS), cache_mode="all")
+    keys, values = flat[0:-1:2], flat[1::2]
+    # numpy counts in half the time of bytes.count, where every tenth byte counts.
+    colons = np.count_nonzero(np.frombuffer(block, np.uint8) == ord(":"))
+    if not set(map(type, values)) <= {int, float} or colons != len(values):
         return []
     first, _, _ = block.partition(b"\n")
     names = tuple(parse_json_line(first) or ())

@@ -159,9 +159,9 @@ def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     values = rows.values
     try:
         is_plain = rows.are_numbers or set(map(type, values)) <= {float, int}
-        found = np.array(array("d", values if is_plain else map(_float, values)))
+        found = np.fromiter(values if is_plain else map(_float, values), float, len(values))
     except OverflowError:  # an integer larger than any float
-        found = np.array(array("d", map(_float, values)))
+        found = np.fromiter(map(_float, values), float, len(values))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
