@@ -121,13 +121,6 @@ def step_or_newest(value: str) -> int | None:
     return step(value)
 
 
-def step_if_known(value: str) -> int | None:
-    """A step's number; None for an empty text."""
-    if value and step(value) is None:
-        raise refusal(value, "is not the number of a step; leave it empty if unknown")
-    return step(value)
-
-
 def natural_number(value: str) -> int:
     """A whole number from 0."""
     if (found := step(value)) is None:

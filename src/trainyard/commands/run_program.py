@@ -730,7 +730,7 @@ class ProgramRun:
         points = []
         if self.is_exact or self.directory.run_file.is_file():
             found = self.own_checkpoints()
-            for note in found.notes():
+            for note in (*found.notes(), *(() if self.is_exact else found.resume_notes())):
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)

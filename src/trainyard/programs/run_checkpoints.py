@@ -6,6 +6,7 @@
 The folder of the program may hold checkpoints of other runs; by their time they do not count.
 """
 
+import glob
 import os
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -30,6 +31,7 @@ from trainyard.run.run_advice import checkpoint_advice
 AUTO = "auto"
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors")
 """Files that a search takes for checkpoints; those of other endings need a pattern."""
+_OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
 _MOST_DEPTH = 6
 _MOST_PLACES = 2_000
@@ -125,10 +127,17 @@ def resume_point(found: ProgramCheckpoint, *, logged: int) -> ResumePoint:
 
 
 def newest_taken(directory: RunDirectory) -> ResumePoint | None:
-    """Return the newest checkpoint in the run directory that has a manifest, or None."""
+    """Return the newest checkpoint in the run directory that training can resume from, or None.
+
+    It has a manifest. One in which no format is recognised counts: whether it has an optimizer is not known.
+    """
     for step in reversed(directory.checkpoint_steps()):
         with suppress(CheckpointError, OSError):
-            return ResumePoint(step, restorable_path(directory.checkpoint(step)))
+            path = restorable_path(directory.checkpoint(step))
+            name = glob.escape(path.name)
+            found = find_program_checkpoints(path.parent, name, formats=_OF_PROGRAMS, quiet_seconds=0)
+            if not any(each.found.resumable is False for each in found.complete):
+                return ResumePoint(step, path)
     return None
 
 

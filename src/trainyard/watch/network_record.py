@@ -1,7 +1,7 @@
 """Record which network joined the machines of a run, and judge what is on record.
 
     logs/nccl-*.log ──read_facts──> facts of some processes ──network_event──> events.jsonl, event `network`
-    events.jsonl    ──network_verdict_of──> the verdict, for whoever shows or proves it
+    events.jsonl    ──judge_event──> the verdict, for the proof
 
 The event has the facts themselves, so that a proof judges them again. They outlive the logs: a segment that
 resumes overwrites these, and without a shared directory each machine has its own.
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from trainyard.gateways.local_machine import NetworkDevices
 
 EVENT = "network"
-_STARTS = ("started", "resumed")
 _UNREADABLE = NetworkVerdict(Network.UNKNOWN, ("the event of the network in events.jsonl cannot be read",))
 _LOG_FIX = "leave NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS unset, so that each process keeps its log"
 
@@ -136,15 +135,6 @@ def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[
     """Return the fields of the event `network` for the facts of all processes of a job."""
     facts = merge_facts(parts)
     return {"facts": asdict(facts), "expected": asdict(expected), **facts.judge(expected).to_json()}
-
-
-def network_verdict_of(events: Iterable[Mapping[str, Any] | None]) -> NetworkVerdict | None:
-    """Return the verdict on the network of a run's newest segment, from its events; None if none is known."""
-    newest = None
-    for event in events:
-        kind = event.get("event") if event is not None else None
-        newest = event if kind == EVENT else None if kind in _STARTS else newest
-    return None if newest is None else judge_event(newest)[0]
 
 
 def judge_event(event: Mapping[str, Any], **known: Any) -> tuple[NetworkVerdict, tuple[str, str] | None]:

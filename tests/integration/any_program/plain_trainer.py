@@ -25,6 +25,7 @@ parser.add_argument(
 parser.add_argument("--die", default="", help="step:moment, such as 4:2; moments of a save are 0 to 5")
 parser.add_argument("--stop_at", type=int, default=0, help="save and end with 75 after this step, once")
 parser.add_argument("--hang_at", type=int, default=0, help="wait for its end after this step, once")
+parser.add_argument("--weights_only_at", type=int, default=0, help="save no optimizer at this step")
 parser.add_argument("--nan_at", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0.0)
 options = parser.parse_args()
@@ -56,6 +57,8 @@ def save(step, value):
         lambda: archive(folder / "rng_state.pth"),
         lambda: (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "value": value})),
     )
+    if step == options.weights_only_at:
+        parts = (parts[0], parts[-1])
     for moment, write in enumerate(parts):
         die_if_due(step, moment)
         write()

@@ -204,6 +204,24 @@ def test_a_program_that_picks_its_checkpoint_itself_meets_no_partial_one(
     assert [event["step"] for event in events] == [2]
 
 
+def test_a_newer_checkpoint_of_weights_alone_is_named_and_not_resumed_from(repository: Repository) -> None:
+    """It was also copied into the run directory, from which no program resumes it either."""
+    config = repository.folder / "died.yaml"
+    command = [sys.executable, "train.py", "--die", "5:step", "--weights_only_at", "4"]
+    config.write_text(f"recipe: command\nprogram:\n  command: {json.dumps(command)}\n")
+    words = ("--config", str(config), "--run-dir", "runs/a")
+    assert repository.run(*words, name="train").returncode == 137
+    assert (repository.folder / "runs/a/checkpoints/step-00000004/manifest.json").is_file()
+
+    done = repository.run(*words, name="train")
+
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint-4 is complete, but training cannot resume from it: " in done.stderr
+    assert "checkpoint-2 is taken instead" in done.stderr
+    events = [event for event in repository.records("events") if event["event"] == "resumed"]
+    assert [event["step"] for event in events] == [2]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -18,7 +18,7 @@ from tests.unit.watch.test_network_verdict import DAMAGES, P5, VERSIONS, Logs, c
 
 from trainyard.proof.proof import Part
 from trainyard.run.identity import read_origin
-from trainyard.watch.network_record import EVENT, network_event, network_verdict_of
+from trainyard.watch.network_record import EVENT, network_event
 from trainyard.watch.network_verdict import (
     Expectation,
     Network,
@@ -215,14 +215,3 @@ def test_a_part_on_one_machine_needs_no_record() -> None:
     assert network(direct, resumed, history=[several], world=2).holds
     red = network(resumed, direct, history=[several])
     assert red.evidence.startswith("until step 100: ")
-
-
-def test_the_verdict_that_others_show_is_that_of_the_newest_segment() -> None:
-    direct, sockets = shown(facts_of("direct")), shown(facts_of("sockets"))
-    found = network_verdict_of([STARTED, sockets, {"event": "resumed", "step": 4}, None, direct])
-    assert found is not None
-    assert found.verdict is Network.EFA_GPUDIRECT
-    assert network_verdict_of([STARTED, sockets, {"event": "resumed", "step": 4}]) is None
-    fallback = network_verdict_of([STARTED, direct, sockets])
-    assert fallback is not None
-    assert (fallback.verdict, bool(fallback.cause)) == (Network.TCP_FALLBACK, True)
