@@ -321,7 +321,7 @@ def test_a_pod_that_still_runs_the_last_command_is_not_asked_again(
     monkeypatch.setattr(monitor_training, "POD_SECONDS", 0.5)
     args = monitor_training.parse_args(cluster.words)
     with monitor_training.JobWatch(args, str(tmp_path)) as watched:
-        looks = [watched.look() for _ in range(3)]
+        looks = [watched.read_status() for _ in range(3)]
     assert [{alert.rule for alert in look.open_alerts} for look in looks] == [{"hung"}] * 3
     readings = [asked for asked in cluster.server.asked if "@gpus" in asked["command"][2]]
     assert len(readings) == 2
@@ -356,9 +356,9 @@ def test_a_job_that_is_not_seen_any_more_is_not_healthy(cluster: Cluster, smi: S
     smi(*BUSY)
     args = monitor_training.parse_args(cluster.words)
     with monitor_training.JobWatch(args, str(cluster.kubeconfig.parent)) as watched:
-        assert watched.look().health == "healthy"
+        assert watched.read_status().health == "healthy"
         cluster.server.break_watches()
-        eventually = (watched.look() for _ in range(20))
+        eventually = (watched.read_status() for _ in range(20))
         look = next(look for look in eventually if look.unknown)
     assert (look.health, look.unknown[-1].split(":")[0]) == ("unknown", "the state of the job")
 

@@ -8,9 +8,9 @@ first. All failed checks are reported at once, each with its fix. What was writt
 Ctrl-C. If the role may not delete, three objects remain: their names start with trainyard-readiness, and
 the next check replaces them. Nothing else is changed.
 
-With --all, or without --store and --config, it also looks at everything else that a deployment needs: the
+With --all, or without --store and --config, it also checks everything else that a deployment needs: the
 machine, the configuration, the code, the workflows, the settings and runners of the repository, the cluster,
-the repository of images, W&B and Slack. What it cannot look at is listed as such; each command that looks
+the repository of images, W&B and Slack. What it cannot check is listed as such; each command that checks
 runs in a process of its own with a time limit.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
@@ -90,7 +90,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     everything = parser.add_argument_group("the checklist")
-    everything.add_argument("--all", action="store_true", help="look at all that a deployment needs")
+    everything.add_argument("--all", action="store_true", help="check all that a deployment needs")
     page = "write the checklist as a page to sign"
     everything.add_argument("--sign-off", type=arguments.path, metavar="FILE", help=page)
     args = parser.parse_args(argv)

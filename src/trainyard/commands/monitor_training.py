@@ -1,13 +1,13 @@
 """Watch a run or a job while it trains: progress, cost, checkpoints, network, GPUs, health.
 
 A run is read from its directory, and the GPUs of this machine from the driver; a job's records and GPUs are
-read in its pods, in which nothing is changed. On a terminal the view is drawn again at each look; in a log
-each look and each alert is a line. It ends with the run. A tool that is missing leaves its part unknown,
+read in its pods, in which nothing is changed. On a terminal the view is drawn again at each poll; in a log
+each poll and each alert is a line. It ends with the run. A tool that is missing leaves its part unknown,
 which is never healthy.
 
 Reads:      the run directory, nvidia-smi, the kernel's Xid lines, /sys/class/infiniband; with --job the API
             of the cluster and the pods of the job, by exec; TRAINYARD_USD_PER_HOUR (price of the machines)
-Writes:     the view, or with --json one object for each look, on stdout; the file of --prometheus
+Writes:     the view, or with --json one object for each poll, on stdout; the file of --prometheus
 Exit codes: 0 healthy; 1 not healthy, or not known, or the run or the job failed; 2 wrong usage, no such run
             or job; 4 the cluster refuses; 5 the run had not ended after --timeout
 Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
     from trainyard.jobs.state.observed import Observed
-    from trainyard.report.facts.look import Look
+    from trainyard.report.facts.live_status import LiveStatus
     from trainyard.report.facts.run_facts import RunFacts
     from trainyard.run.rank_times import RankTime
 
@@ -42,7 +42,7 @@ TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
 """A pod that gives no answer in this time is reported as silent."""
 CALM_SECONDS = 60.0
-"""Time between two reads of queues and events while a job runs; else they are read at each look."""
+"""Time between two reads of queues and events while a job runs; else they are read at each poll."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -50,11 +50,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("run", nargs="?", type=arguments.path, metavar="RUN_DIR", help="directory of a run")
     what.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job of a cluster instead")
-    parser.add_argument("--once", action="store_true", help="look once; the exit code is the health")
-    parser.add_argument("--json", action="store_true", help="print each look as one line of JSON")
+    parser.add_argument("--once", action="store_true", help="poll once; the exit code is the health")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each poll")
     figures = "also write health, cost and machines for Prometheus' node_exporter (*.prom)"
     parser.add_argument("--prometheus", type=arguments.path, metavar="FILE", help=figures)
-    every = "time between two looks; default: 5s on a terminal, else 1m"
+    every = "time between two polls; default: 5s on a terminal, else 1m"
     parser.add_argument("--every", type=arguments.duration, metavar="DURATION", help=every)
     limit = "how long to watch a run that does not end; default: 24h"
     parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
@@ -81,46 +81,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
-    """Look until the run has ended, and show each look; return the exit code."""
+    """Poll until the run has ended, and show each status; return the exit code."""
     is_live = not args.once and not args.json and terminal.can_redraw()
     every = args.every or (TERMINAL_SECONDS if is_live else LOG_SECONDS)
     deadline, view = time.monotonic() + args.timeout, LiveView()
     with terminal.show_live(view) if is_live else nullcontext():
         while True:
             started = time.monotonic()
-            look = watched.look()
-            is_last = args.once or look.is_over
+            status = watched.read_status()
+            is_last = args.once or status.is_over
             if args.prometheus:
-                write_figures(args.prometheus, look)
+                write_figures(args.prometheus, status)
             if args.json:
-                print_line(look)
+                print_line(status)
             elif is_live:
-                view.show(look)
+                view.show(status)
             elif not is_last:
-                view.log(look)
+                view.log(status)
             if is_last or time.monotonic() >= deadline:
                 break
             # A run with millions of rows takes a while to read.
             time.sleep(max(every, 5 * (time.monotonic() - started)))
     if not args.json:
-        output.print_text("\n".join(view.lines_of(look, terminal.width())))
+        output.print_text("\n".join(view.lines_of(status, terminal.width())))
     if not is_last:
         return ExitCode.TIMED_OUT
-    return ExitCode.DONE if look.health == "healthy" else ExitCode.NO
+    return ExitCode.DONE if status.health == "healthy" else ExitCode.NO
 
 
-def print_line(look: "Look") -> None:
-    """Write a look as one line of JSON."""
-    output.print_text(json.dumps(look.record()))
+def print_line(status: "LiveStatus") -> None:
+    """Write a status as one line of JSON."""
+    output.print_text(json.dumps(status.record()))
 
 
-def write_figures(path: Path, look: "Look") -> None:
-    """Write a look for Prometheus."""
-    from trainyard.report.facts.look_metrics import look_samples
+def write_figures(path: Path, status: "LiveStatus") -> None:
+    """Write a status for Prometheus."""
+    from trainyard.report.facts.live_status_metrics import status_samples
     from trainyard.run.prometheus_text import write_prometheus_file
 
     try:
-        write_prometheus_file(path, look_samples(look))
+        write_prometheus_file(path, status_samples(status))
     except OSError as error:
         raise ConfigError(f"--prometheus {path}: cannot be written ({error.strerror})") from None
 
@@ -132,23 +132,23 @@ class LiveView:
         self._record: dict[str, Any] | None = None
         self._reported: dict[int, bool] = {}
 
-    def show(self, look: "Look") -> None:
-        self._record = look.record()
+    def show(self, status: "LiveStatus") -> None:
+        self._record = status.record()
 
     def line(self, width: int) -> str:
-        from trainyard.report.terminal.watch_text import look_lines
+        from trainyard.report.terminal.watch_text import status_lines
 
-        return "" if self._record is None else "\n".join(look_lines(self._record, width))
+        return "" if self._record is None else "\n".join(status_lines(self._record, width))
 
     def log_progress(self) -> None:
-        """Looks are logged when they are made."""
+        """Statuses are logged when they are read."""
 
-    def log(self, look: "Look") -> None:
-        """Log a look, and each alert once when it starts and once when it ends."""
-        from trainyard.report.terminal.watch_text import look_line
+    def log(self, status: "LiveStatus") -> None:
+        """Log a status, and each alert once when it starts and once when it ends."""
+        from trainyard.report.terminal.watch_text import status_line
 
-        output.announce("watch", look_line(look.record()))
-        for alert in look.alerts:
+        output.announce("watch", status_line(status.record()))
+        for alert in status.alerts:
             key = hash((alert.rule, alert.subject, alert.since))
             before = self._reported.get(key)
             if alert.is_open and before is None:
@@ -158,14 +158,14 @@ class LiveView:
             self._reported[key] = alert.is_open
 
     @staticmethod
-    def lines_of(look: "Look", width: int) -> list[str]:
-        from trainyard.report.terminal.watch_text import look_lines
+    def lines_of(status: "LiveStatus", width: int) -> list[str]:
+        from trainyard.report.terminal.watch_text import status_lines
 
-        return look_lines(look.record(), width)
+        return status_lines(status.record(), width)
 
 
 class MachineWatch:
-    """The health of the machines over all looks, and the speed of their networks between two looks."""
+    """The health of the machines over all polls, and the speed of their networks between two polls."""
 
     def __init__(self) -> None:
         from trainyard.watch.health import Health
@@ -200,13 +200,13 @@ class MachineWatch:
 
 
 class RunWatch:
-    """Looks at a run directory, and at this machine while the run trains here."""
+    """Reads a run directory, and this machine while the run trains here."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._machines = directory, MachineWatch()
 
-    def look(self) -> "Look":
-        from trainyard.report.facts.look import Look
+    def read_status(self) -> "LiveStatus":
+        from trainyard.report.facts.live_status import LiveStatus
         from trainyard.report.facts.run_facts import read_facts
         from trainyard.report.facts.status import Status
 
@@ -227,7 +227,7 @@ class RunWatch:
             self._machines.health.end_all(now)
         alerts = [*facts.alerts, *self._machines.health.alerts]
         rates = self._machines.rates
-        return Look(now, facts, alerts, unknown, nodes, rates, ranks, is_alive=is_here)
+        return LiveStatus(now, facts, alerts, unknown, nodes, rates, ranks, is_alive=is_here)
 
     def _read_machine(self, facts: "RunFacts", *, is_here: bool) -> tuple["NodeReading | None", list[str]]:
         """Return the reading of this machine, without GPUs that nobody uses, and what is not known."""
@@ -261,7 +261,7 @@ def trains_here(directory: Path) -> bool:
 
 
 class JobWatch:
-    """Looks at a job of a cluster, and into its pods. Use it with `with`: its watches end with it."""
+    """Reads a job of a cluster, and its pods. Use it with `with`: its watches end with it."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
         from trainyard.gateways.kubernetes.api import Api
@@ -312,9 +312,9 @@ class JobWatch:
         self._view.history = after(observed, self._view.history)
         return observed, state
 
-    def look(self) -> "Look":
+    def read_status(self) -> "LiveStatus":
         from trainyard.jobs.state.job_state import State
-        from trainyard.report.facts.look import Look
+        from trainyard.report.facts.live_status import LiveStatus
 
         observed, state = self._judge()
         now = observed.now
@@ -345,7 +345,7 @@ class JobWatch:
         if facts is None and state.ended and self._last is not None:
             facts, age = self._last[0], now - self._last[1]
         rates = self._machines.rates
-        return Look(now, facts, alerts, unknown, nodes, rates, ranks, state, facts_age=age)
+        return LiveStatus(now, facts, alerts, unknown, nodes, rates, ranks, state, facts_age=age)
 
     def _read_pods(
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"

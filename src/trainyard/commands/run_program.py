@@ -56,7 +56,7 @@ LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
 NETWORK_SECONDS = 5.0
-"""Seconds between two looks at the logs of NCCL while the program runs."""
+"""Seconds between two reads of the logs of NCCL while the program runs."""
 MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
@@ -247,7 +247,7 @@ class ProgramRun:
     _taken_state: str = ""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
-    _last_look: float = 0.0
+    _last_poll: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
@@ -467,11 +467,11 @@ class ProgramRun:
 
         if network is None or self._fallback is not None:
             return None
-        is_due = is_over or time.monotonic() - self._last_look >= NETWORK_SECONDS
+        is_due = is_over or time.monotonic() - self._last_poll >= NETWORK_SECONDS
         if not is_due:
             return None
-        self._last_look = time.monotonic()
-        if (event := network.look(is_over=is_over)) is None:
+        self._last_poll = time.monotonic()
+        if (event := network.poll(is_over=is_over)) is None:
             return None
         if self.is_first:
             append_event(self.directory.events_file, "network", step=step, **event)

@@ -73,14 +73,14 @@ class NetworkWatch:
 
 
 class NetworkFollower:
-    """Looks from time to time at the logs of a job that another program trains."""
+    """Reads the logs of a job that another program trains, while it runs."""
 
     def __init__(self, watch: NetworkWatch, find: Callable[[], Iterable[Path]]) -> None:
         self.watch, self._find = watch, find
         self._seen: dict[Path, int] = {}
         self._reported: dict[Path, int] = {}
 
-    def look(self, *, is_over: bool = False) -> dict[str, Any] | None:
+    def poll(self, *, is_over: bool = False) -> dict[str, Any] | None:
         """Return the event `network` of what is new: a fallback at once, else when the logs grow no more."""
         sizes: dict[Path, int] = {}
         for path in self._find():

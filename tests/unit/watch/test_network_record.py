@@ -75,22 +75,22 @@ def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
 ) -> None:
     form = VERSIONS[version]
     follower = NetworkFollower(NetworkWatch(P5), lambda: tmp_path.glob("*.log"))
-    assert follower.look() is None
+    assert follower.poll() is None
     lines = [process(form, cases(form)[case], rank, 2) for rank in range(2)]
     verdicts: list[str | None] = []
     for count in range(1, len(lines[0]) + 1):
         for rank in range(2):
             (tmp_path / f"{rank}.log").write_text("".join(lines[rank][:count]))
-        event = follower.look()
+        event = follower.poll()
         verdicts.append(None if event is None else event["verdict"])
     first_channel = next(n for n, line in enumerate(lines[0]) if " via " in line)
     seen = [None] * first_channel + ["tcp-fallback" if case == "sockets" else None]
     assert verdicts[: first_channel + 1] == seen
-    settled = follower.look()
+    settled = follower.poll()
     assert (settled is not None) is (case == "direct")
     assert settled is None or settled["verdict"] == "efa-gpudirect"
-    assert follower.look() is None
+    assert follower.poll() is None
     (tmp_path / "2.log").write_text("a line of nobody\n")
-    changed = follower.look(is_over=True)
+    changed = follower.poll(is_over=True)
     assert changed is not None, "at the end, everything new is reported"
     assert changed["facts"]["processes"] == 2

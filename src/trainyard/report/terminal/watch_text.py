@@ -1,4 +1,4 @@
-"""A look at a run as text: a live view for a terminal, and one plain line for a log."""
+"""The status of a run as text: a live view for a terminal, and one plain line for a log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,105 +22,109 @@ _MOST_GPUS = 16
 _LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "saves"), ("idle", "idle"))
 
 
-def look_lines(look: Json, width: int) -> list[str]:
-    """The view of one look, the state first."""
-    lines = _packed([_title(look), *_job_words(look), *_time_and_cost(look)], width, " · ", indent="    ")
-    if figures := [*_step_words(look), *_checkpoint_words(look)]:
+def status_lines(status: Json, width: int) -> list[str]:
+    """The view of one status, the state first."""
+    lines = _packed(
+        [_title(status), *_job_words(status), *_time_and_cost(status)], width, " · ", indent="    "
+    )
+    if figures := [*_step_words(status), *_checkpoint_words(status)]:
         lines += [f"  {line}" for line in _packed(figures, width - 2, "   ")]
-    for label, parts in _sections(look):
+    for label, parts in _sections(status):
         texts = _packed(parts, width - 2 - _LABEL, " · ")
         lines += [f"  {label if not number else '':<{_LABEL}}{text}" for number, text in enumerate(texts)]
     return lines
 
 
-def look_line(look: Json) -> str:
-    """One look in a log: `running, step 1,240/5,000, loss 2.31, 412 k tok/s, 8:10 left, healthy`."""
-    words = [_state(look), *_step_words(look), *_time_and_cost(look), look["health"]]
+def status_line(status: Json) -> str:
+    """One status in a log: `running, step 1,240/5,000, loss 2.31, 412 k tok/s, 8:10 left, healthy`."""
+    words = [_state(status), *_step_words(status), *_time_and_cost(status), status["health"]]
     return ", ".join(words)
 
 
-def _title(look: Json) -> str:
-    job = look["job"]
-    name = f"{job['job']} · {job['kind']}" if job else f"run {look['run']}" if look["run"] else "no run yet"
-    return f"{name} · {_state(look)}"
+def _title(status: Json) -> str:
+    job = status["job"]
+    name = (
+        f"{job['job']} · {job['kind']}" if job else f"run {status['run']}" if status["run"] else "no run yet"
+    )
+    return f"{name} · {_state(status)}"
 
 
-def _state(look: Json) -> str:
-    return str(look["state"]).lower()
+def _state(status: Json) -> str:
+    return str(status["state"]).lower()
 
 
-def _job_words(look: Json) -> Iterator[str]:
-    if job := look["job"]:
+def _job_words(status: Json) -> Iterator[str]:
+    if job := status["job"]:
         pods = job["pods"]
         yield f"{pods['running']} of {pods['wanted'] or pods['present']} pods"
 
 
-def _time_and_cost(look: Json) -> Iterator[str]:
-    if (seconds := look.get("seconds")) is not None:
+def _time_and_cost(status: Json) -> Iterator[str]:
+    if (seconds := status.get("seconds")) is not None:
         yield format_duration(seconds)
-    if (usd := look.get("usd")) is not None:
-        expected = look.get("usd_expected")
+    if (usd := status.get("usd")) is not None:
+        expected = status.get("usd_expected")
         yield format_money(usd) + (f" of about {format_money(expected)}" if expected is not None else "")
 
 
-def _step_words(look: Json) -> Iterator[str]:
-    if (step := look.get("step")) is not None:
-        yield f"step {step:,}" + (f"/{look['steps']:,}" if look["steps"] else "")
-    if (reward := look.get("reward")) is not None:
+def _step_words(status: Json) -> Iterator[str]:
+    if (step := status.get("step")) is not None:
+        yield f"step {step:,}" + (f"/{status['steps']:,}" if status["steps"] else "")
+    if (reward := status.get("reward")) is not None:
         yield f"reward {reward:.2f}"
-    elif (loss := look.get("loss")) is not None:
-        change = look["loss_change"]
+    elif (loss := status.get("loss")) is not None:
+        change = status["loss_change"]
         since = f" ({change['by']:+.2g} in {change['steps']:,.0f})".replace("-", "−") if change else ""
         yield f"loss {format_loss(loss)}{since}"
-    if (speed := look.get("tokens_per_second")) is not None:
+    if (speed := status.get("tokens_per_second")) is not None:
         yield f"{format_scaled(speed)} tok/s"
-    elif (speed := look.get("samples_per_second")) is not None:
+    elif (speed := status.get("samples_per_second")) is not None:
         yield f"{format_scaled(speed)} samples/s"
-    if (mfu := look.get("mfu")) is not None:
+    if (mfu := status.get("mfu")) is not None:
         yield f"{format_percent(mfu)} MFU"
-    if (left := look.get("seconds_left")) is not None:
+    if (left := status.get("seconds_left")) is not None:
         yield f"{format_duration(left)} left"
 
 
-def _checkpoint_words(look: Json) -> Iterator[str]:
-    if checkpoint := look.get("checkpoint"):
+def _checkpoint_words(status: Json) -> Iterator[str]:
+    if checkpoint := status.get("checkpoint"):
         stored = {True: ", stored", False: ", not stored", None: ""}[checkpoint["stored"]]
         yield f"checkpoint {checkpoint['step']:,}, {format_age_ago(checkpoint['age_seconds'])}{stored}"
 
 
-def _sections(look: Json) -> Iterator[tuple[str, list[str]]]:
-    if job := look["job"]:
+def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
+    if job := status["job"]:
         failure = job["failure"]
         yield "job", [failure["class"], *failure["evidence"][:2]] if failure else [job["reason"]]
-        if age := look["figures_age_seconds"]:
+        if age := status["figures_age_seconds"]:
             yield "figures", [f"read {format_duration(age)} before: the pods are gone"]
-    elif look["reason"]:
-        yield "state", [look["reason"]]
-    if network := look["network"]:
+    elif status["reason"]:
+        yield "state", [status["reason"]]
+    if network := status["network"]:
         known = network["verdict"] != "unknown"
         yield (
             "network",
-            [network["evidence"] or network["verdict"] if known else "unknown", *_rates(look["nodes"])],
+            [network["evidence"] or network["verdict"] if known else "unknown", *_rates(status["nodes"])],
         )
-    elif rates := [*_rates(look["nodes"])]:
+    elif rates := [*_rates(status["nodes"])]:
         yield "network", rates
-    gpus = [(node["node"], gpu) for node in look["nodes"] for gpu in node["gpus"]]
+    gpus = [(node["node"], gpu) for node in status["nodes"] for gpu in node["gpus"]]
     if gpus:
         yield "GPUs", [*_gpu_summary([gpu for _, gpu in gpus])]
         for node, gpu in gpus if len(gpus) <= _MOST_GPUS else ():
             yield "", [_gpu_words(node, gpu)]
-    if rank := look["slowest_rank"]:
+    if rank := status["slowest_rank"]:
         yield "ranks", [_rank_words(rank)]
-    if goodput := look.get("goodput"):
+    if goodput := status.get("goodput"):
         yield "time", [*_time_words(goodput)]
-    if look.get("usd_per_hour") is not None:
-        yield "price", [f"$ {look['usd_per_hour']:,.2f} an hour", look["price_source"]]
-    verdict = {"healthy": "ok", "unhealthy": "not ok", "unknown": "unknown"}[look["health"]]
-    left = look["retries_left"]
+    if status.get("usd_per_hour") is not None:
+        yield "price", [f"$ {status['usd_per_hour']:,.2f} an hour", status["price_source"]]
+    verdict = {"healthy": "ok", "unhealthy": "not ok", "unknown": "unknown"}[status["health"]]
+    left = status["retries_left"]
     yield "health", [verdict, *([] if left is None else [f"retries left {left}"])]
     for text in (
-        *(alert["text"] for alert in look["alerts"]),
-        *(f"unknown: {what}" for what in look["unknown"]),
+        *(alert["text"] for alert in status["alerts"]),
+        *(f"unknown: {what}" for what in status["unknown"]),
     ):
         yield "", [text]
 

@@ -25,8 +25,8 @@ from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 
 _logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 15.0
-"""Seconds between two looks at the logs while the first step takes long, as where it compiles."""
+_POLL_SECONDS = 15.0
+"""Seconds between two reads of the logs while the first step takes long, as where it compiles."""
 
 
 def keep_nccl_log(logs: Path, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -75,8 +75,8 @@ def end_on_fallback(
 ) -> Iterator[None]:
     """End the run by `leave` if the body opens sockets in a first step that takes long.
 
-    Only the main process looks, at the logs that its folder has. It needs no collective, because the main
-    thread may sit in one. After the first step, `record_network` looks at the logs of all.
+    Only the main process reads the logs that its folder has. It needs no collective, because the main
+    thread may sit in one. After the first step, `record_network` reads the logs of all.
     """
     is_needed = segment.network is not None and segment.config.compute.on_fallback == "stop"
     if not segment.world.is_main or not is_needed or not _has_several_machines(environment):
@@ -84,8 +84,8 @@ def end_on_fallback(
         return
     over, start = threading.Event(), segment.state.step
 
-    def look() -> None:
-        while not over.wait(_LOOK_SECONDS) and segment.state.step == start:
+    def read() -> None:
+        while not over.wait(_POLL_SECONDS) and segment.state.step == start:
             assert segment.network is not None
             logs = [_rank_log(segment.directory.logs, rank) for rank in range(segment.world.size)]
             found = segment.network.event([segment.network.read(logs)])
@@ -98,7 +98,7 @@ def end_on_fallback(
             _logger.error("%s", error)
             leave(int(error.exit_code))
 
-    watcher = threading.Thread(target=look, name="network", daemon=True)
+    watcher = threading.Thread(target=read, name="network", daemon=True)
     watcher.start()
     try:
         yield

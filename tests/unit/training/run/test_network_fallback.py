@@ -17,7 +17,7 @@ from trainyard.run.records import read_rows
 from trainyard.training.run import network_fallback
 from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log, record_network
 from trainyard.training.run.run_context import RunContext
-from trainyard.watch.network_record import NetworkWatch, network_verdict_of
+from trainyard.watch.network_record import NetworkWatch, judge_event
 from trainyard.watch.network_verdict import Network, NetworkFacts
 
 TWO_MACHINES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "0"}
@@ -78,7 +78,7 @@ def test_the_network_is_on_record_and_a_fallback_ends_the_run(
         found = record_network(here, environment=TWO_MACHINES)
         record_network(here, found, TWO_MACHINES)  # at the end, nothing has changed
     [event] = events(here, "network")
-    verdict = network_verdict_of([event])
+    verdict, _ = judge_event(event)
     assert verdict is not None
     assert event["verdict"] == verdict.verdict == facts_of(case).judge(P5_TYPE).verdict
     assert len(events(here, "network_degraded")) == (case in ("sockets", "not direct"))
@@ -148,7 +148,7 @@ def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> Non
 def test_a_first_step_that_takes_long_is_ended_while_it_runs(
     segment: Segment, monkeypatch: pytest.MonkeyPatch, network: str, on_fallback: str
 ) -> None:
-    monkeypatch.setattr(network_fallback, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(network_fallback, "_POLL_SECONDS", 0.01)
     here, left = segment(on_fallback=on_fallback), threading.Event()
     codes: list[int] = []
     recorded: list[Any] = []

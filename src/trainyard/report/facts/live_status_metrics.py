@@ -1,4 +1,4 @@
-"""A look as figures for Prometheus: health, cost, time, checkpoint, machines. The run writes its own rows."""
+"""The status of a run as figures for Prometheus: health, cost, time, checkpoint, machines; not its rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ from trainyard.run.prometheus_text import Sample
 from trainyard.watch.health import HealthRule
 
 if TYPE_CHECKING:
-    from trainyard.report.facts.look import Look
+    from trainyard.report.facts.live_status import LiveStatus
 
 _PARTS = ("training", "start", "recompute", "saves", "idle")
 _GPU = {
@@ -21,9 +21,9 @@ _GPU = {
 """The names of a reading -> those of the figures, which differ from the names in rows."""
 
 
-def look_samples(look: "Look") -> list[Sample]:
-    """Return the figures of a look; unknown ones are absent."""
-    record = look.record()
+def status_samples(status: "LiveStatus") -> list[Sample]:
+    """Return the figures of a status; unknown ones are absent."""
+    record = status.record()
     name = str(record["run"] or (record["job"] or {}).get("job") or "")
     return [
         Sample(figure, float(value), {"run": name, **labels}) for figure, value, labels in _figures(record)

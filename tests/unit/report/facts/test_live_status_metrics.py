@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.gateways.node_reading import GpuReading, NodeReading
-from trainyard.report.facts.look import Look
-from trainyard.report.facts.look_metrics import look_samples
+from trainyard.report.facts.live_status import LiveStatus
+from trainyard.report.facts.live_status_metrics import status_samples
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.prometheus_text import Sample, prometheus_text, row_samples, write_prometheus_file
 from trainyard.run.record_models import MetricRow
@@ -18,18 +18,18 @@ ROOT = Path(__file__).resolve().parents[4]
 LINE = re.compile(r'trainyard_[a-z_]+\{([a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)*\} -?[0-9.e+-]+')
 
 
-def a_look(new_run: Callable[[], Any]) -> Look:
+def a_status(new_run: Callable[[], Any]) -> LiveStatus:
     path = new_run().train().path
     now = (read_facts(path).timestamp or 0.0) + 5
     facts = read_facts(path, now=now, environment={"TRAINYARD_USD_PER_HOUR": "10"})
     gpu = GpuReading(0, "H200", 97.0, 6e10, 1.5e11, 68.0, 600.0, 700.0, 1900.0, False, 0.0, 0.0)
     alert = Alert(HealthRule.SLOW, "", 1.0, "slow")
     nodes = {"n1": NodeReading((gpu,))}
-    return Look(now, facts, [alert], (), nodes, {"n1": (5.0, 6.0)})
+    return LiveStatus(now, facts, [alert], (), nodes, {"n1": (5.0, 6.0)})
 
 
-def test_a_look_is_text_in_the_format_and_without_the_figures_of_rows(new_run: Callable[[], Any]) -> None:
-    samples = look_samples(a_look(new_run))
+def test_a_status_is_text_in_the_format_and_without_the_figures_of_rows(new_run: Callable[[], Any]) -> None:
+    samples = status_samples(a_status(new_run))
     text = prometheus_text(samples)
     assert [
         line for line in text.splitlines() if not (LINE.fullmatch(line) or line.startswith("# TYPE "))
@@ -64,7 +64,7 @@ def test_the_dashboard_asks_only_for_figures_that_are_written(new_run: Callable[
         for target in panel["targets"]
         for name in re.findall(r"trainyard_(\w+)", target["expr"])
     }
-    written = {sample.name for sample in look_samples(a_look(new_run))}
+    written = {sample.name for sample in status_samples(a_status(new_run))}
     written |= {*MetricRow.model_fields, "last_row_timestamp_seconds"}
     # The tiny run of the test has no checkpoint, plan or second segment.
     assert asked - written <= {"checkpoint_age_seconds", "planned_steps", "cost_usd_expected"}

@@ -1,6 +1,6 @@
-"""One look at a run while it trains, or at its end: the record of `trainyard watch --json`.
+"""The status of a run while it trains, or at its end: the record of `trainyard watch --json`.
 
-    RunFacts, readings of its machines, state of its job, health --Look--> record
+    RunFacts, readings of its machines, state of its job, health --LiveStatus--> record
 
 Unknown figures are None. What should be known and is not is listed in `unknown`, and is never healthy.
 """
@@ -25,7 +25,7 @@ _GOOD = (Status.SUCCEEDED, Status.STOPPED)
 
 
 @dataclass(frozen=True)
-class Look:
+class LiveStatus:
     """Everything that is known at one moment."""
 
     now: float
@@ -38,14 +38,14 @@ class Look:
     nodes: Mapping[str, "NodeReading"] = field(default_factory=dict)
     """The readings of the machines; the name of this machine is empty."""
     network_rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Machine -> bytes per second sent and received since the last look."""
+    """Machine -> bytes per second sent and received since the last poll."""
     ranks: Sequence[RankTime] = ()
     """The processes of the run at their last logged step."""
     job: "JobState | None" = None
     is_alive: bool = False
     """Whether a process of the run is known to exist."""
     facts_age: float | None = None
-    """How many seconds old the facts are; None if they were read for this look."""
+    """How many seconds old the facts are; None if they were read for this status."""
 
     @property
     def is_over(self) -> bool:
