@@ -69,6 +69,8 @@ def _as_code(word: str) -> str:
     if code.count("(") > code.count(")") and ")" in after:  # a call: its bracket is code
         inside, _, after = after.partition(")")
         code = f"{code}{inside})"
+    elif code.count('"') % 2 and after.startswith('"'):
+        code, after = f'{code}"', after[1:]
     return f"{before}`{code}`{after}"
 
 
