@@ -10,14 +10,12 @@ Example: tools/write_failure_reference.py --check
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard.command import generator, handler
-
-if TYPE_CHECKING:
-    from trainyard.watch.failure_logs.evidence_rules import Rule
+from trainyard.watch.failure_logs.evidence_rules import Nearness, Rule, rules
 
 REFERENCE = Path("docs/runbooks/failures.md")
 MEANINGS = {
@@ -55,6 +53,7 @@ MEANINGS = {
     "unknown": "The logs do not say it for certain.",
 }
 """Classes that a line of a log can name. The others are known from exit codes and records."""
+SAID_BY_THE_LINE = "correct what the line names"
 _RETRIES = {"no": "no retry", "same": "retry", "other": "retry on another node", "later": "retry later"}
 _INTRODUCTION = """\
 # Failures
@@ -62,9 +61,10 @@ _INTRODUCTION = """\
 <!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
 
 `trainyard explain` prints the cause, its evidence and the fix, from `--log FILE`, `--run-dir`, `--job`,
-`--github-run` or `--build`. This page has the same causes and fixes; words in capitals are values of the log.
-Above each list: who must act, and whether a retry from a checkpoint recovers. `not-proven`, `stopped` and
-`finished` come from exit codes: [recovery](recovery.md).
+`--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Only
+`explain` has the errors in a program's own code and those whose fix is to correct what the line names.
+In italics: who must act, and whether a retry from a checkpoint recovers, for the class and for causes that
+differ. `not-proven`, `stopped` and `finished` come from exit codes: [recovery](recovery.md).
 """
 
 
@@ -74,8 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[Path, str]:
     """Return the content of the runbook, by its path relative to the root."""
-    from trainyard.watch.failure_logs.evidence_rules import rules
-
     by_class: dict[str, list[Rule]] = {}
     for rule in rules():
         by_class.setdefault(str(rule.klass), []).append(rule)
@@ -84,19 +82,35 @@ def generated() -> dict[Path, str]:
     return {REFERENCE: "\n".join([_INTRODUCTION.rstrip(), *sections, ""])}
 
 
-def _section(klass: str, found: "Sequence[Rule]") -> Iterator[str]:
-    yield from ("", f"## {klass}", "", MEANINGS[klass])
-    groups: dict[str, list[Rule]] = {}
-    for rule in found:
-        groups.setdefault(f"{rule.who}, {_RETRIES[rule.retry]}", []).append(rule)
-    for title, members in groups.items():
-        yield from ("", f"*{title}*", "")
-        yield from dict.fromkeys(map(_bullet, members))
+def _section(klass: str, found: Sequence[Rule]) -> Iterator[str]:
+    usual = Counter((rule.who, _RETRIES[rule.retry]) for rule in found).most_common(1)[0][0]
+    yield from ("", f"## {klass}", "", f"{MEANINGS[klass]} *{', '.join(usual)}*")
+    causes: dict[tuple[str, str], list[str]] = {}
+    for rule in filter(is_listed, found):
+        other = (part for part in (rule.who, _RETRIES[rule.retry]) if part not in usual)
+        causes.setdefault((", ".join(other), rule.fix), []).append(rule.cause)
+    if causes:
+        yield ""
+    for action, fix in sorted(causes, key=lambda of: bool(of[0])):
+        ending = f" *({action})*" if action else ""
+        yield _bullet(f"{'; '.join(_without_variants(causes[action, fix]))}: {fix}", ending)
 
 
-def _bullet(rule: "Rule") -> str:
-    text = re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), f"{rule.cause}: {rule.fix}")
-    return generator.wrap_markdown(f"- {generator.mark_code(text)}")
+def is_listed(rule: Rule) -> bool:
+    """Whether the page says more than the line of the log does."""
+    return (
+        str(rule.klass) != "user-code" and rule.fix != SAID_BY_THE_LINE and rule.nearness != Nearness.WORDING
+    )
+
+
+def _without_variants(causes: Sequence[str]) -> list[str]:
+    """Return the causes without those that only add a text in parentheses to another one."""
+    return [cause for cause in causes if cause.partition(" (")[0] not in set(causes) - {cause}]
+
+
+def _bullet(text: str, ending: str) -> str:
+    text = re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), text)
+    return generator.wrap_markdown(f"- {generator.mark_code(text)}{ending}")
 
 
 if __name__ == "__main__":

@@ -56,20 +56,30 @@ _INTRODUCTION = """\
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
 `make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
-script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the details: what each reads, writes, checks.
+script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and
+what the command reads, writes and checks.
 Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
-An argument with \\* is needed, with † one of those. Options of commands that only workflows, pods and the
-project itself call are in `--help` alone.
+An argument with \\* is needed, with † one of those; one with + may be repeated.
 
 | exit code | meaning |
 |---|---|
 """
 _COMMON = """
-Options that several commands share; below, only their names follow **also**:
+Options that several commands share; the other lists have only their names:
 
 - `--help`, `--log-level debug|info|warning|error`: of every command
 - `--json`: print the result as JSON
 - `--dry-run`: print the plan, change nothing
+"""
+_CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-seconds")
+"""The cluster options, which come together."""
+_INTERNAL_TITLE = """
+## Internal commands
+
+Workflows, pods and the project itself call these; their options are in `--help`.
+
+| command | what it does |
+|---|---|
 """
 _INTERNAL = ("step ", "pod", "eks")
 """Words of commands that workflows and pods call. Scripts without words are internal too."""
@@ -77,6 +87,7 @@ _ALWAYS_COMMON = ("--json", "--dry-run")
 _COMMON_FROM = 3
 """An option is common if so many commands have it with the same meaning."""
 _SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
+_REPEATED = re.compile(r"(^|; )may be repeated(; |$)")
 _SHARED = ("-h,", "--log-level")
 
 
@@ -96,6 +107,19 @@ class Script:
     @property
     def title(self) -> str:
         return f"{self.name}.py" if self.has_file else f"trainyard {self.words}"
+
+    @property
+    def is_internal(self) -> bool:
+        return not self.words or self.words.startswith(_INTERNAL)
+
+    @property
+    def summary(self) -> str:
+        return " ".join(_SECTION.split(self.docstring)[0].strip().split("\n\n")[0].split())
+
+    @property
+    def sections(self) -> list[str]:
+        """The headings and the texts of the docstring's sections, in turn."""
+        return _SECTION.split(self.docstring)[1:]
 
 
 @dataclass(frozen=True)
@@ -137,23 +161,33 @@ def describe(path: Path) -> Script:
 
 
 def render_script_reference(scripts: Sequence[Script]) -> str:
-    """Return the complete document: the pipeline in its order, then the other scripts by name."""
+    """Return the complete document: the pipeline in its order, the other commands, and the internal ones."""
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
-    others = sorted(by_name.keys() - set(PIPELINE), key=lambda name: by_name[name].title)
+    rest = sorted((by_name[name] for name in by_name.keys() - set(PIPELINE)), key=lambda script: script.title)
     common = _common_options(scripts)
     return "\n".join(
         [
             _INTRODUCTION + codes,
-            _COMMON + "\n".join(map(_bullet, common)),
+            _COMMON + "\n".join([*map(_bullet, common), f"- *cluster options*: {_names(_CLUSTER)}"]),
             "\n## The pipeline",
             "\nThe steps of `make train` and of `training_ci.yml`, in their order.",
             *(_section(by_name[name], set(common)) for name in PIPELINE),
             "\n## Other commands",
-            *(_section(by_name[name], set(common)) for name in others),
+            *(_section(script, set(common)) for script in rest if not script.is_internal),
+            _INTERNAL_TITLE + "\n".join(_row(script) for script in rest if script.is_internal),
             "",
         ]
     )
+
+
+def _names(flags: Sequence[str]) -> str:
+    return ", ".join(f"`{flag}`" for flag in flags)
+
+
+def _row(script: Script) -> str:
+    words = f", `trainyard {script.words}`" if script.words and script.has_file else ""
+    return f"| `{script.title}`{words} | {generator.mark_code(script.summary)} |"
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:
@@ -170,16 +204,14 @@ def _common_options(scripts: Sequence[Script]) -> list[Argument]:
 
 
 def _section(script: Script, common: Set[Argument]) -> str:
-    purpose, *sections = _SECTION.split(script.docstring)
-    example = dict(zip(sections[::2], sections[1::2], strict=True))["Example"]
+    example = dict(zip(script.sections[::2], script.sections[1::2], strict=True))["Example"]
     lines = re.sub(r"\s*\n\s*(?!scripts/|trainyard )(?=\S)", r" \\\n  ", example.strip())
     lines = re.sub(r"\n +(?=scripts/|trainyard )", "\n", lines)
-    summary = purpose.strip().split("\n\n")[0]
     words = f"`trainyard {script.words}`: " if script.words and script.has_file else ""
     return "\n\n".join(
         [
             f"\n### {script.title}",
-            generator.wrap_markdown(generator.mark_code(words + summary)),
+            generator.wrap_markdown(generator.mark_code(words + script.summary)),
             *_list_options(script, common),
             f"```\n{lines}\n```",
         ]
@@ -187,27 +219,37 @@ def _section(script: Script, common: Set[Argument]) -> str:
 
 
 def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
-    """Yield the list of the command's own arguments, and the names of the common ones."""
-    own, shared = [], []
+    """Yield the list of what the command needs, and the names of its other options."""
+    needed, names = [], {}
     for argument in list_arguments(script.help):
-        plain = Argument(argument.name, argument.meaning, "")
-        if argument.name in _ALWAYS_COMMON or plain in common:
-            shared.append(f"`{argument.name.split()[0]}`{_MARKS[argument.needed]}")
+        is_common = argument.name in _ALWAYS_COMMON or Argument(argument.name, argument.meaning, "") in common
+        if argument.needed and not is_common:
+            needed.append(_bullet(argument))
         else:
-            own.append(_bullet(argument))
-    if shared:
-        own.append(generator.wrap_markdown(f"- **also** {', '.join(shared)}"))
-    if own and script.words and not script.words.startswith(_INTERNAL):
-        yield "\n".join(own)
+            names[argument.name.split()[0]] = _name(argument, short=is_common)
+    if names.keys() >= set(_CLUSTER):
+        names = {flag: name for flag, name in names.items() if flag not in _CLUSTER}
+        names["cluster"] = "*cluster options*"
+    if names:
+        needed.append(generator.wrap_markdown(f"- **options** {', '.join(names.values())}"))
+    if needed:
+        yield "\n".join(needed)
 
 
 _MARKS = {"yes": "\\*", "one of these": "†", "": ""}
 
 
 def _bullet(argument: Argument) -> str:
-    meaning = f": {generator.mark_code(argument.meaning)}" if argument.meaning else ""
-    name = re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
-    return generator.wrap_markdown(f"- `{name}`{_MARKS[argument.needed]}{meaning}")
+    text = _REPEATED.sub(lambda found: found[1] and found[2], argument.meaning)
+    meaning = f": {generator.mark_code(text)}" if text else ""
+    return generator.wrap_markdown(f"- {_name(argument)}{meaning}")
+
+
+def _name(argument: Argument, *, short: bool = False) -> str:
+    """Return the argument's name with its value, and the marks of the introduction."""
+    name = argument.name.split()[0] if short else re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
+    repeated = "+" if _REPEATED.search(argument.meaning) and not short else ""
+    return f"`{name}`{_MARKS[argument.needed]}{repeated}"
 
 
 def list_arguments(text: str) -> list[Argument]:

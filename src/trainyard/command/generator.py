@@ -65,7 +65,13 @@ def _as_code(word: str) -> str:
     match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
     if match is None or "`" in word or not _CODE.search(match[2]):
         return word
-    return f"{match[1]}`{match[2]}`{match[3]}"
+    before, code, after = match.groups()
+    if code.count("(") > code.count(")") and ")" in after:  # a call: its bracket is code
+        inside, _, after = after.partition(")")
+        code = f"{code}{inside})"
+    elif code.count('"') % 2 and after.startswith('"'):
+        code, after = f'{code}"', after[1:]
+    return f"{before}`{code}`{after}"
 
 
 def wrap_markdown(text: str) -> str:

@@ -48,8 +48,8 @@ LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
     path, runs = arguments.path, Path("runs")
-    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="run directory")
-    parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
+    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="the run's directory")
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="lock that must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)

@@ -73,7 +73,9 @@ CODE = Path(__file__).resolve().parents[2]
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help="the configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
+    )
     parser.add_argument(
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )

@@ -33,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         type=arguments.seconds,
         default=30,
-        help="time limit of a call, 30",
+        help="time limit of one call; default: 20 for a cluster, 30 for a store",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()

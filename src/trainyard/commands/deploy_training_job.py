@@ -74,7 +74,12 @@ REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
-    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
+    (
+        "--accept",
+        arguments.text,
+        "NAME",
+        "ignore this check of the cluster or part of the proof; may be repeated",
+    ),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),

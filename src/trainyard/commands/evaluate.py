@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run")
+    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"

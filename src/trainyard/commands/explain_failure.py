@@ -84,7 +84,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def add_places(group: Any) -> None:
     """Add the options that name something that failed."""
-    group.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="a run")
+    group.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
     group.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job on the cluster")
     group.add_argument("--github-run", metavar="ID", help="a workflow run of GITHUB_REPOSITORY")
     group.add_argument("--build", metavar="ID", help="a build in CodeBuild")

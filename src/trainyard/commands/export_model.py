@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run's directory"
+    )
     which = "the checkpoint; newest, the default, is the newest that verifies"
     parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
     parser.add_argument(

@@ -34,7 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
     )
-    parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     number = "its number there, or auto: the number that the run of the directory's name has"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
     place = "number of the segment in its lineage, from 1"

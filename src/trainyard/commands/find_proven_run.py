@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     newest = "read the manifests of the newest N runs; default: 50"
     parser.add_argument("--runs", type=arguments.positive, default=50, metavar="N", help=newest)
-    limit = "time limit of a read; default: 30"
+    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)

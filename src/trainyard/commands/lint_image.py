@@ -52,7 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--driver", type=driver, metavar="VERSION", help="version of the NVIDIA driver on the machine"
     )
-    parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    parser.add_argument(
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
     index = "URL or folder of wheels instead of PyPI, to resolve with; `none` does not resolve"
     parser.add_argument("--index", default="", metavar="INDEX", help=index)
     parser.add_argument(

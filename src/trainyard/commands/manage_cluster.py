@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--config", type=arguments.path, metavar="FILE", help="a configuration; its section cluster is read"
     )
     plan.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
     )
     plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     gpus = "default: all GPUs of a node; 0 for none"

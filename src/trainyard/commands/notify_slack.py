@@ -51,7 +51,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         type=arguments.path,
         required=True,
-        help="the run's directory; need not exist yet",
+        help="the run's directory; need not exist",
     )
     parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="number of the segment, and of all")

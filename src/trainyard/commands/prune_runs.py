@@ -36,7 +36,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep-last", type=arguments.positive, default=3, metavar="N", help=newest)
     current = "the run in progress, which stays"
     parser.add_argument("--current", type=arguments.path, metavar="DIR", help=current)
-    limit = "time limit of a read; default: 30"
+    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         type=arguments.seconds,
         default=30,
-        help="time limit of a read; default: 30",
+        help="time limit of one call; default: 20 for a cluster, 30 for a store",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")

@@ -50,7 +50,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     own = "default: the one in --run-dir"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
+    )
     several = "change values: KEY=VALUE words, quoted as in a shell"
     parser.add_argument("--settings", default="", metavar="WORDS", help=several)
     directory = "the run; `newest` is the one that was last written to; default: a new one in --runs"

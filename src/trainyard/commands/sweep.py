@@ -50,7 +50,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--config", type=arguments.path, metavar="FILE", help="default, resumed: DIR/config.yaml"
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
+    )
     space = "the values of one key: A,B,C, LOW..HIGH or log:LOW..HIGH"
     parser.add_argument("--space", action="append", default=[], metavar="KEY=VALUES", help=space)
     trials = "how many trials in all; default: 10, with --sampler grid every combination"

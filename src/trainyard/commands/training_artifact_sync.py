@@ -95,7 +95,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "the checksum that S3 computes for files above 64 MiB; default: CRC64NVME",
     )
     parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
-    limit = "time limit of a read or write; default: 30"
+    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)

@@ -20,28 +20,28 @@ class ClusterManifestsConfig(Section):
     """Manifests of what a cluster may lack, for `manage_cluster.py fix`; every image in them is pinned."""
 
     device_plugin: Name | None = None
-    """YAML file that installs the device plugin of NVIDIA; null installs nothing."""
+    """YAML of NVIDIA's device plugin; null installs nothing."""
     efa_plugin: Name | None = None
-    """YAML file that installs the device plugin of EFA."""
+    """YAML of EFA's device plugin."""
     training_operator: Name | None = None
-    """YAML file that installs the Kubeflow training operator, for PyTorchJobs."""
+    """YAML of the Kubeflow training operator, for PyTorchJobs."""
     jobset: Name | None = None
-    """YAML file that installs JobSet, which Kubeflow Trainer needs."""
+    """YAML of JobSet, which Kubeflow Trainer needs."""
     trainer: Name | None = None
-    """YAML file that installs Kubeflow Trainer 2, for TrainJobs."""
+    """YAML of Kubeflow Trainer 2, for TrainJobs."""
     kuberay: Name | None = None
-    """YAML file that installs the KubeRay operator, for RayJobs and RayClusters."""
+    """YAML of the KubeRay operator, for RayJobs and RayClusters."""
     kueue: Name | None = None
-    """YAML file that installs Kueue."""
+    """YAML of Kueue."""
 
 
 class ClusterVolumeConfig(Section):
     """The claim that checkpoints go to."""
 
     claim: DnsName | None = None
-    """PersistentVolumeClaim in the namespace; null uses none."""
+    """PersistentVolumeClaim in the namespace."""
     mount_path: Name | None = None
-    """Folder in a pod where the volume is mounted; it must not be the disk of a single node."""
+    """Where the volume is mounted in a pod."""
     storage_class: DnsName | None = None
     """StorageClass for creating it; null creates no claim."""
     size: Size = "1200Gi"
@@ -54,29 +54,29 @@ class ClusterPodConfig(Section):
     python: Name = "python"
     """The interpreter in the image: a name on its PATH, or a path."""
     directory: Name | None = None
-    """Folder of this repository in the image; null uses the image's working directory."""
+    """Folder of this repository in the image; null: its working directory."""
     cpu: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """Processors per pod; null takes the share of the node that belongs to its GPUs."""
+    """Processors per pod; null: the GPUs' share of the node."""
     memory: Size | None = None
-    """Main memory per pod; null takes the share of the node that belongs to its GPUs."""
+    """Main memory per pod; null: the GPUs' share of the node."""
     shared_memory: Size | None = None
-    """Size of /dev/shm, which counts as memory of the pod; null takes a quarter of it."""
+    """Size of /dev/shm, part of the pod's memory; null: a quarter of it."""
     run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = 1000
-    """User and group id of the processes; 0 is root, null takes the image's own user."""
+    """User and group id; 0 is root, null: the image's own user."""
     service_account: DnsName | None = None
-    """ServiceAccount of the pods, such as one that may write to the store; null takes the default one."""
+    """ServiceAccount of the pods, such as one that may write to the store."""
     grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
     """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """Most times that the operator restarts the complete job after a failure; 0 fails at the first."""
+    """How often the operator restarts the complete job after failures."""
     node_selector: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
     """Labels that the nodes must have, such as the name of an instance group of HyperPod."""
     hyperpodrun: bool = False
     """The image has `hyperpodrun`, which kind `hyperpod` starts in place of torchrun."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
-    """Version of Ray in the image, by which KubeRay chooses the probes of its pods; null names none."""
+    """Version of Ray in the image, by which KubeRay chooses its probes."""
     topology: Name | None = None
-    """Node label that the pods of a queued job should share (Kueue); null asks for none."""
+    """Node label that the pods of a queued job should share (Kueue)."""
 
 
 class ClusterConfig(Section):
@@ -84,9 +84,9 @@ class ClusterConfig(Section):
 
     kind: Annotated[str, OneOf(JOB_KIND_CHOICES)] = "auto"
     namespace: DnsName | None = None
-    """Namespace of the jobs; null takes that of the kubeconfig's context, or default."""
+    """null: that of the kubeconfig's context, or default."""
     queue: DnsName | None = None
-    """LocalQueue of Kueue; null submits without one."""
+    """LocalQueue of Kueue."""
     cluster_queue: DnsName | None = None
     """ClusterQueue that a LocalQueue is created for."""
     priority_class: DnsName | None = None
@@ -94,7 +94,7 @@ class ClusterConfig(Section):
     image: Name | None = None
     """Image that the jobs run."""
     secret: DnsName | None = None
-    """Secret of the namespace that pods refer to; its content is never in a configuration."""
+    """Secret of the namespace that pods refer to."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)

@@ -35,8 +35,8 @@ Files are YAML 1.2: `5e-5` is a number, `yes` and `1:30` are text. Unknown and d
 and combinations that cannot be trained are errors: one message names all by file, line and key (exit code 2).
 A configuration holds no secrets; they come from the environment.
 
-Each key has its default and its other values; \\* must be given. A key whose default is `null` or a bool also
-takes `null`, or the other bool."""
+Each key has its default, then its other values; \\* must be given. A key whose default is `null` also takes
+`null`, and a text if nothing else is named; one whose default is a bool takes the other bool."""
 _SHORT = (
     (r"a whole number above 0", "int>0"),
     (r"a whole number of at least ([\d,]+)", r"int≥\1"),
@@ -60,9 +60,12 @@ def _sections() -> Iterator[str]:
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
             yield from _heading(section)
-        default = f" = `{show_value(fragment['default'])}`" if "default" in fragment else "\\*"
+        default = f"={show_value(fragment['default'])}" if "default" in fragment else ""
+        if fragment.get("type") == "object":  # a mapping of names, which may be empty
+            default = "={}"
+        needed = "" if default else "\\*"
         values = _short(_code(describe_expected(fragment)), default)
-        text = f"- `{key}`{default}{values}: {fragment.get('description', '')}"
+        text = f"- `{key}{default}`{needed}{values}: {fragment.get('description', '')}"
         yield textwrap.fill(
             text, _LINE_CHARACTERS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
         )
@@ -81,7 +84,7 @@ def _short(words: str, default: str) -> str:
         words = re.sub(long, short, words)
     if "null" in default:
         words = words.removesuffix(" or null")
-    if words == "bool" and default:
+    if default and (words == "bool" or (words == "text" and default.endswith("=null"))):
         return ""
     choices = re.findall(r"`([\w-]+)`", words)
     if re.fullmatch(r"(`[\w-]+`(, | or )?)+", words):

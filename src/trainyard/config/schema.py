@@ -34,22 +34,22 @@ class RopeScalingConfig(Section):
     """Scaling of the rotary position embedding, for contexts longer than the model was first trained on."""
 
     rope_type: Literal["default", "llama3"] = "default"
-    """default: no scaling, other keys have no effect; llama3: divide low frequencies by factor."""
+    """default: no scaling; llama3: divide low frequencies by factor."""
     factor: Annotated[float, Field(ge=1)] = 8.0
     """Divisor of the lowest frequencies."""
     low_freq_factor: Annotated[float, Field(gt=0)] = 1.0
-    """Frequencies with fewer turns than this within the original length are low."""
+    """Frequencies with fewer turns within the original length are low."""
     high_freq_factor: Annotated[float, Field(gt=0)] = 4.0
-    """Frequencies with more turns than this within the original length are high."""
+    """Frequencies with more turns within the original length are high."""
     original_max_position_embeddings: Positive = 8192
-    """The context length of the first training, in tokens."""
+    """Context length of the first training."""
 
 
 class ArchitectureConfig(Section):
     """The shape of a Llama-family model. The default is the small byte-level one of `configs/smoke.yaml`."""
 
     vocab_size: Positive = 256
-    """Number of token ids; 256 for bytes."""
+    """Token ids; 256 for bytes."""
     hidden_size: Positive = 128
     """Width of the residual stream."""
     intermediate_size: Positive = 352
@@ -59,15 +59,15 @@ class ArchitectureConfig(Section):
     num_attention_heads: Positive = 4
     """Query heads; each has hidden_size / num_attention_heads dimensions."""
     num_key_value_heads: Positive = 2
-    """Key and value heads; fewer than num_attention_heads means grouped-query attention."""
+    """Key and value heads; fewer than query heads: grouped-query attention."""
     max_position_embeddings: Positive = 2048
-    """Longest sequence that the model supports, in tokens."""
+    """Longest sequence, in tokens."""
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
     """Base of the rotary position embedding."""
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    """Epsilon of RMSNorm, added to the mean square before the root."""
+    """Epsilon of RMSNorm."""
     tie_word_embeddings: bool = False
-    """Whether the output layer shares the weights of the input embedding."""
+    """The output layer shares the input embedding's weights."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """Standard deviation of the random initial weights."""
     rope_scaling: RopeScalingConfig = Field(default_factory=RopeScalingConfig)
@@ -78,19 +78,19 @@ class ModelConfig(Section):
     """The model, its weights and its device."""
 
     name: Name
-    """Name of the model in reports; it has no other effect."""
+    """Name in reports only."""
     path: Name | None = None
-    """Starting weights: a folder, .safetensors, .gguf, checkpoint or Hub id; null draws random ones."""
+    """Starting weights: a folder, .safetensors, .gguf, checkpoint or Hub id; null: random."""
     tokenizer: Name | None = None
-    """A Hugging Face tokenizer.json; null trains on bytes."""
+    """A Hugging Face tokenizer.json; null: bytes."""
     device: Annotated[
         str,
         StringConstraints(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$"),
         Field(examples=["auto", "cpu", "cuda", "cuda:0"]),
     ] = "auto"
-    """auto uses the first GPU if there is one, else the CPU."""
+    """auto: the first GPU, else the CPU."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the computation; bfloat16 means autocast with float32 weights."""
+    """bfloat16: autocast with float32 weights."""
     architecture: ArchitectureConfig = Field(default_factory=ArchitectureConfig)
     """The shape of the network."""
 
@@ -101,20 +101,20 @@ class TrainingConfig(Section):
     batch_size: Positive = 4
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
-    """Forward passes per optimizer step; the global batch is batch_size × this × data-parallel processes."""
+    """Forward passes per step; the global batch is batch_size × this × data-parallel processes."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = DEFAULT_OPTIMIZER
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """Every schedule but constant ends at this share of the peak."""
+    """Share of the peak at the end; not for constant."""
     lr_scheduler: Literal["cosine", "linear", "warmup_stable_decay", "constant"] = "cosine"
-    """Learning rate after the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
+    """After the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
     decay_steps: Positive | None = None
-    """Steps of the fall of warmup_stable_decay; null: the last fifth of the run."""
+    """Steps of the fall of warmup_stable_decay; null: the last fifth."""
     warmup_steps: NotNegative = 100
-    """Steps of linear warm-up to the peak; a shorter run warms up for all of its steps."""
+    """Steps of linear warm-up to the peak."""
     schedule_on_extension: Literal["stretch", "keep"] = "stretch"
-    """A resume with another length stretches the schedule over it, or keeps the earlier one and its end."""
+    """A resume with another length stretches the schedule over it, or keeps it."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Weight decay of matrices; norms have none."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -122,19 +122,19 @@ class TrainingConfig(Section):
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of AdamW's mean of the squared gradients."""
     adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """AdamW's epsilon, which prevents division by zero."""
+    """AdamW's epsilon."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Gradients are clipped to this norm; null disables clipping."""
+    """Gradients are clipped to this norm; null: not."""
     epochs: Positive | None = None
-    """Maximum passes over the training data; null leaves the length to max_steps."""
+    """Maximum passes over the training data."""
     max_steps: Positive | None = None
     """Maximum optimizer steps; the run ends at epochs or max_steps, whichever comes first."""
     skip_bad_steps: NotNegative = 0
-    """Updates in a row that may be skipped: loss or gradient not finite, or a spike of the loss; 0: none."""
+    """Updates in a row that may be skipped, at a spike or where loss or gradient is not finite."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
-    """Seed of every random generator, 32 bits."""
+    """Seed of every random generator."""
     validation_steps: Positive | None = None
-    """Number of steps between two validations; null validates at the end only."""
+    """Steps between two validations; null: at the end only."""
     validation_batches: Positive = 20
     """Global batches per validation."""
 
@@ -145,54 +145,54 @@ class ComputeConfig(Section):
     strategy: Literal["single", "ddp", "fsdp", "hsdp"] = "single"
     """single: one device; ddp: a copy per device; fsdp: shards over all; hsdp: shards within each replica."""
     replicas: Annotated[int, Field(gt=0, le=65536)] = 1
-    """With hsdp: number of replicas of the model, each sharded over its share of the devices."""
+    """With hsdp: replicas of the model, each sharded over its devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With fsdp and hsdp: number of processes that share each matrix and train on the same sequences."""
+    """With fsdp and hsdp: processes that share each matrix and train on the same sequences."""
     pipeline_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With a recipe of another program: number of stages that the layers are divided into."""
+    """Other programs: stages that the layers are divided into."""
     context_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With a recipe of another program: number of processes that share each sequence."""
+    """Other programs: processes that share each sequence."""
     expert_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With recipe: megatron: number of processes that share the experts of a layer."""
+    """With recipe: megatron: processes that share the experts of a layer."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """With fsdp and hsdp in bfloat16: type in which gradients are reduced over the processes."""
+    """With fsdp and hsdp in bfloat16: type in which gradients are reduced."""
     gradient_compression: Literal["none", "powersgd"] = "none"
     """With ddp: powersgd exchanges low-rank gradients, see kernel_optimization.compression_ratio."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Recompute activations in the backward pass to save memory; selective keeps the expensive ones."""
+    """Recompute activations in the backward pass; selective keeps the expensive ones."""
     cpu_offload: bool = False
     """With fsdp and hsdp: keep parameters, gradients and optimizer state in CPU memory."""
     compile: bool = False
     """Use torch.compile: faster steps, a slower start."""
     deterministic: bool = True
-    """Use deterministic kernels only, so that a resumed run is bitwise the same."""
+    """Deterministic kernels, so that a resumed run is bitwise the same."""
     network: Literal["auto", "efa", "tcp"] = "auto"
-    """Network between machines: efa, tcp, or auto, which uses EFA where the instance type has it."""
+    """Network between machines; auto: EFA where the instance type has it."""
     on_fallback: Literal["stop", "warn"] = "stop"
-    """What to do if NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
+    """If NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
     network_test: bool = False
-    """In pods of several machines: measure an all-reduce before training, and end if it is too slow."""
+    """In pods of several machines: measure an all-reduce first, and end if it is too slow."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """CPU threads; null uses one per core. Another count may round differently."""
+    """CPU threads; null: one per core. Another count may round differently."""
 
 
 class HuggingFaceConfig(Section):
     """A dataset that the Hugging Face `datasets` library streams during training."""
 
     dataset: Name | None = None
-    """Name on the Hub, such as allenai/c4, or a local folder; null trains on data.train_path."""
+    """Name on the Hub, such as allenai/c4, or a local folder; null: data.train_path."""
     name: Name | None = None
-    """Configuration of the dataset, such as en; null takes the only one."""
+    """Configuration of the dataset, such as en; null: the only one."""
     split: Name = "train"
     """The split to train on."""
     validation_split: Name | None = "validation"
-    """The split to validate on; null disables validation."""
+    """The split to validate on; null: none."""
     revision: Name | None = None
-    """Commit, branch or tag; null takes the newest commit. The run records the commit."""
+    """Commit, branch or tag; null: the newest commit. The run records the commit."""
     shuffled_sequences: Positive = 256
-    """Size of the shuffle buffer in sequences; a resume reads as many again."""
+    """Shuffle buffer; a resume reads as many again."""
     interleaved_files: Positive = 1
-    """Files read in turn; a multiple of the number of processes also divides the reading among them."""
+    """Files read in turn; a multiple of the processes divides the reading among them."""
 
 
 Weight = Annotated[float, Field(gt=0, le=MOST)]
@@ -204,40 +204,40 @@ class DataConfig(Section):
     hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
     """A streamed dataset instead of files."""
     train_path: Name | None = None
-    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null uses Python's standard library."""
+    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
     mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
-    """Paths and weights instead of train_path: of 1,000 sequences each path has its share, exactly."""
+    """Paths and weights instead of train_path: each path has its exact share of 1,000 sequences."""
     validation_path: Name | None = None
-    """A file or folder to validate on; null holds out a part of the training data, see validation_split."""
+    """A file or folder to validate on; null holds out training data."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the training data held out when validation_path is null."""
+    """Share of the training data held out."""
     validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: entire files; within: the end, or some rows, of each file; auto: files if there are enough."""
+    """Held out: entire files; within: the end, or some rows, of each file; auto: files if enough."""
     text_field: Name = "text"
-    """The field of .jsonl rows, and the column of .parquet files, that holds the text."""
+    """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of the tokens in .bin files; a Megatron .idx file beside one overrides it."""
+    """Type of .bin tokens; a Megatron .idx file overrides it."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
     packing: Literal["concatenate", "separate"] = "concatenate"
-    """concatenate: attention sees earlier documents of the sample; separate: its own document only."""
+    """separate: attention sees its own document only, not earlier ones of the sample."""
     prepared_directory: Name = "data/prepared"
-    """Folder that keeps prepared token files between runs."""
+    """Folder of prepared token files."""
 
 
 class CheckpointingConfig(Section):
     """Saving and keeping of checkpoints."""
 
     save_steps: Positive = 500
-    """Number of steps between two checkpoints; one is also saved at the end."""
+    """Steps between two checkpoints; one is also saved at the end."""
     mode: Literal["sync", "async", "async_process"] = "sync"
     """sync: training waits; async: a process saves a copy in the background; async_process: its old name."""
     keep_last: Positive = 5
-    """Number of newest checkpoints to keep; older ones are removed once a newer one is complete."""
+    """Newest checkpoints to keep."""
     keep_every: Positive | None = None
-    """Also keep every checkpoint whose step is a multiple of this; null keeps only the newest ones."""
+    """Also keep checkpoints at multiples of this step."""
     shared: bool = True
-    """Whether all machines of a run share its directory; false: each keeps and stores its own part."""
+    """All machines share the run's directory; false: each keeps and stores its own part."""
 
 
 class WandbConfig(Section):
@@ -248,7 +248,7 @@ class WandbConfig(Section):
     project: Name = "trainyard"
     """Project of the runs."""
     entity: Name | None = None
-    """Team or user; null uses the owner of the API key."""
+    """Team or user; null: the API key's owner."""
 
 
 class MlflowConfig(Section):
@@ -264,13 +264,13 @@ class MonitoringConfig(Section):
     """Logging: its figures, intervals and destinations."""
 
     log_steps: Positive = 10
-    """Number of steps between two rows of metrics."""
+    """Steps between two rows of metrics."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
     prometheus_file: Annotated[Name, StringConstraints(pattern=r"\.prom$")] | None = None
-    """Text file (*.prom) for Prometheus' node_exporter, replaced at each logged row; null writes none."""
+    """Text file (*.prom) for Prometheus' node_exporter, replaced at each logged row."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
-    """A step longer than this many times the median is a hang and ends the run; null disables this."""
+    """A step longer than this many times the median is a hang and ends the run; null: never."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
     """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
@@ -283,13 +283,13 @@ class GrpoConfig(Section):
     """Group relative policy optimization with `recipe: verl`; other recipes ignore this section."""
 
     completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
-    """Answers sampled per question and compared with each other; must divide the answers of a step."""
+    """Answers per question, compared with each other; must divide the answers of a step."""
     max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
     """Longest answer in tokens, including its end token."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature; above 1 answers vary more."""
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
-    """Weight of the KL divergence from the starting weights; 0 keeps no copy of them."""
+    """Weight of the KL divergence from the starting weights."""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the entropy bonus."""
 
@@ -298,13 +298,13 @@ class KernelOptimizationConfig(Section):
     """Performance tuning, and the depth of the questions of examples/grpo."""
 
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
-    """Nesting depth of the questions of examples/grpo, which configs/grpo.yaml passes on; tunes no kernel."""
+    """Nesting depth of the questions of examples/grpo."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """With compute.gradient_compression: least compression; the rank is the largest that reaches it."""
     tile_bytes: Positive = 256
     """Bytes of quantised weights that a native kernel dequantises at a time."""
     simd_bits: Literal[128, 256, 512] | None = None
-    """With compute.compile on a CPU: vector width of compiled kernels, in bits; null uses the widest."""
+    """With compute.compile on a CPU: vector width in bits; null: the widest."""
 
 
 class ArtifactsConfig(Section):
@@ -318,16 +318,16 @@ class ArtifactsConfig(Section):
         ]
         | None
     ) = None
-    """Store, s3://bucket/prefix or file:///folder; null keeps everything in the run directory."""
+    """null keeps everything in the run directory."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Server-side encryption requested from S3; for your own KMS key set a bucket default, and none."""
+    """Encryption requested from S3; for your own KMS key set a bucket default, and none."""
 
 
 class LimitsConfig(Section):
     """Limits at which a run stops with a checkpoint, and is not continued by itself."""
 
     cost_usd: Annotated[float, Field(gt=0)] | None = None
-    """Most US dollars for the machines of the run, over all its segments; null sets no limit."""
+    """US dollars for the machines of the run, over all its segments."""
 
 
 class SlackConfig(Section):
@@ -350,29 +350,29 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
-    """With recipe: command: the program and its arguments; {training.seed} becomes that value."""
+    """The program and its arguments; {training.seed} becomes that value."""
     directory: Name = "."
-    """The folder in which the command runs; the paths below are relative to it."""
+    """Folder in which the command runs; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
-    """Variables added to the command's environment. Secrets do not belong here: this is stored."""
+    """Variables of the command. No secrets: this is stored."""
     lock: Name | None = None
-    """The file that pins its packages; null finds uv.lock, poetry.lock, requirements.txt and the like."""
+    """File that pins its packages; null finds uv.lock, poetry.lock, requirements.txt and the like."""
     data: Words | None = None
     """Files that it reads, such as data/*.jsonl, hashed before and after; [] if it reads none."""
     steps: Positive | None = None
-    """Optimizer steps, all of which must be done; null: the program decides, and its exit code 0 counts."""
+    """Optimizer steps that must be done; null: its exit code 0 counts."""
     metrics: Name = "auto"
-    """auto reads its output and the files that it writes; or a file, or a folder of TensorBoard events."""
+    """auto: its output and files; or a file, or a folder of TensorBoard events."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-*; auto looks for all known formats below the directory."""
+    """Its checkpoints, such as out/checkpoint-*; auto: all known formats below the directory."""
     resume: Words | None = None
-    """Arguments that are added when there is a complete checkpoint; {checkpoint} becomes its path."""
+    """Arguments added for a complete checkpoint; {checkpoint} becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
-    """Processes on each machine. Several, or several machines: torchrun starts the command."""
+    """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
-    """Minutes without a row and without output, after the first row, that are a hang; null: not judged."""
+    """Minutes without row and output, after the first row, that are a hang."""
     script: Name | None = None
-    """The program's file in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
+    """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (
         Annotated[
             str,
@@ -381,22 +381,22 @@ class ProgramConfig(Section):
         ]
         | None
     ) = None
-    """With recipe: torchtitan: its module and the configuration in it, such as llama3.llama3_8b."""
+    """torchtitan's module and configuration, such as llama3.llama3_8b."""
     global_batch: Positive | None = None
     """Sequences per optimizer step; null: batch_size × gradient_accumulation_steps × data-parallel size."""
     settings: Name | None = None
-    """The program's own settings by its own names, a KEY=VALUE per line."""
+    """The program's own settings, a KEY=VALUE per line."""
 
 
 class LearnedConfig(Section):
     """The requirements on learning for a proven run."""
 
     required: bool = False
-    """Whether a run that is too short to say (fewer than ten rows) fails."""
+    """A run that is too short to say (fewer than ten rows) fails."""
     figure: Literal["auto", "reward", "val_loss", "loss", "none"] = "auto"
-    """The figure that has to get better; auto: the first of these that is logged; none: not judged."""
+    """Has to get better; auto: the first of these that is logged."""
     max_validation_loss: Annotated[float, Field(gt=0)] | None = None
-    """The highest last validation loss; null sets no limit."""
+    """The highest last validation loss."""
     compare_with: (
         Annotated[
             str,
@@ -405,9 +405,9 @@ class LearnedConfig(Section):
         ]
         | None
     ) = None
-    """A run of the store, with the same data and tokenizer, that must not be better than this one."""
+    """A run of the store, with the same data and tokenizer, that must not be better."""
     tolerance: Fraction = 0.02
-    """With compare_with: how much worse this run may be, as a share of the compared figure."""
+    """With compare_with: how much worse this run may be, as a share."""
 
 
 class ProofConfig(Section):
@@ -423,7 +423,7 @@ class EvaluationConfig(Section):
     command: Words | None = None
     """Prints one JSON object of figures; {checkpoint} and {run_dir} become those paths."""
     data: Words | None = None
-    """Files that it reads, such as tasks/*.jsonl, hashed for the record; null if it reads none."""
+    """Files that it reads, such as tasks/*.jsonl, hashed for the record."""
     thresholds: Annotated[
         dict[Name, Annotated[str, StringConstraints(pattern=r"^(>=|<=|>|<) *-?\d+(\.\d+)?([eE][-+]?\d+)?$")]],
         Field(max_length=256),
