@@ -422,7 +422,12 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     assert not aws.builds
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    named = ("--secret", "id=pip,secretsmanager=trainyard/pip", "--login", "nvcr.io=secretsmanager:ngc")
+    named = (
+        "--secret",
+        "id=pip,secretsmanager=trainyard/pip",
+        "--login",
+        "nvcr.io=secretsmanager:trainyard/ngc",
+    )
     base = "nvcr.io/nvidia/pytorch:26.01-py3"
     done = run("--image-tag", "demo", "--base-image", base, *named)
     assert done.returncode == 0, done.stderr
@@ -430,7 +435,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
     assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")
     assert sent["BUILD_SECRET_1"] == ("trainyard/pip", "SECRETS_MANAGER")
-    assert sent["REGISTRY_LOGIN_1"] == ("ngc", "SECRETS_MANAGER")
+    assert sent["REGISTRY_LOGIN_1"] == ("trainyard/ngc", "SECRETS_MANAGER")
     assert sent["BUILD_ARGS"] == (f"BASE={base}", "PLAINTEXT")
     assert "s3cret-value" not in json.dumps(aws.builds[-1].request)
 

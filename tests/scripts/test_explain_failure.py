@@ -10,6 +10,10 @@ from tests.unit.gateways.test_github_api import TOKEN, Server
 
 from trainyard.commands import explain_failure
 from trainyard.errors import ConfigError
+from trainyard.proof import PARTS
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged_records import digests_now
+from trainyard.run.run_lock import locked
 
 server = test_github_api.server
 LOST = "The self-hosted runner: gpu-7 lost communication with the server."
@@ -53,6 +57,36 @@ def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
 
     with pytest.raises(ConfigError, match="not a run"):
         explain_failure.main(["--run-dir", str(tmp_path)])
+
+
+def test_a_run_that_trained_is_explained_by_its_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = {"status": "succeeded", "exit_code": 0, "finished": 5.0}
+    run = make_run(tmp_path / "run", "pretraining", outcome, "OSError: [Errno 28] No space left on device\n")
+    assert "prove_run.py" in explain("--run-dir", run, capsys=capsys)["fix"]
+    parts = [{"name": name, "holds": name != "stored"} for name in PARTS]
+    parts[3] |= {"evidence": "manifest: missing", "next_step": "sync it"}
+    (run / "report").mkdir()
+    records = digests_now(RunDirectory(run))
+    proof = {"proven": False, "parts": parts, "run_id": "r1", "finished": 5.0, "records": records}
+    (run / "report" / "proof.json").write_text(json.dumps(proof))
+    found = explain("--run-dir", run, capsys=capsys)
+    assert (found["class"], found["fix"]) == ("not-proven", "sync it")
+    assert found["cause"] == "stored: manifest: missing"
+
+
+def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", "pretraining", {}, "step 1\n")
+    found = explain("--run-dir", run, capsys=capsys)
+    assert found["class"] == "unknown" and "ended without an outcome" in found["cause"]
+    assert "; then: " in found["fix"]
+    with locked(run):
+        assert "ended without an outcome" not in explain("--run-dir", run, capsys=capsys)["cause"]
+    (run / "logs" / "node-0.log").write_text("OSError: [Errno 28] No space left on device\n")
+    assert explain("--run-dir", run, capsys=capsys)["class"] == "disk-full"
+    explain_failure.main(["--log", str(run / "run.json")])
+    assert "  retry: not known" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("address", [False, True])

@@ -108,6 +108,8 @@ def test_a_run_that_trains_on_a_cpu_is_healthy(tmp_path: Path, watch: Watch) -> 
     assert "checkpoint 400, " in text
     assert lines[-1] == "  health    ok"
     assert max(map(len, lines)) < 80
+    code, text = watch(run.path, "--once", "--json")
+    assert (code, json.loads(text)["unknown"]) == (1, ["its process: the run does not train on this machine"])
 
 
 @pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("stopped", 0), ("failed", 1), (None, 1)])

@@ -170,7 +170,9 @@ def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: R
         *("notify_slack.py", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
     )
     assert done.returncode == 0
-    assert done.stdout.startswith("Would be sent to Slack: ")
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("Would be sent to Slack: ")
+    assert any(line.startswith("  Next: ") for line in others)
     assert slack.bodies == []
 
 

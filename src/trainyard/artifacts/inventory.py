@@ -171,7 +171,7 @@ def inventory_table(runs: Sequence[ListedRun]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     cost = sum(run.usd_per_month or 0 for run in runs)
     priced = any(run.usd_per_month is not None for run in runs)
-    total = f"{len(runs)} runs, {size_text(sum(run.bytes for run in runs))}"
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {size_text(sum(run.bytes for run in runs))}"
     return "\n".join(
         line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} per month" if priced else ""))
     )

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from trainyard.command import arguments
@@ -31,10 +32,23 @@ class _Parser(argparse.ArgumentParser):
     """Prints the error first, with the nearest name, and a short usage last."""
 
     _given: Sequence[str] = ()
+    only_for: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """Options that only some values of the positional `command` accept."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
         return super().parse_known_args(args, namespace)
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; behind one of several commands, such as `status`, that of this command."""
+        place = next((each for each in self._actions if each.dest == "command" and each.choices), None)
+        command = next((word for word in self._given if place and word in (place.choices or ())), None)
+        if place is not None and command is not None:
+            self.prog, place.help = f"{self.prog} {command}", argparse.SUPPRESS
+            for action in self._actions:
+                if command not in self.only_for.get((action.option_strings or [""])[-1], (command,)):
+                    action.help = argparse.SUPPRESS
+        super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         message = self._with_nearest_name(message)
@@ -91,12 +105,19 @@ def _meant(flag: str, names: Sequence[str], positionals: Sequence[argparse.Actio
     return ""
 
 
-def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:
+def script_parser(
+    doc: str | None,
+    *,
+    reads_config: bool = False,
+    only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> argparse.ArgumentParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
-    `reads_config` adds those of the scripts that work for a configuration.
+    `reads_config` adds those of the scripts that work for a configuration. `only_for` maps options to the
+    values of the positional `command` that accept them.
     """
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.only_for = only_for
     result.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:
         result.add_argument(

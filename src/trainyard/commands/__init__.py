@@ -90,6 +90,8 @@ def run_command(words: Sequence[str]) -> int:
         name = " ".join(words[:count])
         if name in COMMANDS:
             module, *first = COMMANDS[name].split()
+            if first:  # `job ls` is `job` with `list`
+                name = next(other for other, command in COMMANDS.items() if command == module)
             sys.argv = [f"trainyard {name}", *first, *words[count:]]  # usage lines name the command
             return int(import_module(f"{__name__}.{module}").main())
     raise ConfigError(explain_unknown(words))

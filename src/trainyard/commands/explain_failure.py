@@ -14,6 +14,7 @@ Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceErr
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_reader import JobReader
+    from trainyard.run.directory import RunDirectory
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, LogText
 
 MOST_BYTES = 256 << 20
@@ -46,12 +48,16 @@ class FailedThing:
     """The cause on record, where it is certain."""
     command: str = ""
     """The command that continues, once the cause is fixed."""
+    if_unknown: str = ""
+    """The cause to state where the logs name none."""
 
     def explain(self) -> "LogExplanation":
         """Return the cause on record, or else the cause that the logs show."""
         from trainyard.watch.failure_logs.log_explanation import explain_logs
 
         found = explain_logs(self.logs, self.exit_code)
+        if self.if_unknown and found.klass == "unknown":
+            found = replace(found, cause=self.if_unknown, evidence=found.evidence[1:])
         if self.recorded is None:
             is_over = not self.command or found.klass == "finished"
             return found if is_over else replace(found, fix=f"{found.fix}; then: {self.command}")
@@ -120,12 +126,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def explanation_lines(found: "LogExplanation") -> list[str]:
     """Return the explanation as text: the class and cause first, then what to do, then the evidence."""
-    retry = (
-        "from the newest good checkpoint" if found.retryable else "no; it would fail again in the same way"
-    )
     who = f" ({found.who})" if found.who else ""
-    lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.fix}", f"  retry: {retry}"]
+    lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.fix}", f"  retry: {retry_words(found)}"]
     return [*lines, *(f"  {line}" for line in found.evidence if line != found.cause)]
+
+
+def retry_words(found: "LogExplanation") -> str:
+    """Return whether a retry recovers, in words."""
+    if found.retryable:
+        return "from the newest good checkpoint"
+    if found.klass in ("finished", "not-proven"):
+        return "no; its training is done"
+    return "not known" if found.klass == "unknown" else "no; it would fail again in the same way"
 
 
 def failed_thing(args: argparse.Namespace) -> FailedThing:
@@ -160,6 +172,8 @@ def failed_run(path: Path) -> FailedThing:
     run = read_run(directory.run_file)
     outcome = run.get("outcome")
     outcome = outcome if isinstance(outcome, Mapping) else {}
+    if outcome.get("status") == "succeeded" and outcome.get("exit_code") == 0:
+        return FailedThing([], 0, missing_proof(directory, run))
     logs = [read_log(file) for file in sorted(directory.logs.glob("*.log"))]
     if directory.events_file.is_file():
         logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
@@ -172,12 +186,40 @@ def failed_run(path: Path) -> FailedThing:
     name = classes.get(failure.kind, failure.kind) if failure is not None else ""
     is_certain = run.get("recipe") != "command" and name in set(FailureClass) - {"unknown", "user-code"}
     if failure is None or not is_certain:
-        return FailedThing(logs, code, command=command)
+        return FailedThing(logs, code, command=command, if_unknown="" if outcome else cut_off(path))
     fix = f"{failure.mend}: {command}" if failure.mend else command
     who = "configuration" if failure.changes else ""
     evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
     recorded = LogExplanation(FailureClass(name), evidence, False, reason, who, fix)
     return FailedThing(logs, code, recorded)
+
+
+def cut_off(path: Path) -> str:
+    """Return that the trainer of a run without an outcome ended; empty if it may still train."""
+    from trainyard.run.run_lock import is_locked
+
+    with suppress(OSError):
+        if not is_locked(path):
+            return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
+    return ""
+
+
+def missing_proof(directory: "RunDirectory", run: Mapping[str, Any]) -> "LogExplanation | None":
+    """Return what the proof of a run that trained does not have; None if it has every part."""
+    from trainyard.report.facts.next_commands import prove_command
+    from trainyard.report.facts.proof_record import read_proof
+    from trainyard.watch.failure_classes import FailureClass
+    from trainyard.watch.failure_logs.log_explanation import LogExplanation
+
+    proof = read_proof(directory, run)
+    if proof is None or proof.is_of_another_state:
+        why = "it ended with exit code 0, and is not proven yet"
+        return LogExplanation(FailureClass.FINISHED, (why,), False, why, "", prove_command(directory.path))
+    if not proof.failing:
+        return None
+    parts = [f"{part.name}: {part.evidence}" for part in proof.failing]
+    step = proof.failing[0].next_step or "read report/index.html in the run directory"
+    return LogExplanation(FailureClass.NOT_PROVEN, tuple(parts), False, parts[0], "", step)
 
 
 def failed_job(args: argparse.Namespace) -> FailedThing:

@@ -55,7 +55,7 @@ NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, only_for=ONLY_FOR)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     where = parser.add_mutually_exclusive_group(required=True)
     name = arguments.object_name_if_given

@@ -59,7 +59,7 @@ ONLY_FOR = {
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, only_for=ONLY_FOR)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     parser.add_argument(
         "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"

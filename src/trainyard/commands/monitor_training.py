@@ -237,7 +237,8 @@ class RunWatch:
         device = str(facts.section("hardware").get("device") or "")
         on_gpu = device.startswith("cuda")
         if not is_here:
-            return None, ["the GPUs: the run does not train on this machine"] if on_gpu else []
+            what = "the GPUs" if on_gpu else "its process"
+            return None, [f"{what}: the run does not train on this machine"]
         reading, unknown = read_this_node(), list[str]()
         if device == "cpu":
             return replace(reading, gpus=(), gpu_trouble=""), unknown

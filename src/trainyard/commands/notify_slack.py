@@ -25,9 +25,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
@@ -121,7 +121,15 @@ def notify(args: argparse.Namespace) -> tuple[bool, str]:
         output.announce("slack", "no trouble is on record: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:
         output.print_text(f"Would be sent to Slack: {event.message.text}")
+        if args.dry_run:
+            output.print_text("\n".join(details(event.message.blocks)))
     return True, thread.address
+
+
+def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the text of a message's sections below its first, as it is sent."""
+    sections = [block["text"]["text"] for block in blocks if block.get("type") == "section"]
+    return [f"  {line}" for section in sections[1:] for line in str(section).splitlines()]
 
 
 def add_end(args: argparse.Namespace) -> bool:

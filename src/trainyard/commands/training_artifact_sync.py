@@ -16,6 +16,7 @@ Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f -
 
 import argparse
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.dry_run:
         output.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
         github.set_outputs(result.outputs)
+        if args.run_dir and not args.follow and not result.problems:
+            _suggest_proof(RunDirectory(args.run_dir), store.url)
     return int(result.exit_code)
+
+
+def _suggest_proof(directory: Any, url: str) -> None:
+    """Print the command that proves a run again whose proof did not find it in the store."""
+    from trainyard.report.facts.proof_record import read_proof
+    from trainyard.run.identity import read_run
+    from trainyard.run.suggested_commands import made_by, script_command
+
+    proof = None if made_by() else read_proof(directory, read_run(directory.run_file))
+    if proof is not None and any(part.name == "stored" for part in proof.failing):
+        words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
+        output.announce("next", f"{script_command('prove_run.py')} {shlex.join(words)}", copied=True)
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:

@@ -101,9 +101,8 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
         found = verify_run(
             store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed, progress=display
         )
-    verdict = (
-        f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
-    )
+    depth = f" ({text})" if (text := found.depth_text()) else ""
+    verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{depth}"
     words = found.compared if found.ok else "not equal"
     signature = _verify_signature(args.public_key, store, number)
     with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:

@@ -181,7 +181,8 @@ def _judge_change(
     has_weights = _starts_from_weights(run, settings, begins_after)
     change = change_of(curves, begins_after, has_weights=has_weights)
     if change is None:
-        text = f"too short to say: {curves.rows} rows with a {name}, {FEWEST_ROWS} are needed"
+        rows = f"{curves.rows} row{'' if curves.rows == 1 else 's'}"
+        text = f"too short to say: {rows} with a {name}, {FEWEST_ROWS} are needed"
         is_red = setting(settings, "proof.learned.required") is True
         step = "train for more steps, or set monitoring.log_steps to fewer: {again}"
         return Learned(text, is_red, step, is_judged=False)

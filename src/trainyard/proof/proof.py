@@ -286,7 +286,9 @@ def _stored_part(
         return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
-        return Part("stored", False, where, place.sync_command())
+        # A run that was cut off is stored when it is resumed.
+        step = place.sync_command() if run.get("outcome") else place.next_command(run)
+        return Part("stored", False, where, step)
     objects = _format_count(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
     problem = (

@@ -1,9 +1,11 @@
 """Wrong usage: the error first, with the name that was meant, and a short usage last."""
 
+import sys
+
 import pytest
 
 from trainyard.command.parser import script_parser
-from trainyard.commands import explain_unknown
+from trainyard.commands import explain_unknown, run_command
 
 
 def error_of(words: list[str], capsys: pytest.CaptureFixture[str], *, positional: bool = False) -> list[str]:
@@ -49,3 +51,28 @@ def test_a_flag_for_a_positional_and_a_wrong_choice(capsys: pytest.CaptureFixtur
 def test_a_misspelt_command_of_a_group_is_named() -> None:
     assert "Did you mean trainyard config check?" in explain_unknown(["config", "chekc"])
     assert "Did you mean" not in explain_unknown(["config"])
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "options"),
+    [
+        (["job", "status", "--help"], "usage: trainyard job status [-h]", ["--follow"]),
+        (["job", "ls", "--help"], "usage: trainyard job list [-h]", ["--all-namespaces"]),
+        (["job", "--help"], "usage: trainyard job [-h]", ["--all-namespaces", "--follow", "--tail"]),
+        (["job", "checkpoints", "copy", "--help"], "usage: trainyard job checkpoints copy [-h]", ["--to"]),
+    ],
+)
+def test_the_help_of_one_command_has_its_own_usage_and_options(
+    words: list[str],
+    usage: str,
+    options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit):
+        run_command(words)
+    text = capsys.readouterr().out
+    assert text.startswith(usage)
+    some = ("--all-namespaces", "--follow", "--tail", "--to")
+    assert [option for option in some if f"  {option}" in text] == options

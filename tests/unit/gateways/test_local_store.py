@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +180,17 @@ def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) ->
         list(store.read_chunks("a"))
     with pytest.raises(ServiceError, match="does not exist"):
         list(store.list_objects(""))
+
+
+def test_a_missing_folder_is_answered_with_what_is_near(tmp_path: Path) -> None:
+    (tmp_path / "my store").mkdir()
+    for name, words in (
+        ("my stor", f"; did you mean {tmp_path.as_uri()}/my%20store?"),
+        ("away/store", f"; of its path only {tmp_path} does."),
+        ("other", "other does not exist."),
+    ):
+        with pytest.raises(ServiceError, match=re.escape(words)):
+            list(LocalStore(tmp_path / name).list_objects(""))
 
 
 def test_a_url_opens_its_folder(tmp_path: Path) -> None:

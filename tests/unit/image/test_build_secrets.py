@@ -101,6 +101,20 @@ def test_ids_are_those_that_the_dockerfile_mounts() -> None:
             require_mounted(secrets, DOCKERFILE, "Dockerfile")
 
 
+@pytest.mark.parametrize("place", [ARN, "trainyard/pip:token"])
+@pytest.mark.parametrize("login", [True, False])
+def test_a_secret_that_the_builds_role_cannot_read_is_refused(place: str, login: bool) -> None:
+    source = SecretSource("secretsmanager", place)
+    secrets = [] if login else [BuildSecret("pip", source)]
+    logins = [RegistryLogin("nvcr.io", source)] if login else []
+    assert list(build_variables_of_secrets(secrets, logins, project="trainyard")[1].values()) == [place]
+    with pytest.raises(ConfigError, match="names begin with lab/") as refusal:
+        build_variables_of_secrets(secrets, logins, project="lab")
+    option = str(refusal.value).partition("by that: --")[2].partition(" ")[2]
+    again = parse_login(option) if login else parse_secret(option)
+    assert again.source.place.startswith("lab/"), "the remedy works"
+
+
 @pytest.mark.parametrize(("kind", "login"), list(itertools.product(PLACES, (True, False))))
 def test_the_build_in_aws_gets_names_and_never_values(kind: str, login: bool) -> None:
     source = SecretSource(kind, PLACES[kind])

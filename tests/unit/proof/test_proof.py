@@ -529,6 +529,13 @@ def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
     assert (step == AGAIN) is not ("training_artifact_sync" in step)
 
 
+def test_a_run_that_was_cut_off_is_resumed_and_not_only_stored() -> None:
+    cut_off = {key: value for key, value in proven_run().items() if key != "outcome"}
+    proof = judge(cut_off, found=Found(None))
+    assert part(proof, "stored").evidence == "file:///store holds nothing of this run"
+    assert part(proof, "stored").next_step == part(proof, "trained").next_step
+
+
 def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     damaged = Path("runs/a/checkpoints/step-00000600")
     problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"

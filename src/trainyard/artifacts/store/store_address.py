@@ -113,6 +113,6 @@ def _kind_of_store(url: str) -> tuple[Any, str]:
 def _meant(url: str) -> str:
     """Return the address that a path or the name of a bucket without its scheme means."""
     path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 - these never raise
-    if url.startswith(("/", "./", "../", "~/")):
-        return f"; did you mean file://{path}?"
+    if url.startswith(("/", "./", "../", "~/")) or (url and os.path.isdir(path)):  # noqa: PTH112
+        return f"; did you mean {Path(path).as_uri()}?"
     return f"; did you mean s3://{url}?" if names_a_store(f"s3://{url}") else ""

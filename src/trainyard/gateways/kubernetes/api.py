@@ -169,7 +169,8 @@ class Api:
             return Stream(answer, self.access.server)
         body = answer.read(_MOST_REFUSAL)
         answer.release_conn()
-        if self._accepted_body("GET", path, status, body) is None:
+        verb = "watch" if "watch=1" in path else "GET"
+        if self._accepted_body(verb, path, status, body) is None:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
         raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
 

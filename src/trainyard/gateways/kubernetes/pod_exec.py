@@ -186,7 +186,9 @@ def _refusal(api: Api, place: "Place", status: int, message: str) -> ServiceErro
     if status == 401:
         return api.unknown_caller()
     if status == 403:
-        return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {message}")
+        # A WebSocket is opened by a GET, which RBAC judges as `get`; from 1.35 on it judges `create` too.
+        needs = f"pods/exec in {place.namespace}, which needs the verbs get and create"
+        return PermissionRefusedError(f"not allowed: {needs}: {message}")
     kind = ServiceTroubleError if status in (0, *RETRIED_STATUSES) else ServiceError
     return kind(f"a command cannot be run in {place} ({status}): {message}")
 

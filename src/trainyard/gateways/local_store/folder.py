@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ class LocalStore:
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         if not self._root.is_dir():
-            what = "is a file and no folder" if self._root.exists() else "does not exist"
-            raise ServiceError(f"The store's folder {self._root} {what}.")
+            what = "is a file and no folder." if self._root.exists() else f"does not exist{_near(self._root)}"
+            raise ServiceError(f"The store's folder {self._root} {what}")
         with name_refusals(self._root):
             for path in sorted(self._files_below(prefix)):
                 key = path.relative_to(self._root).as_posix()
@@ -282,6 +283,17 @@ class LocalUpload:
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self.temporary.unlink(missing_ok=True)
+
+
+def _near(missing: Path) -> str:
+    """Return the end of a sentence: what exists near a folder that does not."""
+    with contextlib.suppress(OSError):
+        if not missing.parent.is_dir():
+            return f"; of its path only {next(each for each in missing.parents if each.is_dir())} does."
+        beside = [entry.name for entry in missing.parent.iterdir() if _is_visible_folder(entry)]
+        if near := get_close_matches(missing.name, beside, 1):
+            return f"; did you mean {missing.with_name(near[0]).as_uri()}?"
+    return "."
 
 
 def _is_visible_folder(entry: Path) -> bool:

@@ -111,7 +111,7 @@ def build_variables_of_secrets(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables for CodeBuild: plain ones, and those with names of AWS Secrets Manager.
 
-    Raises ConfigError for a value that only this machine has.
+    Raises ConfigError for a value that only this machine has, or that the role of the build cannot read.
     """
     plain: dict[str, list[str]] = {"BUILD_SECRETS": [], "REGISTRY_LOGINS": []}
     named: dict[str, str] = {}
@@ -125,12 +125,18 @@ def build_variables_of_secrets(
 
 
 def _name_in_aws(what: str, source: SecretSource, project: str) -> str:
-    if source.kind == "secretsmanager":
-        return source.place
     is_login = what.startswith("--login")
     name = f"{project}/{what.rpartition(' ')[2].removeprefix('id=').replace(':', '-')}"
-    value = f"file://{source.place}" if source.kind == "src" else f'"${source.place}"'
     option = f"{what}=secretsmanager:{name}" if is_login else f"{what},secretsmanager={name}"
+    if source.kind == "secretsmanager":
+        # The statement ReadBuildSecrets of infrastructure/cloudformation.yaml.
+        if source.place.rpartition(":secret:")[2].startswith(f"{project}/"):
+            return source.place
+        raise ConfigError(
+            f"{what}: the role of the build reads only secrets whose names begin with {project}/. Store it "
+            f"under such a name, and give it by that: {option}"
+        )
+    value = f"file://{source.place}" if source.kind == "src" else f'"${source.place}"'
     raise ConfigError(
         f"{what}: the build in AWS has no such {'file' if source.kind == 'src' else 'variable'}. Store it "
         f"once with `aws secretsmanager create-secret --name {name} --secret-string {value}`, and give "

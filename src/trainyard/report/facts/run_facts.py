@@ -26,6 +26,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import instance_type
 from trainyard.run.records import Row, read_rows
 from trainyard.run.run_advice import advice
+from trainyard.run.run_lock import is_locked
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 from trainyard.watch.health import Alert, health_of
@@ -323,14 +324,15 @@ def read_facts(
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
     now = clock() if now is None else now
-    state = state_of(run, history, newest, now=now)
+    judged = None if outdated else proof
+    state = state_of(run, history, newest, now=now, is_cut_off=_is_cut_off(directory, judged))
     return RunFacts(
         directory=directory,
         run=run,
         history=history,
         events=events,
         checkpoints=_checkpoints(layout),
-        proof=None if outdated or metrics_file != layout.metrics_file else proof,
+        proof=judged if metrics_file == layout.metrics_file else None,
         read_at=now,
         proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
@@ -338,6 +340,15 @@ def read_facts(
         timestamp=newest,
         stated_price=environment.get("TRAINYARD_USD_PER_HOUR", ""),
     )
+
+
+def _is_cut_off(directory: Path, proof: ProofRecord | None) -> bool:
+    """Return whether the newest records were judged as not trained, and no trainer holds the run."""
+    if proof is None or not any(part.name == "trained" for part in proof.failing):
+        return False
+    with suppress(OSError):
+        return not is_locked(directory)
+    return False
 
 
 def seconds_to_cost_limit(

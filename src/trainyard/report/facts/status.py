@@ -41,9 +41,17 @@ _OUTCOMES = {"succeeded": Status.SUCCEEDED, "failed": Status.FAILED, "stopped": 
 
 
 def state_of(
-    run: Mapping[str, Any], history: MetricsHistory, newest: float | None, *, now: float
+    run: Mapping[str, Any],
+    history: MetricsHistory,
+    newest: float | None,
+    *,
+    now: float,
+    is_cut_off: bool = False,
 ) -> RunState:
-    """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
+    """The state of a run whose last sign of life was at `newest` (Unix seconds).
+
+    `is_cut_off`: its trainer is known to have ended without an outcome.
+    """
     outcome = run.get("outcome")
     if isinstance(outcome, Mapping) and (status := _OUTCOMES.get(str(outcome.get("status")))) is not None:
         return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
@@ -51,7 +59,7 @@ def state_of(
         empty = RunState(Status.EMPTY, "nothing on record yet")
         return _interruption("no time on record") if history.last else empty
     what = "last row" if "time" in history.last else "no row, last sign"
-    if now - newest > silence_limit(history.times.tolist()):
+    if is_cut_off or now - newest > silence_limit(history.times.tolist()):
         return _interruption(f"{what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
 

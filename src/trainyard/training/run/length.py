@@ -25,10 +25,10 @@ class RunLength:
         return None if self.steps_per_epoch is None else step // self.steps_per_epoch + 1
 
     def place_of(self, step: int) -> str:
-        """The position of a step's batch in the data, as text for people."""
+        """The position of the batch after `step` steps in the data, counted from 1, as text for people."""
         if self.steps_per_epoch is None:
-            return f"batch {step} of the stream"
-        return f"batch {step % self.steps_per_epoch} of epoch {self.epoch_of(step)}"
+            return f"batch {step + 1} of the stream"
+        return f"batch {step % self.steps_per_epoch + 1} of epoch {self.epoch_of(step)}"
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -50,7 +50,11 @@ def test_what_is_sent_arrives_on_stdin() -> None:
 
 REFUSALS = [
     (401, CredentialsRefusedError, "401 Unauthorized"),
-    (403, PermissionRefusedError, "create pods/exec in team: refused by the test"),
+    (
+        403,
+        PermissionRefusedError,
+        "pods/exec in team, which needs the verbs get and create: refused by the test",
+    ),
     (404, ServiceError, r"cannot be run in team/llama-0/pytorch \(404\): refused by the test"),
     (500, ServiceTroubleError, "500"),
 ]

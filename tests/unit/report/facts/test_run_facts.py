@@ -19,6 +19,7 @@ from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
+from trainyard.run.run_lock import locked
 
 NewRun = Callable[[], Any]
 START = 1_796_000_000.0
@@ -145,6 +146,17 @@ def test_the_stores_run_number_is_preferred_to_the_workflows(new_run: NewRun) ->
     assert read_facts(run.path).title == "run 31"
     run.prove()
     assert read_facts(run.path).title == "run 7"
+
+
+def test_a_run_that_was_judged_as_cut_off_does_not_run(new_run: NewRun) -> None:
+    run, now = new_run().train(12), START + 3
+    assert str(read_facts(run.path, now=now).state) == "RUNNING"
+    run.prove(failing="trained")
+    assert str(read_facts(run.path, now=now).state).startswith("INTERRUPTED (no outcome, last row ")
+    with locked(run.path):  # its trainer has been started again
+        assert str(read_facts(run.path, now=now).state) == "RUNNING"
+    append_event(run.layout.events_file, "resumed", step=12, time=now)
+    assert str(read_facts(run.path, now=now).state) == "RUNNING"
 
 
 def test_the_reason_of_a_failure_is_one_line(new_run: NewRun) -> None:
