@@ -62,7 +62,8 @@ _INTRODUCTION = """\
 
 `trainyard explain` prints the cause, its evidence and the fix, from `--log FILE`, `--run-dir`, `--job`,
 `--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Only
-`explain` has the errors in a program's own code and those whose fix is to correct what the line names.
+`explain` has the errors in a program's own code and of installing packages, and those whose fix is to correct
+what the line names.
 In italics: who must act, and whether a retry from a checkpoint recovers, for the class and for causes that
 differ. `not-proven`, `stopped` and `finished` come from exit codes: [recovery](recovery.md).
 """
@@ -97,10 +98,9 @@ def _section(klass: str, found: Sequence[Rule]) -> Iterator[str]:
 
 
 def is_listed(rule: Rule) -> bool:
-    """Whether the page says more than the line of the log does."""
-    return (
-        str(rule.klass) != "user-code" and rule.fix != SAID_BY_THE_LINE and rule.nearness != Nearness.WORDING
-    )
+    """Whether the page has the cause: errors of a program and of installing packages are left to `explain`."""
+    is_of_program = str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no")
+    return not (is_of_program or rule.fix == SAID_BY_THE_LINE or rule.nearness == Nearness.WORDING)
 
 
 def _without_variants(causes: Sequence[str]) -> list[str]:
