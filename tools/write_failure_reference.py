@@ -13,9 +13,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard.command import generator, handler
-from trainyard.watch.failure_logs.evidence_rules import Nearness, Rule, rules
+
+if TYPE_CHECKING:
+    from trainyard.watch.failure_logs.evidence_rules import Rule
 
 REFERENCE = Path("docs/runbooks/failures.md")
 MEANINGS = {
@@ -75,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[Path, str]:
     """Return the content of the runbook, by its path relative to the root."""
+    from trainyard.watch.failure_logs.evidence_rules import rules
+
     by_class: dict[str, list[Rule]] = {}
     for rule in rules():
         by_class.setdefault(str(rule.klass), []).append(rule)
@@ -83,7 +88,7 @@ def generated() -> dict[Path, str]:
     return {REFERENCE: "\n".join([_INTRODUCTION.rstrip(), *sections, ""])}
 
 
-def _section(klass: str, found: Sequence[Rule]) -> Iterator[str]:
+def _section(klass: str, found: "Sequence[Rule]") -> Iterator[str]:
     usual = Counter((rule.who, _RETRIES[rule.retry]) for rule in found).most_common(1)[0][0]
     yield from ("", f"## {klass}", "", f"{MEANINGS[klass]} *{', '.join(usual)}*")
     causes: dict[tuple[str, str], list[str]] = {}
@@ -97,10 +102,11 @@ def _section(klass: str, found: Sequence[Rule]) -> Iterator[str]:
         yield _bullet(f"{'; '.join(_without_variants(causes[action, fix]))}: {fix}", ending)
 
 
-def is_listed(rule: Rule) -> bool:
-    """Whether the page has the cause: errors of a program and of installing packages are left to `explain`."""
-    is_of_program = str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no")
-    return not (is_of_program or rule.fix == SAID_BY_THE_LINE or rule.nearness == Nearness.WORDING)
+def is_listed(rule: "Rule") -> bool:
+    """Whether the page has the cause; errors of a program and of installers are left to `explain`."""
+    if str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no"):
+        return False
+    return rule.fix != SAID_BY_THE_LINE and rule.nearness.name != "WORDING"
 
 
 def _without_variants(causes: Sequence[str]) -> list[str]:

@@ -68,8 +68,8 @@ _COMMON = """
 Options that several commands share; the other lists have only their names:
 
 - `--help`, `--log-level debug|info|warning|error`: of every command
-- `--json`: print the result as JSON
-- `--dry-run`: print the plan, change nothing
+- `--json`, of every command with a result: print it as JSON
+- `--dry-run`, of every command that trains, stores, sends or sets up: print the plan, change nothing
 """
 _CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-seconds")
 """The cluster options, which come together."""
@@ -83,7 +83,7 @@ Workflows, pods and the project itself call these; their options are in `--help`
 """
 _INTERNAL = ("step ", "pod", "eks")
 """Words of commands that workflows and pods call. Scripts without words are internal too."""
-_ALWAYS_COMMON = ("--json", "--dry-run")
+_EVERYWHERE = ("--json", "--dry-run")
 _COMMON_FROM = 3
 """An option is common if so many commands have it with the same meaning."""
 _SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
@@ -198,7 +198,7 @@ def _common_options(scripts: Sequence[Script]) -> list[Argument]:
     options: dict[str, Argument] = {}
     for (name, meaning), count in found.most_common():
         flag = name.split()[0]
-        if count >= _COMMON_FROM and flag.startswith("--") and flag not in _ALWAYS_COMMON:
+        if count >= _COMMON_FROM and flag.startswith("--") and flag not in _EVERYWHERE:
             options.setdefault(flag, Argument(name, meaning, ""))
     return [options[flag] for flag in sorted(options)]
 
@@ -222,7 +222,9 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
     """Yield the list of what the command needs, and the names of its other options."""
     needed, names = [], {}
     for argument in list_arguments(script.help):
-        is_common = argument.name in _ALWAYS_COMMON or Argument(argument.name, argument.meaning, "") in common
+        if argument.name in _EVERYWHERE:
+            continue
+        is_common = Argument(argument.name, argument.meaning, "") in common
         if argument.needed and not is_common:
             needed.append(_bullet(argument))
         else:
