@@ -57,7 +57,7 @@ MEANINGS = {
 }
 """Classes that a line of a log can name. The others are known from exit codes and records."""
 SAID_BY_THE_LINE = "correct what the line names"
-_RETRIES = {"no": "no retry", "same": "retry", "other": "retry on another node", "later": "retry later"}
+_RETRIES = {"no": "no retry", "same": "retry", "other": "retry elsewhere", "later": "retry later"}
 _INTRODUCTION = """\
 # Failures
 
@@ -67,8 +67,9 @@ _INTRODUCTION = """\
 `--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Only
 `explain` has the errors in a program's own code and of installing packages, and those whose fix is to correct
 what the line names.
-In italics: who must act, and whether a retry from a checkpoint recovers, for the class and for causes that
-differ. `not-proven`, `stopped` and `finished` come from exit codes: [recovery](recovery.md).
+In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node), for
+the class and for causes that differ. `not-proven`, `stopped` and `finished` come from exit codes:
+[recovery](recovery.md).
 """
 
 

@@ -132,6 +132,10 @@ class Argument:
     needed: str
     """`yes`, `one of these`, or empty."""
 
+    @property
+    def flag(self) -> str:
+        return self.name.split()[0]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     return generator.run_generator(__doc__, __file__, generated, argv)
@@ -169,7 +173,9 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     return "\n".join(
         [
             _INTRODUCTION + codes,
-            _COMMON + "\n".join([*map(_bullet, common), f"- *cluster options*: {_names(_CLUSTER)}"]),
+            _COMMON + "\n".join(_bullet(option) for option in common if option.flag not in _CLUSTER),
+            "\n*Cluster options* of commands that talk to a cluster:\n",
+            *(_bullet(option) for option in common if option.flag in _CLUSTER),
             "\n## The pipeline",
             "\nThe steps of `make train` and of `training_ci.yml`, in their order.",
             *(_section(by_name[name], set(common)) for name in PIPELINE),
@@ -179,10 +185,6 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
             "",
         ]
     )
-
-
-def _names(flags: Sequence[str]) -> str:
-    return ", ".join(f"`{flag}`" for flag in flags)
 
 
 def _row(script: Script) -> str:
@@ -197,7 +199,7 @@ def _common_options(scripts: Sequence[Script]) -> list[Argument]:
     )
     options: dict[str, Argument] = {}
     for (name, meaning), count in found.most_common():
-        flag = name.split()[0]
+        flag = Argument(name, meaning, "").flag
         if count >= _COMMON_FROM and flag.startswith("--") and flag not in _EVERYWHERE:
             options.setdefault(flag, Argument(name, meaning, ""))
     return [options[flag] for flag in sorted(options)]
@@ -228,7 +230,7 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
         if argument.needed and not is_common:
             needed.append(_bullet(argument))
         else:
-            names[argument.name.split()[0]] = _name(argument, short=is_common)
+            names[argument.flag] = _name(argument, short=is_common)
     if names.keys() >= set(_CLUSTER):
         names = {flag: name for flag, name in names.items() if flag not in _CLUSTER}
         names["cluster"] = "*cluster options*"
@@ -249,7 +251,7 @@ def _bullet(argument: Argument) -> str:
 
 def _name(argument: Argument, *, short: bool = False) -> str:
     """Return the argument's name with its value, and the marks of the introduction."""
-    name = argument.name.split()[0] if short else re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
+    name = argument.flag if short else re.sub(r"^(--[\w-]+) ", r"\1=", argument.name)
     repeated = "+" if _REPEATED.search(argument.meaning) and not short else ""
     return f"`{name}`{_MARKS[argument.needed]}{repeated}"
 

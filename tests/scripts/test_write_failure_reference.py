@@ -50,7 +50,7 @@ def test_who_acts_and_the_retry_are_named_where_they_differ_from_the_class(scrip
     page = script.generated()[script.REFERENCE]
     memory = page.partition("\n## oom-gpu\n")[2].partition("\n## ")[0]
     assert "too little memory. *configuration, no retry*\n" in memory
-    assert re.search(r"another process \(PID\)[^-]+\*\(node, retry on another\s+node\)\*\n", memory)
+    assert re.search(r"another process \(PID\)[^-]+\*\(node, retry\s+elsewhere\)\*\n", memory)
 
 
 def test_every_class_has_a_meaning(script: ModuleType) -> None:

@@ -37,6 +37,8 @@ A configuration holds no secrets; they come from the environment.
 
 Each key has its default, then its other values; \\* must be given. A key whose default is `null` also takes
 `null`, and a text if nothing else is named; one whose default is a bool takes the other bool."""
+_TELLING_WORDS = 8
+"""A shorter description of a section says no more than its heading."""
 _SHORT = (
     (r"a whole number above 0", "int>0"),
     (r"a whole number of at least ([\d,]+)", r"int≥\1"),
@@ -73,10 +75,10 @@ def _sections() -> Iterator[str]:
 
 
 def _heading(section: str) -> Iterator[str]:
-    if section:
-        yield from ("", f"## {section}", "", fragment_of(section)["description"], "")
-    else:
-        yield from ("", "## Top-level keys", "")
+    yield from ("", f"## {section or 'Top-level keys'}", "")
+    description = fragment_of(section)["description"] if section else ""
+    if len(description.split()) >= _TELLING_WORDS:
+        yield from (description, "")
 
 
 def _short(words: str, default: str) -> str:
