@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build training images in AWS, or on this machine, and only where their content is new."""
+"""Build training images, in AWS or here, where their content is new."""
 
 import sys
 

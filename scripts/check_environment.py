@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check that this machine can run a configuration, before anything long starts."""
+"""Check that this machine can run a configuration."""
 
 import sys
 

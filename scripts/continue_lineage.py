@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Dispatch the next segment of a run that stopped before its last step; it resumes from what was stored."""
+"""Dispatch the next segment of a run that stopped before its last step."""
 
 import sys
 

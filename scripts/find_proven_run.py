@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Find a proven run of the same commit, configuration and data in the store: it need not be trained again."""
+"""Find a proven run of the same commit, configuration and data in the store."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copy a run's report and records into a folder of limited size, which the workflow keeps as an artifact."""
+"""Copy a run's report and records into a folder of limited size."""
 
 import sys
 

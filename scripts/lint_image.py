@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Find faults of an image before a 20-minute build does: version conflicts, EFA, user, secrets."""
+"""Find faults of an image before its build: version conflicts, EFA, user, secrets."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Search over keys of a configuration: train with other values again and again, and report on all runs."""
+"""Search over keys of a configuration: train with many values, and report on all runs."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Store a run's checkpoints, metrics and records, and last of all a manifest that lists them."""
+"""Store a run's checkpoints, metrics and records, and last a manifest of them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Build training images in AWS, or on this machine, and only where their content is new.
+"""Build training images, in AWS or here, where their content is new.
 
 The content is what git tracks and .dockerignore allows, the Dockerfile and the arguments. Its digest is a tag
 in ECR; if that tag exists, nothing is built. Several --dockerfile are built in parallel. CodeBuild checks and

@@ -1,4 +1,4 @@
-"""Check that this machine can run a configuration, before anything long starts.
+"""Check that this machine can run a configuration.
 
 It compares Python and all packages with the lock; the GPU and its driver with the CUDA release of torch; GPU
 memory with the model's minimum (16 bytes per parameter, and the logits); main memory, or the limit of the

@@ -1,4 +1,4 @@
-"""Check within seconds the store, run number, signing key and role, which are otherwise used after training.
+"""Check the store, run number, signing key and role before training needs them.
 
 The store must have a valid address and do what storing a run needs: list, put if absent, send a file in one
 request and another in two parts, read, abort. An operation that the store can never do is named as such.

@@ -1,4 +1,4 @@
-"""Dispatch the next segment of a run that stopped before its last step; it resumes from what was stored.
+"""Dispatch the next segment of a run that stopped before its last step.
 
 The segment uses the same commit and inputs. The number of segments is limited, and each must make progress. A
 segment that exists already, because this job was run again, is not dispatched twice.

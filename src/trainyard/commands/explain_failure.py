@@ -1,4 +1,4 @@
-"""Find the cause of a failed training, who must act, and the fix; or report that it is unknown.
+"""Find the cause of a failed training, who must act, and the fix.
 
 Reads:      --log: logs of any trainer, with --events the events of Kubernetes or of a run, as JSON or text;
             --run-dir: the records and logs of a run; --job: the state, pods and logs of a job on a cluster;

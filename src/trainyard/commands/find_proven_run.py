@@ -1,4 +1,4 @@
-"""Find a proven run of the same commit, configuration and data in the store: it need not be trained again.
+"""Find a proven run of the same commit, configuration and data in the store.
 
 The newest runs of the store are read. A run counts only if it succeeded, was trained by the commit that is
 checked out here, without changes, with this configuration and with the data that are prepared here, and if

@@ -1,4 +1,4 @@
-"""Copy a run's report and records into a folder of limited size, which the workflow keeps as an artifact.
+"""Copy a run's report and records into a folder of limited size.
 
 Checkpoints and the files of trackers are not copied: the store has them, and GitHub counts artifacts against
 the owner's storage. A large log is cut to its beginning and end, large metrics to the last rows.

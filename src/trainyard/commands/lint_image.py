@@ -1,4 +1,4 @@
-"""Find faults of an image before a 20-minute build does: version conflicts, EFA, user, secrets.
+"""Find faults of an image before its build: version conflicts, EFA, user, secrets.
 
 The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and EFA must fit together. They
 come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies

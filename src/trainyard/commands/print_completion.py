@@ -1,4 +1,4 @@
-"""Print the script that completes commands, options and their choices in a shell: bash, zsh or fish.
+"""Print the script that completes commands in a shell: bash, zsh or fish.
 
 The script is static: it is made once, from the help of every command, and no Python starts while you type.
 Make it again after an update. Where it knows no word, the shell completes names of files.

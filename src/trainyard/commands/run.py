@@ -1,4 +1,4 @@
-"""Train, store and prove a model: the pipeline, which is written once, here.
+"""Train, store and prove a model: the pipeline.
 
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 

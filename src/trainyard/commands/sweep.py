@@ -1,4 +1,4 @@
-"""Search over keys of a configuration: train with other values again and again, and report on all runs.
+"""Search over keys of a configuration: train with many values, and report on all runs.
 
 A value is one of several (KEY=A,B,C), between two numbers (KEY=LOW..HIGH), or by orders of magnitude
 (KEY=log:LOW..HIGH). Optuna chooses: `tpe` learns from the trials that ended, `random` does not, `grid` takes

@@ -1,4 +1,4 @@
-"""Store a run's checkpoints, metrics and records, and last of all a manifest that lists them.
+"""Store a run's checkpoints, metrics and records, and last a manifest of them.
 
 It can be run again at any time, also after a failure: objects that the store holds already are not sent
 again.

@@ -1,4 +1,4 @@
-"""Report a training job that no runner has taken after some minutes; a hosted job runs this beside it.
+"""Report a training job that no runner has taken after some minutes.
 
 GitHub itself ends such a job only after 24 hours. It ends as soon as the job has a runner.
 
