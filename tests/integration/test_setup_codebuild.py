@@ -15,7 +15,8 @@ import subprocess
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.request import Request, urlopen
 
 import boto3
@@ -99,6 +100,17 @@ def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
     build = build_image.parse_args(line.split())
     assert (build.image, build.project, build.region) == ("team/lab", "lab", REGION)
     assert Path(ROOT, *build.dockerfile).is_file()
+
+
+def test_with_a_cluster_github_is_given_its_name_and_role_too() -> None:
+    args = setup_codebuild.parse_args([*GITHUB, "--cluster", "gpus"])
+    state = cloudformation.StackState("id", "CREATE_COMPLETE", {"Repository": "trainyard", "Cluster": "gpus"})
+    account = SimpleNamespace(partition="aws", number=ACCOUNT, region=REGION)
+    said = setup_codebuild.next_steps(args, state, cast("Any", account))
+    given = dict(re.findall(r"^gh variable set (TRAINYARD_EKS\S+) --repo me/lab --body (\S+)$", said, re.M))
+    role = f"arn:aws:iam::{ACCOUNT}:role/trainyard-github"
+    assert given == {"TRAINYARD_EKS_CLUSTER": "gpus", "TRAINYARD_EKS_ROLE": role}
+    assert all(f"vars.{name} " in workflow("deploy_eks.yml") for name in given)
 
 
 @pytest.mark.parametrize("flags", [(), ("--cluster", "gpus")])

@@ -118,7 +118,7 @@ def notify(args: argparse.Namespace) -> tuple[bool, str]:
         is_sent = result is PostResult.POSTED
         print(json.dumps({"sent": is_sent, "thread": thread.address, **message}, ensure_ascii=False))
     elif event is None:
-        output.announce("slack", "no trouble is on record: nothing sent")
+        output.announce("slack", "the run was not degraded: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:
         output.print_text(f"Would be sent to Slack: {event.message.text}")
         if args.dry_run:

@@ -156,6 +156,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     from trainyard.artifacts.store.store_address import require_address
     from trainyard.config.registries import RECIPES
     from trainyard.run.identity import choose_run_id
+    from trainyard.run.run_advice import advice
 
     directory: Path | None = args.run_dir
     if args.command:
@@ -176,7 +177,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
             )
         args.config = directory / "config.yaml"
         if not args.config.is_file():
-            raise ConfigError(f"There is no {args.config}. `make train` starts a run.")
+            raise ConfigError(f"There is no {args.config}. {advice(directory)}")
         output.announce("resume", str(directory))
     config = load_given(args)
     store = args.store or config.artifacts.store

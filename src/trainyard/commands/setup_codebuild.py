@@ -497,6 +497,8 @@ def next_steps(args: argparse.Namespace, state: "StackState | None", account: "A
         variables = {"TRAINYARD_IMAGE_REPOSITORY": repository, "TRAINYARD_AWS_REGION": account.region}
         if args.project_name != PROJECT:
             variables["TRAINYARD_IMAGE_PROJECT"] = args.project_name
+        if cluster := state.parameters.get("Cluster") if state else None:
+            variables |= {"TRAINYARD_EKS_CLUSTER": cluster, "TRAINYARD_EKS_ROLE": role}
         variables["TRAINYARD_IMAGE_ROLE"] = role  # last: from then on a push builds
         lines += [
             f"gh variable set {key} --repo {args.github} --body {text}" for key, text in variables.items()

@@ -46,9 +46,9 @@ def find_plan_problems(
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
-            f"--kind {plan.kind}: its operator needs {kind.agent} in the image, which images of docker/ have "
-            "not. Add it to yours (pip install hyperpod-elastic-agent) and set cluster.pod.hyperpodrun=true, "
-            "or use --kind pytorchjob"
+            f"--kind {plan.kind}: its operator needs {kind.agent} in the image, and those of docker/ do not "
+            "have it. Add it to yours (pip install hyperpod-elastic-agent) and set "
+            "cluster.pod.hyperpodrun=true, or use --kind pytorchjob"
         )
 
 

@@ -39,7 +39,7 @@ from trainyard.proof.stored_checkpoints import (
 )
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
-from trainyard.run.suggested_commands import again_command, script_command, sync_command
+from trainyard.run.suggested_commands import again_command, script_command, sync_command, trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
@@ -74,6 +74,11 @@ class ProofPlace:
         """Return the command that stores the run; `as_another` under a number of its own."""
         number = None if as_another else self.run_number
         return sync_command(self.run_directory, store=self.store or "URL", run_number=number)
+
+    def prune_command(self, *, keep_last: int) -> str:
+        """The command that plans to remove older checkpoints from the store; `--apply` removes them."""
+        where = f"--store {shlex.quote(self.store or 'URL')} --run-number {self.run_number}"
+        return trainyard_command(f"store prune {where} --keep-last {keep_last}")
 
     def set_aside_command(self, damaged: Iterable[Path]) -> str:
         """The command that renames damaged checkpoints, as the trainer does, and proves the run again."""
@@ -337,12 +342,19 @@ def _format_count(verification: "Verification") -> str:
 def _fixing_step(
     run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
 ) -> str:
-    """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote."""
+    """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote.
+
+    The run does not need an earlier checkpoint, so one that only the store has is removed there.
+    """
     if problem.step is None:
         return place.next_command(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
         return place.sync_command()
+    newer = sum(step > problem.step for step in found.checkpoints)
+    is_sound = found.verification is not None and not found.verification.problems
+    if on_disk is None and newer and place.run_number and is_sound:
+        return place.prune_command(keep_last=newer)
     return place.again
 
 

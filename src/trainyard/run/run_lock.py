@@ -63,8 +63,8 @@ def holder(directory: Path) -> int | None:
 def unusable(directory: Path, error: OSError) -> ConfigError:
     """Return the error of a run directory that cannot be written."""
     return ConfigError(
-        f"--run-dir {directory}: cannot be used ({error.strerror}). Name a directory that user "
-        f"{os.geteuid()} can write."
+        f"--run-dir {directory}: cannot be used ({error.strerror}). "
+        f"Name a directory that user {os.geteuid()} can write."
     )
 
 

@@ -509,7 +509,9 @@ def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
     assert stored("a" * 64, [first]).holds
     assert "step 500 is not the one" in stored("b" * 64, [first]).evidence
     assert stored("b" * 64, [first, back, second]).holds
-    assert not stored("a" * 64, [first, back, second]).holds
+    stale = stored("a" * 64, [first, back, second])
+    assert not stale.holds
+    assert stale.next_step == "trainyard store prune --store file:///store --run-number 7 --keep-last 1"
     assert stored("c" * 64, []).holds, "nothing is on record of it"
     assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).holds, "it went on from it"
 

@@ -323,7 +323,7 @@ def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanat
     why = "no line of the logs says why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
-        by = f", which is signal {signal}" if 0 < signal < 65 else ""
+        by = f", which is signal {signal}," if 0 < signal < 65 else ""
         why += f"; exit code {exit_code}{by} alone does not either"
     code = exit_code or 0
     fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
