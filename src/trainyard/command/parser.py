@@ -96,6 +96,8 @@ def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.Ar
 
     `reads_config` adds those of the scripts that work for a configuration.
     """
+    if doc and sys.argv[0].startswith("trainyard "):  # examples begin as the command that was typed
+        doc = re.sub(r"(Examples?: +)(?:PYTHONPATH=\S+ python3 )?scripts/\w+\.py\b", rf"\1{sys.argv[0]}", doc)
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:

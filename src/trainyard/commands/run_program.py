@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainyard.programs.program import Program
     from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
-    from trainyard.programs.run_checkpoints import ResumePoint
+    from trainyard.programs.run_checkpoints import ResumePoint, StepTimes
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
     from trainyard.watch.network_record import NetworkFollower
@@ -61,10 +61,13 @@ MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
-NO_METRICS = (
-    'no metrics were seen: print {"step": 10, "loss": 2.31} for each logged step, name a file with '
-    "program.metrics, or call trainyard.log"
+UNREAD_SECONDS = 60.0
+"""Seconds until a program is warned that no row was read: files of metrics come later than lines."""
+PRINT_STEPS = (
+    'Print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
+    + "trainyard.log"
 )
+NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 EVENTS_FILE = "program-events.jsonl"
 STOP_FILE = "stop-requested"
 
@@ -245,12 +248,17 @@ class ProgramRun:
     """From the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
+    _logged: "StepTimes" = field(init=False)
+    _placed_state: str = ""
+    _placed_step: int = 0
+    """The step of the newest checkpoint, with its state, if it shows none itself."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _last_look: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
+    _has_warned: bool = False
     _rows_seen: int = 0
     _figures: dict[str, Any] = field(default_factory=dict)
     """The last value of each figure in the rows."""
@@ -277,6 +285,7 @@ class ProgramRun:
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
         from trainyard.programs.program_hang import HANG, HangRule
+        from trainyard.programs.run_checkpoints import StepTimes
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -285,7 +294,7 @@ class ProgramRun:
         for name, text in self.program.files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
-        started = time.time()
+        started, self._logged = time.time(), StepTimes()
         self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
         metrics = self.metrics_reader(
@@ -309,6 +318,7 @@ class ProgramRun:
             hang.note_output(time.monotonic())
             with self._lock:
                 self.keep(metrics.take(text), rows)
+                self._logged.note(metrics.newest)
 
         network = self.network_follower()
 
@@ -316,7 +326,9 @@ class ProgramRun:
             with self._lock:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
+                self._logged.note(rows.newest if self._reports_rows else metrics.newest)
                 self.note_announced(metrics)
+                self.warn_of_unread(metrics, time.time() - started)
             hang.note_rows(self._rows_seen, time.monotonic())
             if hang.is_hung(time.monotonic()):
                 return HANG
@@ -674,6 +686,20 @@ class ProgramRun:
             self._announced = steps
             note_announced_steps(self.directory, steps)
 
+    def warn_of_unread(self, metrics: "ProgramMetrics", seconds: float) -> None:
+        """Warn once of losses that cannot be read yet, while the program can still be changed."""
+        lines = metrics.log.unread
+        if self._has_warned or self._rows_seen or seconds < UNREAD_SECONDS or len(lines) < 2:
+            return
+        self._has_warned = True
+        if self.prints_rows:
+            end = (
+                "rows of epochs come when it ends"
+                if metrics.log.has_epochs
+                else "without a row it is not proven"
+            )
+            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", lines[-1], end, PRINT_STEPS)
+
     @property
     def prints_rows(self) -> bool:
         """Return whether the rows of this node count."""
@@ -720,7 +746,7 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
+        from trainyard.programs.run_checkpoints import StepTimes, named_point, newest_taken, resume_point
         from trainyard.run.records import read_rows
 
         if self.resume == "none":
@@ -734,7 +760,8 @@ class ProgramRun:
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
-                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
+                last = int(rows[-1]["step"]) if rows else 0
+                points.append(resume_point(own, logged=StepTimes(rows).step_of(own) or last))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -754,7 +781,8 @@ class ProgramRun:
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        `logged` is the last step with a row: the step of a checkpoint whose name has none.
+        `logged` is the last step with a row: the step of a checkpoint that shows none, where nobody knows
+        when it was written.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest
@@ -771,7 +799,9 @@ class ProgramRun:
             return
         if newest.step is None and logged < 1:
             return
-        taken = take_newest(found, self.directory, step=logged)
+        if state != self._placed_state:
+            self._placed_state, self._placed_step = state, self._logged.step_of(newest) or logged
+        taken = take_newest(found, self.directory, step=self._placed_step)
         if taken is not None:
             self._taken, self._taken_state = taken, state
             note_checkpoint(self.directory, taken)
