@@ -303,6 +303,8 @@ class ProgramRun:
         if self.is_first:
             lost = self.rows_of_before(found)
             self.begin(found, run_id)
+            if found is None:
+                self.warn_of_other_runs()
             add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
             if (code := self.finish_if_complete(found)) is not None:
                 return code
@@ -625,11 +627,12 @@ class ProgramRun:
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
         log = LogReader(self.program.log_form or "auto")
-        ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
         # The plan of an exact program has the form of its log, so its files are not searched.
         place = self.directory.tensorboard if self.is_exact else self.program.directory
         resumed_from = found.path if found else None
-        files = MetricFiles(place, started, self.program.metrics, ignored=ignored, resumed_from=resumed_from)
+        files = MetricFiles(
+            place, started, self.program.metrics, ignored=self._ignored, resumed_from=resumed_from
+        )
         return ProgramMetrics(log, files)
 
     def rows_of_before(self, found: "ResumePoint | None") -> list[dict[str, Any]]:
@@ -726,7 +729,7 @@ class ProgramRun:
             self.program.directory,
             self.program.checkpoints,
             since=self.created,
-            ignored=(self.directory.path, Path(LOCAL_STORE).absolute()),
+            ignored=self._ignored,
             formats=self.program.formats,
             quiet_seconds=quiet_seconds,
         )
@@ -777,6 +780,26 @@ class ProgramRun:
         if self.is_first and picks_itself and self.resume == "auto" and self.directory.run_file.is_file():
             for line in move_partial_aside(self.own_checkpoints(quiet_seconds=0)):
                 LOG.warning("%s", line)
+
+    def warn_of_other_runs(self) -> None:
+        """Warn of checkpoints of earlier runs from which a program may resume that picks one itself."""
+        from trainyard.programs.run_checkpoints import numbered_of_before
+
+        if self.is_exact:
+            return
+        place, pattern = self.program.directory, self.program.checkpoints
+        other = numbered_of_before(place, pattern, before=self.created, ignored=self._ignored)
+        if other is not None:
+            LOG.warning(
+                "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
+                "Give each run an empty folder, or remove it",
+                other,
+            )
+
+    @property
+    def _ignored(self) -> tuple[Path, ...]:
+        """The folders of ours, in which no program writes."""
+        return self.directory.path, Path(LOCAL_STORE).absolute()
 
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.

@@ -21,6 +21,7 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoint,
     ProgramCheckpoints,
     find_program_checkpoints,
+    is_numbered,
     state_of,
 )
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
@@ -110,6 +111,18 @@ def find_run_checkpoints(
         return tuple(sorted(outer, key=_order, reverse=True))
 
     return ProgramCheckpoints(sort(complete), sort(partial), tuple(unrecognized))
+
+
+def numbered_of_before(
+    directory: Path, pattern: str, *, before: float, ignored: Collection[Path]
+) -> Path | None:
+    """Return the newest complete folder `checkpoint-N` that was there before `before`, if there is one.
+
+    A program that resumes from the highest number in its folder would resume from it.
+    """
+    found = find_run_checkpoints(directory, pattern, since=0.0, ignored=ignored, quiet_seconds=0)
+    older = [one for one in found.complete if is_numbered(one.path) and _modified(one) < before]
+    return older[0].path if older else None
 
 
 def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterator[Path]:

@@ -520,7 +520,7 @@ class _HuggingFaceBar:
     def release(self, *, at_end: bool) -> list[Row]:
         """Return the rows that wait for a bar; at the end, the last bar gives the step of the last one."""
         rows, self._rows = self._rows, []
-        if at_end and rows and self.steps_per_epoch is None and not self._is_late:
+        if at_end and rows and self.done and self.steps_per_epoch is None and not self._is_late:
             rows[-1]["step"] = self.done
         return rows
 
