@@ -861,7 +861,9 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
-        if not self._rows_seen and ended.problem is None:
+        # A program that failed has its own cause, which comes first.
+        has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
+        if not self._rows_seen and has_no_cause:
             LOG.error("metrics: %s", metrics.describe())
         others = None
         if self.is_launched and ended.exit_code == 0:

@@ -291,7 +291,9 @@ def _judge_evaluation(
     if figures is None:
         if not thresholds:
             return None
-        return Learned("its last checkpoint was not evaluated", True, "{evaluate}")
+        has_one = section_or_empty(run, "outcome").get("checkpoint") is not None
+        step = "{evaluate}" if has_one else "{again}"
+        return Learned("its last checkpoint was not evaluated", True, step)
     if missed := missed_thresholds(figures, thresholds):
         text = f"trained, but not good enough: {', '.join(missed)}"
         return Learned(text, True, "train longer or better, or change evaluation.thresholds: {again}")
