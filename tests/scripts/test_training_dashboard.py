@@ -61,7 +61,7 @@ def test_the_pipeline_writes_three_reports_and_says_where(
     assert done.returncode == 0
     assert done.stdout == ""
     assert f"report: {finished_run.path}/report/index.html" in done.stderr
-    assert "next: scripts/prove_run.py" in done.stderr
+    assert "trainyard prove --run-dir" in done.stderr
     assert (finished_run.report / "index.html").read_text().startswith("<!DOCTYPE html>")
     assert (finished_run.report / "summary.md").read_text().startswith("### ")
     assert json.loads((finished_run.report / "dashboard.json").read_text())["status"] == "SUCCEEDED"

@@ -93,7 +93,7 @@ def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -
     """
     text = escape_controls(text)
     if not terminal.on_terminal():
-        _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
+        _logger.info("%s%s%s", f"{phase}: " if phase else "  ", text, f" [{status}]" if status else "")
         return
     first, *others = terminal.finished_lines(phase, text, status, cells=terminal.width(), copied=copied)
     first = first.removesuffix(status) + _colour(status)

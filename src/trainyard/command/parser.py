@@ -116,6 +116,8 @@ def script_parser(
     `reads_config` adds those of the scripts that work for a configuration. `only_for` maps options to the
     values of the positional `command` that accept them.
     """
+    if doc and sys.argv[0].startswith("trainyard "):  # examples begin as the command that was typed
+        doc = re.sub(r"(Examples?: +)(?:PYTHONPATH=\S+ python3 )?scripts/\w+\.py\b", rf"\1{sys.argv[0]}", doc)
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.only_for = only_for
     result.register("type", None, arguments.text)  # the type of every option without one

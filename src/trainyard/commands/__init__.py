@@ -7,7 +7,7 @@ workflows, the buildspec and documents name; it calls the module of the same nam
 import ast
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -94,13 +94,20 @@ def run_command(words: Sequence[str]) -> int:
                 name = next(other for other, command in COMMANDS.items() if command == module)
             sys.argv = [f"trainyard {name}", *first, *words[count:]]  # usage lines name the command
             return int(import_module(f"{__name__}.{module}").main())
+    if words[1:2] in (["-h"], ["--help"]) and (group := names_in(words[0])):
+        sys.stdout.write(command_list(group))
+        return ExitCode.DONE
     raise ConfigError(explain_unknown(words))
+
+
+def names_in(group: str) -> list[str]:
+    """Return the commands of a group, such as `store`."""
+    return [name for name in COMMANDS if name.startswith(f"{group} ")]
 
 
 def explain_unknown(words: Sequence[str]) -> str:
     """Return the error for words that begin with no command: the nearest ones, and where the list is."""
-    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if group:
+    if group := names_in(words[0]):
         near = get_close_matches(" ".join(words[:_MOST_WORDS]), group, 1)
         meant = f" Did you mean trainyard {near[0]}?" if near and len(words) > 1 else ""
         return (
@@ -113,12 +120,12 @@ def explain_unknown(words: Sequence[str]) -> str:
     return f"trainyard has no command {visible_line(words[0])[:60]!r}.{meant} See trainyard --help."
 
 
-def command_list() -> str:
-    """Return the help text: every command with the first sentence of its module's docstring."""
+def command_list(names: Iterable[str] = COMMANDS) -> str:
+    """Return the help text: the commands, each with the first sentence of its module's docstring."""
     width = max(map(len, COMMANDS)) + 4
     rows = [
         textwrap.fill(f"  {name:<{width - 2}}{summary(name)}", 80, subsequent_indent=" " * width)
-        for name in COMMANDS
+        for name in names
     ]
     return "\n".join(
         ["usage: trainyard COMMAND [options]; trainyard COMMAND --help explains one", "", *rows, ""]

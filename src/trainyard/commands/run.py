@@ -92,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         fetch = [pipeline.fetch()] if pipeline.has_fetch else []
         steps = (*pipeline.before(), *fetch, pipeline.train(), *pipeline.after())
         output.print_text("\n".join(shlex.join(step) for step in steps))
+        if args.run_dir is None:
+            output.announce("dry run", f"nothing was made; the run gets another name than {pipeline.run_dir}")
         return ExitCode.DONE
     # What failures suggest is this command again, which also stores and proves.
     words = ["--store", args.store] if args.store else []
@@ -146,7 +148,8 @@ def settings(text: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(f'--settings {text!r}: {error}. Write an apostrophe as "it\'s".') from None
     if wrong := [word for word in words if "=" not in word]:
-        raise ConfigError(f"--settings {text!r}: {wrong[0]!r} is not KEY=VALUE")
+        hint = ", without spaces around =" if "=" in words else ""
+        raise ConfigError(f"--settings {text!r}: {wrong[0]!r} is not KEY=VALUE{hint}")
     return words
 
 
@@ -195,7 +198,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         lineage=args.lineage,
         segment=args.segment,
         may_begin=args.may_begin,
-        notifies=config.notifications.slack.enabled,
+        notifies=config.notifications.slack.enabled and (bool(args.lineage) or has_slack()),
         prepares=config.recipe in RECIPES,
     )
 
@@ -209,6 +212,11 @@ def load_given(args: argparse.Namespace) -> "Config":
     with tempfile.TemporaryDirectory() as folder:
         (file := Path(folder) / "command.yaml").write_text("recipe: command\n")
         return load_config(file, args.set).config
+
+
+def has_slack() -> bool:
+    """Return whether there is a webhook or a token to post with."""
+    return any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))
 
 
 def local_store() -> str:
@@ -241,7 +249,7 @@ class Pipeline:
     may_begin: str = "false"
     """`true` lets a later segment start if the earlier ones stored nothing."""
     notifies: bool = False
-    """Whether the configuration enables Slack."""
+    """Whether messages go to Slack, or are printed where nobody watches the run."""
     prepares: bool = True
     """Whether there is data to prepare; another program prepares its own."""
     prints: bool = True

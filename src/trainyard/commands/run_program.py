@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainyard.programs.program import Program
     from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
-    from trainyard.programs.run_checkpoints import ResumePoint
+    from trainyard.programs.run_checkpoints import ResumePoint, StepTimes
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
     from trainyard.watch.network_record import NetworkFollower
@@ -61,10 +61,13 @@ MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
-NO_METRICS = (
-    'no metrics were seen: print {"step": 10, "loss": 2.31} for each logged step, name a file with '
-    "program.metrics, or call trainyard.log"
+UNREAD_SECONDS = 60.0
+"""Seconds until a program is warned that no row was read: files of metrics come later than lines."""
+PRINT_STEPS = (
+    'Print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
+    + "trainyard.log"
 )
+NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 EVENTS_FILE = "program-events.jsonl"
 STOP_FILE = "stop-requested"
 
@@ -245,12 +248,17 @@ class ProgramRun:
     """From the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
+    _logged: "StepTimes" = field(init=False)
+    _placed_state: str = ""
+    _placed_step: int = 0
+    """The step of the newest checkpoint, with its state, if it shows none itself."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _last_poll: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
+    _has_warned: bool = False
     _rows_seen: int = 0
     _figures: dict[str, Any] = field(default_factory=dict)
     """The last value of each figure in the rows."""
@@ -277,6 +285,7 @@ class ProgramRun:
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
         from trainyard.programs.program_hang import HANG, HangRule
+        from trainyard.programs.run_checkpoints import StepTimes
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -285,7 +294,7 @@ class ProgramRun:
         for name, text in self.program.files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
-        started = time.time()
+        started, self._logged = time.time(), StepTimes()
         self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
         metrics = self.metrics_reader(
@@ -294,6 +303,8 @@ class ProgramRun:
         if self.is_first:
             lost = self.rows_of_before(found)
             self.begin(found, run_id)
+            if found is None:
+                self.warn_of_other_runs()
             add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
             if (code := self.finish_if_complete(found)) is not None:
                 return code
@@ -309,6 +320,7 @@ class ProgramRun:
             hang.note_output(time.monotonic())
             with self._lock:
                 self.keep(metrics.take(text), rows)
+                self._logged.note(metrics.newest)
 
         network = self.network_follower()
 
@@ -316,7 +328,9 @@ class ProgramRun:
             with self._lock:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
+                self._logged.note(rows.newest if self._reports_rows else metrics.newest)
                 self.note_announced(metrics)
+                self.warn_of_unread(metrics, time.time() - started)
             hang.note_rows(self._rows_seen, time.monotonic())
             if hang.is_hung(time.monotonic()):
                 return HANG
@@ -613,11 +627,12 @@ class ProgramRun:
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
         log = LogReader(self.program.log_form or "auto")
-        ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
         # The plan of an exact program has the form of its log, so its files are not searched.
         place = self.directory.tensorboard if self.is_exact else self.program.directory
         resumed_from = found.path if found else None
-        files = MetricFiles(place, started, self.program.metrics, ignored=ignored, resumed_from=resumed_from)
+        files = MetricFiles(
+            place, started, self.program.metrics, ignored=self._ignored, resumed_from=resumed_from
+        )
         return ProgramMetrics(log, files)
 
     def rows_of_before(self, found: "ResumePoint | None") -> list[dict[str, Any]]:
@@ -674,6 +689,20 @@ class ProgramRun:
             self._announced = steps
             note_announced_steps(self.directory, steps)
 
+    def warn_of_unread(self, metrics: "ProgramMetrics", seconds: float) -> None:
+        """Warn once of losses that cannot be read yet, while the program can still be changed."""
+        lines = metrics.log.unread
+        if self._has_warned or self._rows_seen or seconds < UNREAD_SECONDS or len(lines) < 2:
+            return
+        self._has_warned = True
+        if self.prints_rows:
+            end = (
+                "rows of epochs come when it ends"
+                if metrics.log.has_epochs
+                else "without a row it is not proven"
+            )
+            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", lines[-1], end, PRINT_STEPS)
+
     @property
     def prints_rows(self) -> bool:
         """Return whether the rows of this node count."""
@@ -700,7 +729,7 @@ class ProgramRun:
             self.program.directory,
             self.program.checkpoints,
             since=self.created,
-            ignored=(self.directory.path, Path(LOCAL_STORE).absolute()),
+            ignored=self._ignored,
             formats=self.program.formats,
             quiet_seconds=quiet_seconds,
         )
@@ -720,7 +749,7 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
+        from trainyard.programs.run_checkpoints import StepTimes, named_point, newest_taken, resume_point
         from trainyard.run.records import read_rows
 
         if self.resume == "none":
@@ -734,7 +763,8 @@ class ProgramRun:
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
-                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
+                last = int(rows[-1]["step"]) if rows else 0
+                points.append(resume_point(own, logged=StepTimes(rows).step_of(own) or last))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -751,10 +781,31 @@ class ProgramRun:
             for line in move_partial_aside(self.own_checkpoints(quiet_seconds=0)):
                 LOG.warning("%s", line)
 
+    def warn_of_other_runs(self) -> None:
+        """Warn of checkpoints of earlier runs from which a program may resume that picks one itself."""
+        from trainyard.programs.run_checkpoints import numbered_of_before
+
+        if self.is_exact:
+            return
+        place, pattern = self.program.directory, self.program.checkpoints
+        other = numbered_of_before(place, pattern, before=self.created, ignored=self._ignored)
+        if other is not None:
+            LOG.warning(
+                "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
+                "Give each run an empty folder, or remove it",
+                other,
+            )
+
+    @property
+    def _ignored(self) -> tuple[Path, ...]:
+        """The folders of ours, in which no program writes."""
+        return self.directory.path, Path(LOCAL_STORE).absolute()
+
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        `logged` is the last step with a row: the step of a checkpoint whose name has none.
+        `logged` is the last step with a row: the step of a checkpoint that shows none, where nobody knows
+        when it was written.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest
@@ -771,7 +822,9 @@ class ProgramRun:
             return
         if newest.step is None and logged < 1:
             return
-        taken = take_newest(found, self.directory, step=logged)
+        if state != self._placed_state:
+            self._placed_state, self._placed_step = state, self._logged.step_of(newest) or logged
+        taken = take_newest(found, self.directory, step=self._placed_step)
         if taken is not None:
             self._taken, self._taken_state = taken, state
             note_checkpoint(self.directory, taken)
@@ -808,7 +861,9 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
-        if not self._rows_seen and ended.problem is None:
+        # A program that failed has its own cause, which comes first.
+        has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
+        if not self._rows_seen and has_no_cause:
             LOG.error("metrics: %s", metrics.describe())
         others = None
         if self.is_launched and ended.exit_code == 0:

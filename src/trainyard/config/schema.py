@@ -334,7 +334,7 @@ class SlackConfig(Section):
     """Messages to Slack. The webhook or token comes from the environment, never from the configuration."""
 
     enabled: bool = True
-    """Send messages; without a webhook or token they are printed instead."""
+    """Send messages, where a webhook or a token is set."""
     channel: Name | None = None
     """Slack channel; required with a bot token, ignored with a webhook."""
 

@@ -301,7 +301,7 @@ def _verdict(
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not has_rows and end.unread:
+    if not has_rows and end.unread and not end.failure:
         parts.append(end.unread)
     if end.failure:
         parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")

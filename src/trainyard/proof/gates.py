@@ -102,7 +102,7 @@ def judge_learning(
     """Return whether the run learned, within the gates of `settings`, the content of its `config.yaml`."""
     found = [
         _judge_change(run, curves, begins_after, settings),
-        _judge_limit(curves, setting(settings, "proof.learned.max_validation_loss")),
+        _judge_limit(run, curves, setting(settings, "proof.learned.max_validation_loss")),
         _judge_comparison(run, curves, settings, compared),
         _judge_evaluation(run, settings, evaluations),
     ]
@@ -234,13 +234,16 @@ def _highest_loss(run: RecordedFacts, settings: Mapping[str, Any]) -> float | No
     return _MOST_OF_CHANCE * math.log(size)
 
 
-def _judge_limit(curves: Curves, limit: object) -> Learned | None:
+def _judge_limit(run: RecordedFacts, curves: Curves, limit: object) -> Learned | None:
     if not is_finite_number(limit):
         return None
     values = curves.by_name["val_loss"].values
     if not values:
         text = f"no validation loss is on record, and proof.learned.max_validation_loss is {limit}"
-        return Learned(text, True, "validate, for example with training.validation_steps: {again}")
+        how = "validate, for example with training.validation_steps"
+        if other_program(run) is not None:
+            how = "let the program print its validation loss, such as step 10: val_loss 2.31"
+        return Learned(text, True, f"{how}: {{again}}")
     if values[-1] <= limit:
         return Learned(f"threshold {limit}")
     text = f"validation loss {_shown(values[-1])} is above proof.learned.max_validation_loss, {limit}"
@@ -261,20 +264,21 @@ def _judge_comparison(
     last = section_or_empty(run, "outcome").get(_OUTCOMES[curves.judged], curves.last)
     if was is None or not is_finite_number(last):
         return Learned(f"{compared.name} has no {FIGURES[curves.judged][0]}", is_judged=False)
-    delta = f"{compared.name} {_shown(was)}"
+    beside = f"{compared.name}: {_shown(was)}"
     if not wanted:
-        return Learned(delta, is_judged=False)
+        return Learned(beside, is_judged=False)
     fingerprints = [section_or_empty(each, "data").get("fingerprint") for each in (run, compared.facts)]
     if digest_or_none(fingerprints[0]) is None or fingerprints[0] != fingerprints[1]:
-        text = f"{delta} had other data or another tokenizer, so that it is not judged"
+        text = (
+            f"{compared.name} ({_shown(was)}) had other data or another tokenizer, so that it is not judged"
+        )
         return Learned(text, is_judged=False)
     tolerance = setting(settings, "proof.learned.tolerance")
     share = tolerance if is_finite_number(tolerance) else 0.0
     if FIGURES[curves.judged][1] * (last - was) <= share * abs(was):
-        return Learned(delta)
-    text = (
-        f"{FIGURES[curves.judged][0]} {_shown(last)} is worse than that of {delta} by more than {share:.1%}"
-    )
+        return Learned(beside)
+    than = f"{compared.name} ({_shown(was)})"
+    text = f"{FIGURES[curves.judged][0]} {_shown(last)} is worse than that of {than} by more than {share:.1%}"
     return Learned(text, True, _CHANGES_TO_TRY)
 
 
@@ -288,7 +292,9 @@ def _judge_evaluation(
     if figures is None:
         if not thresholds:
             return None
-        return Learned("its last checkpoint was not evaluated", True, "{evaluate}")
+        has_one = section_or_empty(run, "outcome").get("checkpoint") is not None
+        step = "{evaluate}" if has_one else "{again}"
+        return Learned("its last checkpoint was not evaluated", True, step)
     if missed := missed_thresholds(figures, thresholds):
         text = f"trained, but not good enough: {', '.join(missed)}"
         return Learned(text, True, "train longer or better, or change evaluation.thresholds: {again}")

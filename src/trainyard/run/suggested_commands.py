@@ -6,6 +6,7 @@ Every suggestion takes its text from here. Nothing is run.
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,21 @@ _COMMAND = re.compile(
     r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|(?:[^ ]*/)?trainyard \w|make (?:resume|train) "
 )
 
+
+TRAINYARD_WORDS = {
+    "check_environment": "environment",
+    "check_readiness": "doctor",
+    "evaluate": "evaluate",
+    "manage_checkpoints": "job checkpoints",
+    "manage_cluster": "cluster",
+    "manage_training_job": "job",
+    "prepare_data": "prepare",
+    "prove_run": "prove",
+    "restore_artifact": "store restore",
+    "train": "train",
+    "training_artifact_sync": "store sync",
+}
+# Script -> the same command of `trainyard`, which is suggested where the folder has no scripts.
 
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
 
@@ -72,19 +88,28 @@ def script_command(name: str) -> str:
     """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
     A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
-    not active, the command names the interpreter.
+    not active, the command names the interpreter. Outside a clone it is the command of `trainyard`.
     """
-    script, active = name if "/" in name else f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
-    if sys.prefix == sys.base_prefix or (active and Path(active).resolve() == Path(sys.prefix).resolve()):
-        return script
-    return f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
+    script = name if "/" in name else f"scripts/{name}"
+    if (words := TRAINYARD_WORDS.get(Path(name).stem)) and not Path(script).exists():
+        return trainyard_command(words)
+    return script if _is_active() else f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
 
 
 def trainyard_command(words: str) -> str:
-    """Return the command `trainyard WORDS`, by its path if the environment of this process is not active."""
-    if script_command("") == "scripts/":
+    """Return the command `trainyard WORDS`, by its path if the shell does not find this `trainyard`."""
+    ours, found = Path(sys.executable).parent / "trainyard", shutil.which("trainyard")
+    if _is_active() or (found and Path(found).resolve() == ours.resolve()):
         return f"trainyard {words}"
-    return f"{shlex.quote(str(from_here(Path(sys.executable).parent / 'trainyard')))} {words}"
+    return f"{shlex.quote(str(from_here(ours)))} {words}"
+
+
+def _is_active() -> bool:
+    """Return whether the shell's python3 is this interpreter."""
+    active = os.environ.get("VIRTUAL_ENV")
+    return sys.prefix == sys.base_prefix or bool(
+        active and Path(active).resolve() == Path(sys.prefix).resolve()
+    )
 
 
 def is_command(text: str) -> bool:

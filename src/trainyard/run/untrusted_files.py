@@ -198,8 +198,13 @@ def parse_json_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     ):
         with suppress(ValueError):
             values: list[dict[str, Any]] = from_json(b"[" + content + b"]", cache_mode="keys")
-            # A key that is given twice leaves fewer entries than the text has keys.
-            if set(map(type, values)) == {dict} and sum(map(len, values)) == content.count(b'":'):
+            # A key that is given twice leaves fewer entries than the text has keys, if each is counted.
+            is_counted = not any(blank in content for blank in (b" :", b"\t:", b"\r:"))
+            if (
+                is_counted
+                and set(map(type, values)) == {dict}
+                and sum(map(len, values)) == content.count(b'":')
+            ):
                 return values
     return [row for line in lines if (row := parse_json_line(line)) is not None]
 

@@ -312,11 +312,14 @@ def test_checkpoints_of_another_run_in_the_same_folder_do_not_count(repository: 
     assert old.returncode == 0
     time.sleep(1.5)
 
-    found = repository.proven()
+    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py")
 
+    found = json.loads(done.stdout)
     assert found["exit_code"] == 0
     assert found["outcome"]["checkpoint"]["step"] == STEPS
     assert repository.records("events")[0]["event"] == "started"
+    assert "out/checkpoint-8 is of an earlier run" in done.stderr
+    assert "Slack" not in done.stdout + done.stderr and "slack" not in done.stderr
 
 
 def test_a_finished_run_is_not_started_again(repository: Repository) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from trainyard.command.parser import script_parser
 from trainyard.commands import explain_unknown, run_command
+from trainyard.commands.run import settings
+from trainyard.errors import ConfigError
 
 
 def error_of(words: list[str], capsys: pytest.CaptureFixture[str], *, positional: bool = False) -> list[str]:
@@ -76,3 +78,25 @@ def test_the_help_of_one_command_has_its_own_usage_and_options(
     assert text.startswith(usage)
     some = ("--all-namespaces", "--follow", "--tail", "--to")
     assert [option for option in some if f"  {option}" in text] == options
+
+
+def test_the_help_of_a_group_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["config", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "config show" in shown and "config check" in shown and "store ls" not in shown
+
+
+def test_an_example_begins_as_the_command_that_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["trainyard"])
+    with pytest.raises(SystemExit):
+        run_command(["store", "verify", "--help"])
+    shown = capsys.readouterr().out
+    assert "trainyard store verify --" in shown.partition("Example")[2]
+    assert "scripts/verify_artifact.py" not in shown.partition("Example")[2]
+
+
+def test_blanks_around_the_sign_of_a_setting_are_named() -> None:
+    with pytest.raises(ConfigError, match="is not KEY=VALUE, without spaces"):
+        settings("training.max_steps = 200")

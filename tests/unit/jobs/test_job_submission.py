@@ -60,7 +60,7 @@ def cluster() -> Iterator[MemoryCluster]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_side_apply, "_PAUSE", 0.01)
     monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
-    monkeypatch.setitem(server_side_apply.apply_all.__kwdefaults__ or {}, "seconds", 0.15)
+    monkeypatch.setitem(server_side_apply.apply_all.__kwdefaults__ or {}, "seconds", 1.0)
 
 
 def body(kind: str, name: str = "llama", version: str = "v1", **more: Any) -> Json:

@@ -41,6 +41,13 @@ def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
 CASES = list(product(CODES, STOPS, PLANNED, ANNOUNCED, LOGGED, SAVED, RESUMED, FAULTS))
 
 
+def test_a_known_cause_is_not_hidden_behind_missing_rows() -> None:
+    failure = {"class": "out-of-memory", "cause": "the GPU is full", "line": "node-0.log:3"}
+    for known, shows in (({}, True), (failure, False)):
+        outcome = program_outcome(ProgramEnd(1, unread="no metrics were seen", failure=known), [], None)
+        assert ("no metrics were seen" in outcome["reason"]) is shows
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_the_outcome_follows_the_rule(code: int) -> None:
     cases = [case for case in CASES if case[0] == code]

@@ -17,6 +17,8 @@ from trainyard.run.identity import read_run, write_identity, write_outcome
 from trainyard.run.judged_records import digests_now
 from trainyard.run.records import RecordWriter, append_event
 
+ROOT = Path(__file__).resolve().parents[3]
+
 START = 1_796_000_000.0
 STEPS = 600
 RUN_ID = "20261120-214501-7c1f"
@@ -158,8 +160,9 @@ def row(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordedRun]:
-    """Makes a run that has only its identity; the paths in the reports are relative."""
+    """Makes a run that has only its identity; the paths in the reports are relative, as in a clone."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
 
     def make() -> RecordedRun:
         layout = RunDirectory(Path("runs") / RUN_ID)

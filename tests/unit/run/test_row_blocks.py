@@ -79,6 +79,12 @@ def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     assert shown(rows_of(path)) == shown(rows_alone(path))
 
 
+def test_a_key_given_twice_is_noticed_beside_a_blank_before_a_colon(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 6, "loss": 1, "loss": 2}\n{"step" : 9, "loss": 1}\n')
+    assert rows_of(path) == [{"step": 9, "loss": 1}]
+
+
 @pytest.mark.parametrize("row", ODD)
 @pytest.mark.parametrize("before", [0, 1, 63, 64, 65, 200])
 def test_one_other_line_among_usual_ones(tmp_path: Path, row: str, before: int) -> None:

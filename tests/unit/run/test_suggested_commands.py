@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.commands import COMMANDS
+from trainyard.run import suggested_commands
 from trainyard.run.suggested_commands import (
     again_command,
     changed_command,
@@ -81,13 +83,33 @@ def test_the_interpreter_is_named_where_its_environment_is_not_the_active_one(
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python3.11"))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     assert script_command("train.py") == "'my env/bin/python3.11' scripts/train.py"
     assert is_command(script_command("train.py"))
-    monkeypatch.chdir("/")
     monkeypatch.setattr(sys, "executable", "/opt/env/bin/python")
-    assert again_command(Path("r")) == "opt/env/bin/python scripts/train.py --config r/config.yaml"
-    monkeypatch.chdir(tmp_path)
     assert again_command(Path("r")) == "/opt/env/bin/python scripts/train.py --config r/config.yaml"
+
+
+def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    tool = tmp_path / "tools" / "trainyard"
+    tool.parent.mkdir()
+    tool.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "tools" / "python"))
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert script_command("restore_artifact.py") == f"{tool} store restore"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "trainyard").symlink_to(tool)  # as `uv tool install` does
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert script_command("restore_artifact.py") == "trainyard store restore"
+    assert is_command(script_command("restore_artifact.py"))
+
+
+def test_each_script_has_the_name_of_its_command() -> None:
+    for script, words in suggested_commands.TRAINYARD_WORDS.items():
+        assert COMMANDS[words] == script
 
 
 def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:

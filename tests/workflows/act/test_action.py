@@ -15,6 +15,17 @@ from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stag
 pytestmark = pytest.mark.act
 TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
 EXAMPLE_ROLE = "arn:aws:iam::123456789012:role/training"
+CONFIGURATION = """\
+recipe: command
+program:
+  command: [.venv/bin/python, train.py, --output_dir, out, --num_train_epochs, "3"]
+  data: [data]
+  checkpoints: out/checkpoint-*
+  resume: [--resume_from_checkpoint, "{checkpoint}"]
+evaluation:
+  command: [echo, '{"accuracy": 0.9}']
+  thresholds: {accuracy: ">= 0.8"}
+"""
 EXAMPLE = ROOT / "docs" / "examples" / "minimal_training.yml"
 
 
@@ -47,6 +58,7 @@ def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
     (theirs / "train.py").write_text(
         TRAINER.read_text().replace("parser.parse_args()", "parser.parse_known_args()[0]")
     )
+    (theirs / "trainyard.yaml").write_text(CONFIGURATION)
     (theirs / "requirements.txt").write_text("# nothing\n")
     (theirs / ".gitignore").write_text(".venv/\nout/\n")
     (theirs / ".github" / "workflows" / "training.yml").write_text(
@@ -77,7 +89,19 @@ def test_the_example_trains_stores_and_proves_somebodys_program(somebody: Stage,
     keys = bucket.keys(f"{somebody.folder.name}/")
     assert any(key.endswith("manifest.json") for key in keys), keys
     assert "proven" in played.summary
+    assert "accuracy" in played.summary
     assert len(played.messages) == 2, "Slack hears of the start and of the end"
+
+
+def test_a_gate_of_the_configuration_makes_the_push_red(somebody: Stage, bucket: Bucket) -> None:
+    (somebody.repository / "trainyard.yaml").write_text(CONFIGURATION.replace(">= 0.8", ">= 0.95"))
+    commit(somebody.repository)
+
+    played = play(somebody, bucket)
+
+    assert not played.green
+    assert "not good enough: accuracy 0.90 (needs" in played.summary
+    assert any(key.endswith("manifest.json") for key in bucket.keys(f"{somebody.folder.name}/"))
 
 
 def test_a_program_that_fails_is_red_and_slack_hears_of_it(somebody: Stage, bucket: Bucket) -> None:

@@ -251,6 +251,11 @@ def _modified(each: ProgramCheckpoint) -> float:
     return max((file.modified for file in each.found.files), default=0.0)
 
 
+def is_numbered(path: Path) -> bool:
+    """Return whether it is a folder `checkpoint-N`, of which some programs resume from the highest number."""
+    return _NUMBERED.fullmatch(path.name) is not None and path.is_dir()
+
+
 def state_of(checkpoint: ProgramCheckpoint) -> str:
     """Return a digest of the names, sizes and times of its files; it changes when they are written again."""
     digest, base = hashlib.sha256(), checkpoint.base
@@ -270,7 +275,7 @@ def move_partial_aside(found: ProgramCheckpoints) -> tuple[str, ...]:
     """
     lines = []
     for each in found.skipped:
-        if not (_NUMBERED.fullmatch(each.path.name) and each.path.is_dir()):
+        if not is_numbered(each.path):
             continue
         aside = each.path.parent / ASIDE
         aside.mkdir(exist_ok=True)

@@ -24,7 +24,8 @@ _STATEFUL = {
     "diffusers": "Steps: 50%|█████     | 5/10 [00:01<00:01, 4.9it/s, lr=0.001, step_loss=2.31]",
     "composer": "[batch=10/500]: and then Train loss/train/total: 2.31",
     "olmo": "[step=10/500,epoch=1] and then train/CE loss=2.31",
-    "plain": "step 10: loss 2.31, in the words step or iteration, loss or val loss",
+    "plain": "step 10: loss 2.31, or epoch 1 | 10/500 | loss 2.31; iteration and val loss as well",
+    "epochs": "epoch 1: loss 2.31, val loss 2.40; an epoch is a step if nothing else has steps",
 }
 FORMS = (*_STATEFUL, *LINE_FORMS)
 """The names of all forms."""
@@ -38,6 +39,15 @@ _PLAIN_FIGURE = re.compile(
     rf"(loss|lr|learning[ _]rate|grad(?:ient)?[ _]?norm)\b\s*[:=(]?\s*({NUMBER})",
     re.I,
 )
+_PLACE_IN_EPOCH = re.compile(
+    r"\bepoch\b\s*(?:(:\s*\[)|[:=#\[(])?\s*(\d{1,9})\b(?:\s*(?:/|of)\s*(\d{1,9}))?"
+    r"(?:[^\w/]*(?:batch(?:es)?\b[^\w/]*)?(\d{1,12})\s*(?:/|of)\s*(\d{1,12})\b(?!\s*\())?",
+    re.I,
+)
+"""`Epoch: [0][ 10/500]`, which counts from 0; `| epoch 1 | 20/ 468 batches |`; `Epoch 1/10`.
+
+A bracket behind the place says that it counts samples: `Train Epoch: 1 [640/60000 (1%)]`.
+"""
 _PLAIN_EPOCH = re.compile(r"\bepoch\b\s*[:=#\[(]?\s*(\d{1,9})", re.I)
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_PIECE = 1 << 20
@@ -83,6 +93,7 @@ class LogReader:
             raise ConfigError(f"metrics: {form!r:.80} is no form of a log; take {AUTO}, {', '.join(FORMS)}")
         self._forms = FORMS if form == AUTO else (form,)
         self._lines = {name: LINE_FORMS[name] for name in self._forms if name in LINE_FORMS}
+        self._reads_words = "plain" in self._forms or "epochs" in self._forms
         self._rest = ""
         self._seen: dict[str, int] = {}
         self._first_lines: list[str] = []
@@ -101,6 +112,11 @@ class LogReader:
         self._skipped = 0
         self._validation_loss: dict[str, Any] = {}
         self._plain_step = self._plain_offset = self._plain_epoch = 0
+        self._has_epoch_zero = False
+        self._epochs: dict[int, Row] = {}
+        self._epoch_count: int | None = None
+        self.unread: list[str] = []
+        """Lines with a loss of which no row was read, before the first row."""
 
     @property
     def steps_asked(self) -> int | None:
@@ -123,6 +139,11 @@ class LogReader:
         return self._has_ended
 
     @property
+    def has_epochs(self) -> bool:
+        """Return whether rows of epochs wait for the end of the output."""
+        return bool(self._epochs)
+
+    @property
     def forms_seen(self) -> tuple[str, ...]:
         """The forms of which rows were read, in the order of their first row."""
         return tuple(self._seen)
@@ -141,7 +162,8 @@ class LogReader:
         """Return the rows that were still open at the end of the output.
 
         The rows of Lightning's bar are returned here, and only when there are no other rows: its counts are
-        batches, which are steps only without gradient accumulation, and its loggers write better files.
+        batches, which are steps only without gradient accumulation, and its loggers write better files. So
+        are rows of epochs.
         """
         rows = self._read_pieces([self._rest])
         self._rest = ""
@@ -154,6 +176,12 @@ class LogReader:
         if self._lightning and set(self._seen) == {"lightning"}:
             rows += [self._lightning[step] for step in sorted(self._lightning)]
             self._lightning = {}
+        if self._epochs and not self._seen:
+            self._see("epochs", "")
+            more = int(0 in self._epochs)
+            rows += [{"step": epoch + more, **row} for epoch, row in sorted(self._epochs.items())]
+            if self._total is None and self._epoch_count is not None:
+                self._total = max(self._epoch_count, max(self._epochs) + more)
         return rows
 
     def describe(self) -> str:
@@ -231,13 +259,15 @@ class LogReader:
                         self._see(name, line)
                         rows.append(self._without_repeats(name, row))
                     break
-        if not rows and "plain" in self._forms and "loss" in line.lower():
+        if not rows and self._reads_words and "loss" in line.lower():
             rows += self._rows_of_plain(line)
         if "batch=" in line or self._composer is not None:
             rows += self._rows_of_composer(line)
         if "[step=" in line or self._olmo_step is not None:
             rows += self._rows_of_olmo(line)
         self._read_totals_and_ends(line)
+        if not self._seen and not rows and len(self.unread) < _SHOWN_LINES and _PLAIN_FIGURE.search(line):
+            self.unread.append(line.strip()[:_SHOWN_WIDTH])
         return rows
 
     def _see(self, form: str, line: str) -> None:
@@ -344,20 +374,12 @@ class LogReader:
 
         Steps that count from 0 get one more. Steps that begin again in each epoch are counted on.
         """
-        place = _PLAIN.search(line)
-        if place is None or "'" in line:
-            return
-        row: Row = {}
-        for found in _PLAIN_FIGURE.finditer(line):
-            kind, name = (found[1] or "").lower(), found[2].lower().replace(" ", "_")
-            if kind.startswith("test"):
-                continue
-            if name == "loss":
-                key = "val_loss" if kind.startswith(("val", "eval")) else "loss"
-            else:
-                key = "learning_rate" if name.startswith("l") else "grad_norm"
-            row.setdefault(key, read_figure(found[3]))
+        row = {} if "'" in line else _plain_figures(line)
         if "loss" not in row and "val_loss" not in row:
+            return
+        if (place := _PLAIN.search(line)) is None or "plain" not in self._forms:
+            if "%|" not in line and (found := _PLACE_IN_EPOCH.search(line)) is not None:
+                yield from self._rows_of_epoch(found, row)
             return
         step, epoch = int(place[1]), _PLAIN_EPOCH.search(line)
         if step == 0 and "plain" not in self._seen:
@@ -368,12 +390,36 @@ class LogReader:
             self._plain_epoch = int(epoch[1])
         elif place[2] and self._total is None:
             self._total = int(place[2])
-        step += self._plain_offset
-        if step < 1:
-            return
-        self._plain_step = max(step, self._plain_step)
-        self._see("plain", line)
-        yield {"step": step, **row}
+        yield from self._plain_row(step + self._plain_offset, row, line)
+
+    def _plain_row(self, step: int, row: Row, line: str) -> Iterator[Row]:
+        if step >= 1:
+            self._plain_step = max(step, self._plain_step)
+            self._see("plain", line)
+            yield {"step": step, **row}
+
+    def _rows_of_epoch(self, place: re.Match[str], row: Row) -> Iterator[Row]:
+        """Yield the row of a line that names an epoch and no step, if it shows the batch or validates.
+
+        A line that shows the epoch alone is kept: an epoch is a step only if nothing else has steps.
+        """
+        epoch, epochs = int(place[2]), int(place[3]) if place[3] else None
+        self._has_epoch_zero = self._has_epoch_zero or epoch == 0 or bool(place[1])
+        if place[4] and "plain" in self._forms:
+            batch, batches = int(place[4]), int(place[5])
+            if batch == 0 and "plain" not in self._seen:
+                self._plain_offset = 1
+            if epochs and self._total is None:
+                self._total = epochs * batches
+            before = (epoch - (not self._has_epoch_zero)) * batches
+            yield from self._plain_row(before + batch + self._plain_offset, row, place.string)
+        elif "plain" in self._seen:
+            if "val_loss" in row:
+                yield {"step": self._plain_step, "val_loss": row["val_loss"]}
+        elif "epochs" in self._forms:
+            self._epoch_count = epochs or self._epoch_count
+            known = self._epochs.setdefault(epoch, {})
+            known |= {name: value for name, value in row.items() if not isinstance(known.get(name), str)}
 
     def _rows_of_composer(self, line: str) -> Iterable[Row]:
         if "composer" not in self._forms:
@@ -474,6 +520,20 @@ class _HuggingFaceBar:
     def release(self, *, at_end: bool) -> list[Row]:
         """Return the rows that wait for a bar; at the end, the last bar gives the step of the last one."""
         rows, self._rows = self._rows, []
-        if at_end and rows and self.steps_per_epoch is None and not self._is_late:
+        if at_end and rows and self.done and self.steps_per_epoch is None and not self._is_late:
             rows[-1]["step"] = self.done
         return rows
+
+
+def _plain_figures(line: str) -> Row:
+    row: Row = {}
+    for found in _PLAIN_FIGURE.finditer(line):
+        kind, name = (found[1] or "").lower(), found[2].lower().replace(" ", "_")
+        if kind.startswith("test"):
+            continue
+        if name == "loss":
+            key = "val_loss" if kind.startswith(("val", "eval")) else "loss"
+        else:
+            key = "learning_rate" if name.startswith("l") else "grad_norm"
+        row.setdefault(key, read_figure(found[3]))
+    return row

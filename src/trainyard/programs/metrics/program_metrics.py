@@ -38,6 +38,11 @@ class ProgramMetrics:
         return self.files.steps_asked or self.log.steps_asked
 
     @property
+    def newest(self) -> int:
+        """The newest step that was seen, also if its row is not complete yet; 0 before the first."""
+        return self._newest
+
+    @property
     def rows_without_step(self) -> tuple[Row, ...]:
         """Rows of which nothing has shown the step. A fault in one of them is a fault of the run, too."""
         return tuple(self._rows_without_step)
@@ -66,7 +71,7 @@ class ProgramMetrics:
         """Return the rows that were still open when the program ended."""
         rows = self._add_filed(self.files.poll(at_end=True))
         last = self.log.close()
-        if not (self._have_files_losses and self.log.forms_seen == ("lightning",)):
+        if not (self._have_files_losses and self.log.forms_seen in (("lightning",), ("epochs",))):
             rows += self._add_printed(last)
         rows += self._place()
         return rows + self._release(at_end=True)

@@ -276,6 +276,72 @@ def test_lightnings_bar_is_read_when_nothing_else_has_rows() -> None:
     assert rows == [{"step": 1, "loss": 2}]
 
 
+WORD_MODEL = "| epoch {:3d} | {:5d}/  468 batches | lr 0.0030 | ms/batch  5.11 | loss  3.50 | ppl    33.12\n"
+"""A line of word_language_model of pytorch/examples; the next two are of its imagenet and of torchvision."""
+IMAGENET = "Epoch: [{}][ {:3d}/5005]\tTime  0.3 ( 0.4)\tLoss 3.5000e+00 (3.9000e+00)\tAcc@1   0.00 (  0.40)\n"
+TORCHVISION = (
+    "Epoch: [{}]  [  {}/3125]  eta: 0:10:00  lr: 0.1  img/s: 200.1  loss: 3.5000 (3.9010)  time: 0.2\n"
+)
+TUTORIAL = "Epoch [{}/5], Batch [{}/600], Loss: 3.5000\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "places", "steps"),
+    [
+        (WORD_MODEL, [(1, 20), (1, 40), (2, 20)], [20, 40, 488]),
+        (WORD_MODEL, [(3, 20)], [956]),  # resumed after epoch 2
+        (IMAGENET, [(0, 0), (0, 10), (1, 0)], [1, 11, 5006]),
+        (TORCHVISION, [(2, 0), (2, 10)], [6251, 6261]),
+        (TUTORIAL, [(1, 100), (2, 100)], [100, 700]),
+    ],
+)
+def test_batches_of_an_epoch_are_counted_on(
+    line: str, places: list[tuple[int, int]], steps: list[int]
+) -> None:
+    rows = read("".join(line.format(*place) for place in places))
+    assert [(row["step"], row["loss"]) for row in rows] == [(step, 3.5) for step in steps]
+
+
+def test_a_validation_at_the_end_of_an_epoch_is_of_its_last_step() -> None:
+    end = "| end of epoch   1 | time: 111.09s | valid loss  2.00 | valid ppl     7.37\n"
+    assert read(WORD_MODEL.format(1, 460) + end)[-1] == {"step": 460, "val_loss": 2.0}
+    reader = LogReader()
+    reader.take(TUTORIAL.format(1, 100))
+    assert reader.steps_asked == 3000
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [
+        (
+            ["Epoch 0/1 - loss: 0.50 - val_loss: 0.60", "Epoch 1/1 - loss: 0.40 - val_loss: nan"],
+            [{"step": 1, "loss": 0.5, "val_loss": 0.6}, {"step": 2, "loss": 0.4, "val_loss": "nan"}],
+        ),
+        (
+            ["Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1", "Train Epoch: 1 [1280/60000 (2%)]\tLoss: 1.9"],
+            [{"step": 1, "loss": 1.9}],  # how many samples a step has is not printed
+        ),
+        (["Epoch 1: loss 0.5", "step 7: loss 0.4"], [{"step": 7, "loss": 0.4}]),
+        (["Epoch 0:  50%|███  | 5/10 [00:01<00:01, 4.9it/s, x=1]", "Epoch 1: the loss is fine"], []),
+    ],
+)
+def test_an_epoch_is_a_step_at_the_end_if_nothing_else_has_steps(lines: list[str], rows: list[Row]) -> None:
+    reader = LogReader()
+    assert [row for row in reader.take("\n".join(lines) + "\n") if row not in rows] == []
+    assert reader.has_epochs == any("poch" in line and "oss" in line and "fine" not in line for line in lines)
+    reader = LogReader()
+    assert reader.take("\n".join(lines)) + reader.close() == rows
+
+
+def test_losses_that_no_row_has_are_kept_to_be_shown() -> None:
+    reader = LogReader()
+    reader.take("Epoch 1: loss 0.5\nloss: 2.3\n" + "loss: 2.2\n" * 9)
+    assert reader.unread == ["Epoch 1: loss 0.5", "loss: 2.3", "loss: 2.2"]
+    reader = LogReader()
+    reader.take("step 1: loss 0.5\nloss: 2.3\n")
+    assert reader.unread == []
+
+
 def test_deepspeed_counts_all_skipped_steps() -> None:
     text = "".join(
         f"[2026-08-02 00:41:17,935] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped={skipped}, "
