@@ -100,8 +100,7 @@ def test_a_byte_that_changed_in_the_store_is_noticed(
     assert lines[1].endswith("[failed]")
     assert "state.bin" in lines[1]
     assert lines[2] == (
-        f"next: trainyard store sync --run-dir {stored_run.path} --store {store}"
-        " --run-number 1 --once"
+        f"next: trainyard store sync --run-dir {stored_run.path} --store {store} --run-number 1 --once"
     )
 
 
