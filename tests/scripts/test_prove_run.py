@@ -100,8 +100,7 @@ def test_a_byte_that_changed_in_the_store_is_noticed(
     assert lines[1].endswith("[failed]")
     assert "state.bin" in lines[1]
     assert lines[2] == (
-        f"next: scripts/training_artifact_sync.py --run-dir {stored_run.path} --store {store}"
-        " --run-number 1 --once"
+        f"next: trainyard store sync --run-dir {stored_run.path} --store {store} --run-number 1 --once"
     )
 
 
@@ -212,7 +211,7 @@ def test_in_actions_what_fails_is_annotated(
     output = tmp_path / "output"
     variables = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output)}
     done = program("prove_run.py", "--run-dir", finished_run.path, **variables)
-    assert "::error title=Not proven%3A stored::no store was named%0ANext: scripts/" in done.stderr
+    assert "::error title=Not proven%3A stored::no store was named%0ANext: " in done.stderr
     assert "proven<<" in output.read_text()
     assert "\nfalse\n" in output.read_text()
 

@@ -187,6 +187,10 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     if store:
         require_address(store)
     parse_run_number(args.run_number)
+    wants_slack = config.notifications.slack.enabled
+    notifies = wants_slack and (bool(args.lineage) or has_slack())
+    if wants_slack and not notifies and config.recipe in RECIPES:
+        output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
     return Pipeline(
         run_dir=directory or args.runs / choose_run_id(None),
         config=args.config,
@@ -198,7 +202,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         lineage=args.lineage,
         segment=args.segment,
         may_begin=args.may_begin,
-        notifies=config.notifications.slack.enabled and (bool(args.lineage) or has_slack()),
+        notifies=notifies,
         prepares=config.recipe in RECIPES,
     )
 
