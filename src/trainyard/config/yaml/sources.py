@@ -70,7 +70,11 @@ def _files_in(folder: Path) -> str:
 
 
 def _nearest(path: Path) -> Path | None:
-    """Return the existing YAML file whose path is most similar to `path`."""
+    """Return the YAML file of that name below configs/, else the one whose path is most similar to `path`."""
+    named = f"{path.name.removesuffix('.yml').removesuffix('.yaml')}.yaml"
+    for below in ("configs", "configs/models", "models"):
+        if (there := path.parent / below / named).is_file():
+            return there
     folder = path.parent if path.parent.is_dir() else _nearest_entry(path.parent, folders=True)
     return _nearest_entry(folder / path.name, folders=False) if folder else None
 

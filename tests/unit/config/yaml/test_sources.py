@@ -54,10 +54,15 @@ def test_an_endless_file_is_refused() -> None:
         ("config/smoke.yaml", "configs/smoke.yaml"),
         ("configs/smoke", "configs/smoke.yaml"),
         ("configs/smoke.yml", "configs/smoke.yaml"),
+        ("smoke", "configs/smoke.yaml"),
+        ("smoke.yaml", "configs/smoke.yaml"),
+        ("llama-3.1-8b", "configs/models/llama-3.1-8b.yaml"),
+        ("configs/llama-3.1-8b", "configs/models/llama-3.1-8b.yaml"),
     ],
 )
 def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path, asked: str, near: str) -> None:
-    (folder / "configs").mkdir()
+    (folder / "configs/models").mkdir(parents=True)
+    (folder / "configs/models/llama-3.1-8b.yaml").touch()
     (folder / "configs/smoke.yaml").touch()
     (folder / "configs/smoke.json").touch()
     found = fault(Path(asked))
