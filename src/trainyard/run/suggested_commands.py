@@ -19,20 +19,26 @@ _COMMAND = re.compile(
 
 
 TRAINYARD_WORDS = {
+    "build_image": "image build",
     "check_environment": "environment",
     "check_readiness": "doctor",
+    "deploy_training_job": "job deploy",
     "evaluate": "evaluate",
+    "fetch_resume": "fetch",
     "manage_checkpoints": "job checkpoints",
     "manage_cluster": "cluster",
     "manage_training_job": "job",
+    "plan_training": "plan",
     "prepare_data": "prepare",
     "prove_run": "prove",
     "restore_artifact": "store restore",
     "train": "train",
     "training_artifact_sync": "store sync",
+    "verify_artifact": "store verify",
 }
 # Script -> the same command of `trainyard`, which is suggested where the folder has no scripts.
 
+_SCRIPT = re.compile(r"(?<![\w/.])scripts/(\w+)\.py\b")
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
 
 
@@ -64,7 +70,7 @@ class ClusterTarget:
             names = ("kubeconfig", "context", *(("cluster", "region", "namespace") if ours else ()))
             return " ".join([found[0], *map(shlex.quote, self._options(names))])
 
-        return _OF_A_CLUSTER.sub(extended, text)
+        return name_commands_for_here(_OF_A_CLUSTER.sub(extended, text))
 
     def _options(self, names: Sequence[str]) -> list[str]:
         options = []
@@ -94,6 +100,19 @@ def script_command(name: str) -> str:
     if (words := TRAINYARD_WORDS.get(Path(name).stem)) and not Path(script).exists():
         return trainyard_command(words)
     return script if _is_active() else f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
+
+
+def name_commands_for_here(text: str) -> str:
+    """Return `text` with commands of `trainyard` instead of the scripts that this folder does not have."""
+
+    def here(found: re.Match[str]) -> str:
+        return (
+            script_command(found[0])
+            if found[1] in TRAINYARD_WORDS and not Path(found[0]).exists()
+            else found[0]
+        )
+
+    return _SCRIPT.sub(here, text)
 
 
 def trainyard_command(words: str) -> str:

@@ -15,6 +15,7 @@ from trainyard.run.suggested_commands import (
     changed_command,
     is_command,
     made_by,
+    name_commands_for_here,
     resume_command,
     script_command,
     sync_command,
@@ -105,6 +106,13 @@ def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert script_command("restore_artifact.py") == "trainyard store restore"
     assert is_command(script_command("restore_artifact.py"))
+    text = (
+        "Run scripts/verify_artifact.py --run-number 7, or scripts/setup_github.py, or my/scripts/train.py."
+    )
+    given = "Run trainyard store verify --run-number 7, or scripts/setup_github.py, or my/scripts/train.py."
+    assert name_commands_for_here(text) == given
+    monkeypatch.chdir(ROOT)
+    assert name_commands_for_here(text) == text
 
 
 def test_each_script_has_the_name_of_its_command() -> None:
