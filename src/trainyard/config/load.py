@@ -23,6 +23,7 @@ from trainyard.config.registries import (
     PROGRAMS,
     RECIPES,
 )
+from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
@@ -68,6 +69,11 @@ def load_config(
 
     reader = LayerReader()
     document = reader.read(path)
+    if {"meaning", "command"} <= document.values.keys():
+        raise ConfigError(
+            f"{path}: describes a program, and is no configuration. Write one with recipe: {path.stem}, or add "
+            f"--set recipe={path.stem} to yours"
+        )
     taken = null_architecture(document)
     apply_overrides(document, overrides)
     _add_defaults_of_program(document)

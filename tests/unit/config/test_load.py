@@ -106,6 +106,12 @@ def test_a_smoke_run_of_twenty_steps_needs_no_other_warmup() -> None:
     assert (config.training.max_steps, config.training.warmup_steps) == (20, 50)
 
 
+@pytest.mark.parametrize("path", sorted((CONFIGS / "programs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_program_is_no_configuration(path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"recipe: {path.stem}, or add --set recipe={path.stem}"):
+        load_config(path)
+
+
 def test_learning_rates_without_a_point_are_numbers(folder: Path) -> None:
     (folder / "c.yaml").write_text("model: {name: x}\ntraining: {max_steps: 012, learning_rate: 5e-5}\n")
     training = load_config(Path("c.yaml")).config.training
