@@ -71,8 +71,8 @@ def load_config(
     document = reader.read(path)
     if {"meaning", "command"} <= document.values.keys():
         raise ConfigError(
-            f"{path}: describes a program, and is no configuration. Write one with recipe: {path.stem}, or add "
-            f"--set recipe={path.stem} to yours"
+            f"{path}: describes a program, and is no configuration. Write one with recipe: {path.stem}, or "
+            f"add --set recipe={path.stem} to yours"
         )
     taken = null_architecture(document)
     apply_overrides(document, overrides)
