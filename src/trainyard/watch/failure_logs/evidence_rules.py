@@ -208,7 +208,7 @@ NO_TRAINING = re.compile(
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|Exception)"
-    r"|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::(?:\s(.*))?)?$"
 )
 """The last line of a traceback: a class, a colon, a message."""
 OF_ANOTHER = re.compile(

@@ -67,7 +67,7 @@ _OF_SETTINGS = re.compile(
     r"|os\.path|\.exists\(|\.is_(?:file|dir)\(|isfile|isdir|environ"
 )
 """What a check without a message speaks of, if it is about settings and files."""
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|<frozen ")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|(?i:/python3\d*/lib/)|<frozen ")
 _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
     r"|(?:log|output)s? (?:was |were |is |has been )?(?:truncated|cut off)\b"
@@ -205,7 +205,7 @@ def _source_before(lines: Sequence[tuple[str, str]], number: int) -> str:
 
 def _without_marks(line: str) -> str:
     """Return a line without the brackets or marks of emphasis around it."""
-    line = line.strip().strip("*`")
+    line = line.strip(" \t*`")
     return line[1:-1] if line.startswith("(") and line.endswith(")") else line
 
 
@@ -219,7 +219,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         found_indent = _INDENT.match(line)
         now.indent += found_indent[0] if found_indent else ""
     elif (frame := _FRAME.match(line)) is not None:
-        file, number_of_line = frame[1] or frame[3], frame[2] or frame[4]
+        file, number_of_line = (frame[1] or frame[3]).replace("\\", "/"), frame[2] or frame[4]
         now.inside, now.frame, now.source = True, file, ""
         if not _LIBRARY.search(file):
             now.place = f"{file}:{number_of_line}"
@@ -268,6 +268,8 @@ def _is_check(name: str, message: str, frame: str, source: str) -> bool:
     """Return whether an exception is a refusal on purpose, from the statement that raised it or its message."""
     if not _CHECKED.fullmatch(name) or _ARRAYS.search(frame) or _COMPARED.search(f"{message} {source}"):
         return False
+    if message.startswith("assert "):
+        return False  # pytest shows what it compared
     if name == "AssertionError" and not message:
         return _OF_SETTINGS.search(source) is not None
     return name == "AssertionError" or _CHECK.match(source) is not None
