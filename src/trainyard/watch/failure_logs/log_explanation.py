@@ -36,6 +36,7 @@ from trainyard.watch.failure_logs.evidence_rules import (
 )
 from trainyard.watch.failure_logs.log_structure import (
     Raised,
+    finish_last_raise,
     lines_of_help,
     missing_part,
     read_tracebacks,
@@ -393,7 +394,7 @@ def _answers(raised: Evidence, broken: Evidence) -> bool:
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     """Return the evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
-    split = [split_prefix(line) for line in log.lines]
+    split = finish_last_raise([split_prefix(line) for line in log.lines])
     tracebacks = read_tracebacks(split)
     lines = [_unescaped(plain) for _, plain in split]
     ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence

@@ -60,6 +60,8 @@ _CHECK = re.compile(r"^(?:assert\b|raise (?:\w+\.)*(?:[A-Z]\w*Error|[A-Z]\w*Exce
 _MARKED = re.compile(r"^\s*(?:│ ❱|-{2,4}>)\s*\d+ [│\s]*(.*?)[│\s]*$")
 """The line of source code at which rich or IPython point."""
 _CHECKED = re.compile(r"AssertionError|ValueError|RuntimeError|Exception|KeyError|NotImplementedError|EnvironmentError")
+_RAISE = re.compile(r"^\s{4,}raise ((?:\w+\.)*\w*(?:Error|Exception))\([rf]{0,2}[\"']\s*([^\"'\n]+)")
+"""A statement that raises an exception, and its message as the source code has it."""
 _COMPARED = re.compile(r"(?i)not close|mismatch|shapes?\b|tensors?\b|\bdim\w*|\bexpected\b[^\n]*\bgot\b|\bdtype")
 """Messages of checks on values that the program computed."""
 _OF_SETTINGS = re.compile(
@@ -151,6 +153,20 @@ def stamp_of(line: str) -> float | None:
     except ValueError:
         return None
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def finish_last_raise(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the lines of a log with its last statement, if that raises, as the exception that it would print.
+
+    A traceback is cut there if whoever copied the log stopped before its last line.
+    """
+    found = list(lines)
+    written = [number for number, (_, line) in enumerate(found) if line.strip()][-2:]
+    if len(written) == 2 and _FRAME.match(found[written[0]][1]):
+        source, line = found[written[1]]
+        if (match := _RAISE.match(line)) is not None:
+            found[written[1]] = (source, f"{match[1]}: {match[2]}")
+    return found
 
 
 def read_tracebacks(lines: Sequence[tuple[str, str]]) -> Tracebacks:
