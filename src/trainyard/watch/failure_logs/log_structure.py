@@ -59,10 +59,14 @@ _CHECK = re.compile(r"^(?:assert\b|raise (?:\w+\.)*(?:[A-Z]\w*Error|[A-Z]\w*Exce
 """A line of source code that refuses something on purpose."""
 _MARKED = re.compile(r"^\s*(?:│ ❱|-{2,4}>)\s*\d+ [│\s]*(.*?)[│\s]*$")
 """The line of source code at which rich or IPython point."""
-_CHECKED = re.compile(r"AssertionError|ValueError|RuntimeError|Exception|KeyError|NotImplementedError|EnvironmentError")
+_CHECKED = re.compile(
+    r"AssertionError|ValueError|RuntimeError|Exception|KeyError|NotImplementedError|EnvironmentError"
+)
 _RAISE = re.compile(r"^\s{4,}raise ((?:\w+\.)*\w*(?:Error|Exception))\([rf]{0,2}[\"']\s*([^\"'\n]+)")
 """A statement that raises an exception, and its message as the source code has it."""
-_COMPARED = re.compile(r"(?i)not close|mismatch|shapes?\b|tensors?\b|\bdim\w*|\bexpected\b[^\n]*\bgot\b|\bdtype")
+_COMPARED = re.compile(
+    r"(?i)not close|mismatch|shapes?\b|tensors?\b|\bdim\w*|\bexpected\b[^\n]*\bgot\b|\bdtype"
+)
 """Messages of checks on values that the program computed."""
 _OF_SETTINGS = re.compile(
     r"\b(?:args|opt|opts|cfg|config|conf|hparams|hp|params|flags|FLAGS|settings|kwargs)\b"
@@ -156,7 +160,7 @@ def stamp_of(line: str) -> float | None:
 
 
 def finish_last_raise(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the lines of a log with its last statement, if that raises, as the exception that it would print.
+    """Return the lines of a log, where a last statement that raises is the exception it would print.
 
     A traceback is cut there if whoever copied the log stopped before its last line.
     """
@@ -281,7 +285,7 @@ def _raised(
 
 
 def _is_check(name: str, message: str, frame: str, source: str) -> bool:
-    """Return whether an exception is a refusal on purpose, from the statement that raised it or its message."""
+    """Return whether an exception is a refusal on purpose, from the statement that raised it or its words."""
     if not _CHECKED.fullmatch(name) or _ARRAYS.search(frame) or _COMPARED.search(f"{message} {source}"):
         return False
     if message.startswith("assert "):
