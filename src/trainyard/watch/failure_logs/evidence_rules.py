@@ -207,7 +207,8 @@ NO_TRAINING = re.compile(
 """Progress bars of data, downloads and image builds, which show no training step."""
 
 EXCEPTION = re.compile(
-    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"
+    r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|Exception)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::(?:\s(.*))?)?$"
 )
 """The last line of a traceback: a class, a colon, a message."""
 OF_ANOTHER = re.compile(

@@ -36,6 +36,7 @@ from trainyard.watch.failure_logs.evidence_rules import (
 )
 from trainyard.watch.failure_logs.log_structure import (
     Raised,
+    finish_last_raise,
     lines_of_help,
     missing_part,
     read_tracebacks,
@@ -49,6 +50,10 @@ _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
 _END_LINES = 40
 """An error counts by its words only so near to the end of a log."""
+_END_RETRIES = 8
+"""A connection that a program still retries is the cause only if so few lines follow."""
+_RETRIED = re.compile(r"(?i)\bretr(?:y|ying|ies)\b")
+_OF_CONNECTIONS = frozenset({FailureClass.NETWORK, FailureClass.SERVICE})
 _WORDS_BEFORE = 200
 """Characters before the evidence in which a line may say that it only mentions it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -79,6 +84,14 @@ _RAISED_IN_LIBRARY = replace(
     cause="a library of the program raised an exception that no rule knows",
     fix="the message is from the library; the last frame of your own file shows what it was asked to do",
 )
+_REFUSED = replace(
+    _RAISED,
+    klass=FailureClass.CONFIGURATION,
+    cause="a check of the program refuses what it was given",
+    who="configuration",
+    fix="the message says what is wrong: correct that setting, path or argument",
+)
+"""The rule of a check that no row of the table knows: `raise ValueError(...)`, or `assert` with a message."""
 _LOOK = "look at the last lines, the kernel's log and, on a cluster, the pod's events (--events)"
 _HINTS = {
     126: "the command cannot be executed: check its file mode and interpreter",
@@ -381,9 +394,9 @@ def _answers(raised: Evidence, broken: Evidence) -> bool:
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     """Return the evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
-    split = [split_prefix(line) for line in log.lines]
+    split = finish_last_raise([split_prefix(line) for line in log.lines])
     tracebacks = read_tracebacks(split)
-    lines = [plain for _, plain in split]
+    lines = [_unescaped(plain) for _, plain in split]
     ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
@@ -397,6 +410,12 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         ]
         if not matching and raised is not None and raised.is_own:
             matching = [_rule_of_exception(raised)]
+        if not matching and number >= len(lines) - _END_RETRIES and _RETRIED.search(line):
+            matching = [
+                replace(rule, nearness=Nearness.WORDING)
+                for rule, match in _matches(line)
+                if rule.klass in _OF_CONNECTIONS and QUOTED.search(line[: match.start()]) is None
+            ]
         if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):
             matching = [rule for rule in matching if _is_of_pull(rule)]
         if not matching:
@@ -410,9 +429,14 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
+def _unescaped(line: str) -> str:
+    """Return a line of a structured log (JSON, `msg="..."`) with its quotes as the program wrote them."""
+    return line.replace('\\"', '"') if '\\"' in line else line
+
+
 def _rule_of_exception(raised: Raised) -> Rule:
     """Return the rule of an exception by its frames, where no row of the table knows its message."""
-    rule = _RAISED_IN_LIBRARY if raised.in_library else _RAISED
+    rule = _REFUSED if raised.is_check else _RAISED_IN_LIBRARY if raised.in_library else _RAISED
     if not raised.place:
         return rule
     place = raised.place.replace("{", "{{").replace("}", "}}")

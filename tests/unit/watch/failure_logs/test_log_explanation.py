@@ -650,3 +650,70 @@ def test_a_time_limit_explains_the_endings_before_it() -> None:
 @pytest.mark.parametrize("marked", ["(%s)", "**%s**", "`%s`"])
 def test_an_exception_in_brackets_or_emphasis_is_one(marked: str) -> None:
     assert explained(marked % "ModuleNotFoundError: No module named 'gymnasium'").klass == "configuration"
+
+
+# What a program refuses on purpose is a setting; what Python refuses is a mistake of the program.
+LIBRARY_FRAME = '  File "/venv/lib/python3.12/site-packages/{file}", line 7, in check\n    {source}'
+REFUSALS = {
+    "a program asserts": ("configuration", "train.py", "assert parts < 4, parts", "AssertionError: 9"),
+    "a library raises": ("configuration", "trainer/args.py", "raise ValueError(text)", "ValueError: depth 9"),
+    "an array library raises": (
+        "user-code",
+        "numpy/core/shape.py",
+        "raise ValueError(text)",
+        "ValueError: depth 9",
+    ),
+    "a call fails": ("user-code", "trainer/args.py", "return int(text)", "ValueError: depth 9"),
+    "shapes differ": ("user-code", "trainer/args.py", "raise ValueError(text)", "ValueError: shapes differ"),
+    "a test compares": ("user-code", "test_depth.py", "assert depth == 9", "AssertionError: assert 8 == 9"),
+}
+
+
+@pytest.mark.parametrize(("klass", "file", "source", "last"), REFUSALS.values(), ids=REFUSALS)
+def test_a_check_that_refuses_is_a_setting_and_other_exceptions_a_mistake(
+    klass: str, file: str, source: str, last: str
+) -> None:
+    frame = LIBRARY_FRAME.format(file=file, source=source)
+    assert explained(trace(last).replace("    main()\n", f"    main()\n{frame}\n")).klass == klass
+
+
+@pytest.mark.parametrize(
+    ("text", "klass"),
+    [
+        ('msg="error: failed to push: \\"runs\\": ValueError: unknown region \\"moon-1\\""', "configuration"),
+        ('File "train.py", line 9, in f\n    raise RuntimeError(f"NaN loss in {part}', "nan"),
+        ('File "train.py", line 9, in f\n    print("NaN loss in one part")', "unknown"),
+        ("train.py: error: unrecognized arguments: --deep", "configuration"),
+        ("train.py: 3 arguments", "unknown"),
+        ("RuntimeError: A worker is gone. Please check the lines above for the actual error", "unknown"),
+        ("ImportError: cannot import name 'csrc' from 'raster' (/venv/raster/__init__.py)", "image"),
+        ("Error: upload of the cache failed with ESPIPE: invalid seek", "unknown"),
+        ("Error: upload of the cache failed: invalid name of the cache", "configuration"),
+        (
+            "##[error]Client network socket disconnected before secure TLS connection was established",
+            "network",
+        ),
+        ("TLS connection established", "unknown"),
+        ("Task ran out of memory. Request more for the step.", "oom-host"),
+        ("the task never ran out of memory", "unknown"),
+        ("slurmctld: node gpu-1-3 not resumed by ResumeTimeout(900) - marking down", "unschedulable"),
+        ("ResumeTimeout = 900", "unknown"),
+    ],
+)
+def test_the_words_of_a_last_line_decide_only_where_they_report_a_cause(text: str, klass: str) -> None:
+    assert explained(text).klass == klass
+
+
+def test_retries_explain_only_the_end_of_a_log() -> None:
+    retried = "store: Error: connection refused by store.example.com, retrying in 8 s"
+    assert explained(f"epoch 1\n{retried}\n{retried}").klass == "network"
+    assert explained("\n".join([retried, *(f"epoch {n}" for n in range(40))])).klass is FailureClass.UNKNOWN
+
+
+def test_an_installer_that_failed_yields_to_its_own_cause() -> None:
+    build = "ERROR: Failed building wheel for raster"
+    assert explained(build).klass == "installer"
+    assert explained(f"OSError: [Errno 28] No space left on device\n{build}").klass == "disk-full"
+    assert explained(
+        "error: failed to solve: exit code: 137\nFailed to build Docker image: exit status 1"
+    ).klass == (FailureClass.UNKNOWN)
