@@ -38,7 +38,7 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
     assert row.startswith("7    20261120-214501-7c1f  succeeded  2: 10, 20")
     assert row.endswith("complete (names and sizes)")
     size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file())
-    assert total == f"1 runs, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} per month"
+    assert total == f"1 run, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} per month"
     value = json.loads(program("list_artifacts.py", "--store", store, "--depth", "full", "--json").stdout)
     [run] = value["runs"]
     assert (value["usd_per_gb_month"], run["usd_per_month"], run["depth"], run["ok"]) == (
