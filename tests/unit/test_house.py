@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "errors": set(),
     "__main__": {"commands"},
     "functions": {"commands", "errors", "report"},
-    "command": {"config", "errors"},
+    "command": {"config", "errors", "run"},
     "config": {"errors"},
     "run": {"errors"},
     "plan": PURE,

@@ -23,7 +23,7 @@ from typing import Any
 
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, TrainyardError
 
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -185,7 +185,12 @@ def _suggest_proof(directory: Any, url: str) -> None:
     from trainyard.run.identity import read_run
     from trainyard.run.suggested_commands import made_by, script_command
 
-    proof = None if made_by() else read_proof(directory, read_run(directory.run_file))
+    if made_by():
+        return
+    try:
+        proof = read_proof(directory, read_run(directory.run_file))
+    except TrainyardError:  # a machine that has a part of the run only, or a damaged record: it is stored
+        return
     if proof is not None and any(part.name == "stored" for part in proof.failing):
         words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
         output.announce("next", f"{script_command('prove_run.py')} {shlex.join(words)}", copied=True)
