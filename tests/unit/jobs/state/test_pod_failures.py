@@ -556,7 +556,7 @@ MESSAGES = {
     "another ray job": (
         "ValueError: Total available GPUs 0 is less than total desired GPUs 8",
         "rendezvous-timeout",
-        "the pods that did not come",
+        "of pods that did not come",
     ),
     "hang": ("Step 7: nothing moved for 180 s", "hang", "logs/hang-rank-"),
     "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu", "fewer"),
