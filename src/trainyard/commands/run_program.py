@@ -749,7 +749,7 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.run_checkpoints import StepTimes, named_point, newest_taken, resume_point
+        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
         from trainyard.run.records import read_rows
 
         if self.resume == "none":
@@ -764,7 +764,7 @@ class ProgramRun:
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
                 last = int(rows[-1]["step"]) if rows else 0
-                points.append(resume_point(own, logged=StepTimes(rows).step_of(own) or last))
+                points.append(resume_point(own, logged=last))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -823,7 +823,7 @@ class ProgramRun:
         if newest.step is None and logged < 1:
             return
         if state != self._placed_state:
-            self._placed_state, self._placed_step = state, self._logged.step_of(newest) or logged
+            self._placed_state, self._placed_step = state, logged
         taken = take_newest(found, self.directory, step=self._placed_step)
         if taken is not None:
             self._taken, self._taken_state = taken, state

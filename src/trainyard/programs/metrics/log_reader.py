@@ -181,7 +181,7 @@ class LogReader:
             more = int(0 in self._epochs)
             rows += [{"step": epoch + more, **row} for epoch, row in sorted(self._epochs.items())]
             if self._total is None and self._epoch_count is not None:
-                self._total = max(self._epoch_count, max(self._epochs) + more)
+                self._total = max(self._epoch_count + more, max(self._epochs) + more)
         return rows
 
     def describe(self) -> str:
@@ -404,18 +404,23 @@ class LogReader:
         A line that shows the epoch alone is kept: an epoch is a step only if nothing else has steps.
         """
         epoch, epochs = int(place[2]), int(place[3]) if place[3] else None
-        self._has_epoch_zero = self._has_epoch_zero or epoch == 0 or bool(place[1])
+        if "loss" in row:
+            self._has_epoch_zero = self._has_epoch_zero or epoch == 0 or (bool(place[1]) and epochs is None)
         if place[4] and "plain" in self._forms:
             batch, batches = int(place[4]), int(place[5])
             if batch == 0 and "plain" not in self._seen:
                 self._plain_offset = 1
-            if epochs and self._total is None:
+            # Of epochs that count from 0, `/N` may be their number or the last one: no total is known.
+            if epochs and self._total is None and not self._has_epoch_zero:
                 self._total = epochs * batches
             before = (epoch - (not self._has_epoch_zero)) * batches
             yield from self._plain_row(before + batch + self._plain_offset, row, place.string)
         elif "plain" in self._seen:
-            if "val_loss" in row:
-                yield {"step": self._plain_step, "val_loss": row["val_loss"]}
+            known = {name: each for name, each in row.items() if name == "val_loss" or isinstance(each, str)}
+                name: value for name, value in row.items() if name == "val_loss" or isinstance(value, str)
+            }
+            if known:  # of the epoch's mean only a number that is not finite counts
+                yield {"step": self._plain_step, **known}
         elif "epochs" in self._forms:
             self._epoch_count = epochs or self._epoch_count
             known = self._epochs.setdefault(epoch, {})
