@@ -416,7 +416,7 @@ class LogReader:
             before = (epoch - (not self._has_epoch_zero)) * batches
             yield from self._plain_row(before + batch + self._plain_offset, row, place.string)
         elif "plain" in self._seen:
-            known = {name: each for name, each in row.items() if name == "val_loss" or isinstance(each, str)}
+            known = {
                 name: value for name, value in row.items() if name == "val_loss" or isinstance(value, str)
             }
             if known:  # of the epoch's mean only a number that is not finite counts
