@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainyard.programs.program import Program
     from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
-    from trainyard.programs.run_checkpoints import ResumePoint, StepTimes
+    from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
     from trainyard.watch.network_record import NetworkFollower
@@ -248,10 +248,9 @@ class ProgramRun:
     """From the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
-    _logged: "StepTimes" = field(init=False)
     _placed_state: str = ""
     _placed_step: int = 0
-    """The step of the newest checkpoint, with its state, if it shows none itself."""
+    """The step of the checkpoint in this state, if it shows none itself."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _last_poll: float = 0.0
@@ -285,7 +284,6 @@ class ProgramRun:
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
         from trainyard.programs.program_hang import HANG, HangRule
-        from trainyard.programs.run_checkpoints import StepTimes
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -294,9 +292,11 @@ class ProgramRun:
         for name, text in self.program.files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
-        started, self._logged = time.time(), StepTimes()
+        started = time.time()
         self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
+        if found is not None and found.state is not None:
+            self._placed_state, self._placed_step = found.state, found.step
         metrics = self.metrics_reader(
             started, found
         )  # refuses a wrong program.metrics before there is a record
@@ -320,7 +320,6 @@ class ProgramRun:
             hang.note_output(time.monotonic())
             with self._lock:
                 self.keep(metrics.take(text), rows)
-                self._logged.note(metrics.newest)
 
         network = self.network_follower()
 
@@ -328,7 +327,6 @@ class ProgramRun:
             with self._lock:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
-                self._logged.note(rows.newest if self._reports_rows else metrics.newest)
                 self.note_announced(metrics)
                 self.warn_of_unread(metrics, time.time() - started)
             hang.note_rows(self._rows_seen, time.monotonic())
@@ -763,8 +761,7 @@ class ProgramRun:
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
-                last = int(rows[-1]["step"]) if rows else 0
-                points.append(resume_point(own, logged=last))
+                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -804,8 +801,8 @@ class ProgramRun:
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        `logged` is the last step with a row: the step of a checkpoint that shows none, where nobody knows
-        when it was written.
+        `logged` is the last step with a row: the step of a checkpoint that shows none. It keeps that step
+        until it is written again.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest

@@ -8,9 +8,7 @@ The folder of the program may hold checkpoints of other runs; by their time they
 
 import glob
 import os
-import time
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,6 @@ from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import Row
 from trainyard.run.run_advice import checkpoint_advice
 
 AUTO = "auto"
@@ -40,8 +37,6 @@ _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", 
 _MOST_DEPTH = 6
 _MOST_PLACES = 2_000
 """Most folders that a search looks into."""
-_MOST_STEPS = 10_000
-"""Most steps whose time is kept: a checkpoint is found within seconds of its last change."""
 
 
 @dataclass(frozen=True)
@@ -55,36 +50,6 @@ class ResumePoint:
     """The digest that changes when the program writes it again; None for one that was taken."""
     parent_sha256: str | None = None
     """The digest of its manifest, if it is of another run."""
-
-
-class StepTimes:
-    """When the program logged which step, which gives the step of a checkpoint that shows none itself."""
-
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._times: list[float] = []
-        self._steps: list[int] = []
-        for row in rows:
-            if isinstance(row.get("time"), int | float) and isinstance(row.get("step"), int):
-                self.note(row["step"], row["time"])
-
-    def note(self, step: int, when: float | None = None) -> None:
-        """Note that `step` is the newest one that was logged, now or at `when`."""
-        when = time.time() if when is None else when
-        if step < 1 or step == (self._steps[-1] if self._steps else 0) or when < self._newest:
-            return
-        self._times.append(when)
-        self._steps.append(step)
-        if len(self._steps) > 2 * _MOST_STEPS:
-            del self._times[:_MOST_STEPS], self._steps[:_MOST_STEPS]
-
-    def step_of(self, checkpoint: ProgramCheckpoint) -> int | None:
-        """Return the last step that was logged when the checkpoint was written, as far as that is known."""
-        place = bisect_right(self._times, _modified(checkpoint))
-        return self._steps[place - 1] if place else None
-
-    @property
-    def _newest(self) -> float:
-        return self._times[-1] if self._times else 0.0
 
 
 def find_run_checkpoints(

@@ -98,7 +98,6 @@ def _single_rows(block: bytes) -> Iterator[EqualRows]:
 
 def _equal_rows(block: bytes) -> list[EqualRows]:
     """Return the rows of a block whose lines are flat objects of numbers; nothing for any other block."""
-    import numpy as np
     from jiter import from_json
 
     flat: list[Any] = [0]
@@ -106,14 +105,33 @@ def _equal_rows(block: bytes) -> list[EqualRows]:
         # Each row ends with a comma; the 0 completes the list without another copy of the block.
         flat = from_json(b"[%b0]" % block.translate(_SEPARATORS), cache_mode="all")
     keys, values = flat[0:-1:2], flat[1::2]
-    # numpy counts in half the time of bytes.count, where every tenth byte counts.
-    colons = np.count_nonzero(np.frombuffer(block, np.uint8) == ord(":"))
-    if not set(map(type, values)) <= {int, float} or colons != len(values):
+    if not set(map(type, values)) <= {int, float} or not _is_flat(block, len(values)):
         return []
     first, _, _ = block.partition(b"\n")
     names = tuple(parse_json_line(first) or ())
     rows, found = _split(keys, values, names) if names else (0, [])
-    return found if rows == block.count(b"\n") and block.endswith(b"\n") else []
+    return found if rows == block.count(b"\n") else []
+
+
+def _is_flat(block: bytes, values: int) -> bool:
+    """Return whether each line begins with `{` and ends with `}`, and each of `values` follows a `":`.
+
+    The list of the values does not show it: braces, colons and line ends became commas and spaces there.
+    """
+    import numpy as np
+
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    if not len(ends) or ends[-1] != len(text) - 1 or text[0] != ord("{"):
+        return False
+    begin, close = (np.count_nonzero(text == ord(brace)) == len(ends) for brace in "{}")
+    whole = begin and close and bool((text[ends[:-1] + 1] == ord("{")).all())
+    if not whole or not (text[ends - 1] == ord("}")).all():
+        return False
+    colons = text == ord(":")
+    after_names = np.count_nonzero(colons[1:] & (text[:-1] == ord('"')))
+    commas = np.count_nonzero(text == ord(","))
+    return bool(after_names == np.count_nonzero(colons) == values and commas == values - len(ends))
 
 
 def _split(keys: list[Any], values: list[Any], names: tuple[str, ...]) -> tuple[int, list[EqualRows]]:

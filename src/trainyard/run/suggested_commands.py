@@ -38,7 +38,8 @@ TRAINYARD_WORDS = {
 }
 # Script -> the same command of `trainyard`, which is suggested where the folder has no scripts.
 
-_SCRIPT = re.compile(r"(?<![\w/.])scripts/(\w+)\.py\b")
+_SCRIPT = re.compile(r"(?<![\w/.])(?<!python3 )scripts/(\w+)\.py\b(?!:)")
+"""A script that a sentence or a command names, but not the file of `scripts/train.py: no such file`."""
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
 
 

@@ -193,6 +193,7 @@ def parse_json_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     content = b",".join(lines)
     if (
         content.count(b"{") == len(lines)
+        and all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines)
         and b"[" not in content
         and _LONG_RUN not in content.translate(_ZEROS)
     ):

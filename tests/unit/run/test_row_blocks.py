@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,32 @@ def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
     path.write_text("\n".join(lines) + ("\n" if ends else ""))
     assert shown(rows_of(path)) == shown(rows_alone(path))
+
+
+DAMAGES = b'{}[]:,\n\r "0123456789.eE-+tnNaIlf\\\x00\xff\t/'
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_damage_makes_rows_that_the_lines_do_not_have(seed: int, tmp_path: Path) -> None:
+    """One to three bytes are replaced, inserted, removed or swapped; most break the order of the marks."""
+    chosen = random.Random(seed)
+    for number in range(25):
+        lines = [f'{{"step":{step},"loss":{chosen.random():.3f},"time":{1e9 + step}' for step in (1, 2, 3)]
+        ends = [chosen.choice(("}\n", ',"val_loss":2.5}\n')) for _ in lines]
+        content = bytearray("".join(map("".join, zip(lines, ends, strict=True))).encode())
+        for _ in range(chosen.choice((1, 1, 2, 3))):
+            at = chosen.randrange(len(content))
+            other = min(at + chosen.randrange(1, 20), len(content) - 1)
+            kind = chosen.choice(("replace", "insert", "remove", "swap"))
+            if kind == "swap":
+                content[at], content[other] = content[other], content[at]
+            else:
+                content[at : at + (kind != "insert")] = (
+                    b"" if kind == "remove" else bytes([chosen.choice(DAMAGES)])
+                )
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(content)
+        assert shown(rows_of(path)) == shown(rows_alone(path)), bytes(content)
 
 
 def test_a_key_given_twice_is_noticed_beside_a_blank_before_a_colon(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytes
     )
     given = "Run trainyard store verify --run-number 7, or scripts/setup_github.py, or my/scripts/train.py."
     assert name_commands_for_here(text) == given
+    for named in ("scripts/train.py: no such file", "PYTHONPATH=src python3 scripts/train.py"):
+        assert name_commands_for_here(named) == named
     monkeypatch.chdir(ROOT)
     assert name_commands_for_here(text) == text
 

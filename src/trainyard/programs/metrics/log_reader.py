@@ -180,8 +180,9 @@ class LogReader:
             self._see("epochs", "")
             more = int(0 in self._epochs)
             rows += [{"step": epoch + more, **row} for epoch, row in sorted(self._epochs.items())]
-            if self._total is None and self._epoch_count is not None:
-                self._total = max(self._epoch_count + more, max(self._epochs) + more)
+            # Of epochs that count from 0, the number behind them may be their count or the last one.
+            if self._total is None and self._epoch_count is not None and not more:
+                self._total = max(self._epoch_count, *self._epochs)
         return rows
 
     def describe(self) -> str:
@@ -401,7 +402,8 @@ class LogReader:
     def _rows_of_epoch(self, place: re.Match[str], row: Row) -> Iterator[Row]:
         """Yield the row of a line that names an epoch and no step, if it shows the batch or validates.
 
-        A line that shows the epoch alone is kept: an epoch is a step only if nothing else has steps.
+        A line that shows the epoch alone is kept: an epoch is a step only if nothing else has steps. Epochs
+        times batches are no total: such loops print every hundredth batch, and seldom the last one.
         """
         epoch, epochs = int(place[2]), int(place[3]) if place[3] else None
         if "loss" in row:
@@ -410,9 +412,6 @@ class LogReader:
             batch, batches = int(place[4]), int(place[5])
             if batch == 0 and "plain" not in self._seen:
                 self._plain_offset = 1
-            # Of epochs that count from 0, `/N` may be their number or the last one: no total is known.
-            if epochs and self._total is None and not self._has_epoch_zero:
-                self._total = epochs * batches
             before = (epoch - (not self._has_epoch_zero)) * batches
             yield from self._plain_row(before + batch + self._plain_offset, row, place.string)
         elif "plain" in self._seen:

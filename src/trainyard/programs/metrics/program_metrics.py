@@ -38,11 +38,6 @@ class ProgramMetrics:
         return self.files.steps_asked or self.log.steps_asked
 
     @property
-    def newest(self) -> int:
-        """The newest step that was seen, also if its row is not complete yet; 0 before the first."""
-        return self._newest
-
-    @property
     def rows_without_step(self) -> tuple[Row, ...]:
         """Rows of which nothing has shown the step. A fault in one of them is a fault of the run, too."""
         return tuple(self._rows_without_step)

@@ -396,7 +396,7 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     alive_until = _last_sign_of_life(log)
     split = finish_last_raise([split_prefix(line) for line in log.lines])
     tracebacks = read_tracebacks(split)
-    lines = [_unescaped(plain) for _, plain in split]
+    lines = [_unescape(plain) for _, plain in split]
     ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
@@ -429,7 +429,7 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
-def _unescaped(line: str) -> str:
+def _unescape(line: str) -> str:
     """Return a line of a structured log (JSON, `msg="..."`) with its quotes as the program wrote them."""
     return line.replace('\\"', '"') if '\\"' in line else line
 

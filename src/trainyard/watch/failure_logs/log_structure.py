@@ -66,8 +66,9 @@ _RAISE = re.compile(r"^\s{4,}raise ((?:\w+\.)*\w*(?:Error|Exception))\([rf]{0,2}
 """A statement that raises an exception, and its message as the source code has it."""
 _COMPARED = re.compile(
     r"(?i)not close|mismatch|shapes?\b|tensors?\b|\bdim\w*|\bexpected\b[^\n]*\bgot\b|\bdtype"
+    r"|\bdownload|\bcorrupt|\banswer|\brespon[ds]|\bconnect|\btimed out\b|\bunavailable\b"
 )
-"""Messages of checks on values that the program computed."""
+"""Messages of checks on values that the program computed, and on what came from elsewhere."""
 _OF_SETTINGS = re.compile(
     r"\b(?:args|opt|opts|cfg|config|conf|hparams|hp|params|flags|FLAGS|settings|kwargs)\b"
     r"|os\.path|\.exists\(|\.is_(?:file|dir)\(|isfile|isdir|environ"

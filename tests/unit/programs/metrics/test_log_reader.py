@@ -305,9 +305,37 @@ def test_batches_of_an_epoch_are_counted_on(
 def test_a_validation_at_the_end_of_an_epoch_is_of_its_last_step() -> None:
     end = "| end of epoch   1 | time: 111.09s | valid loss  2.00 | valid ppl     7.37\n"
     assert read(WORD_MODEL.format(1, 460) + end)[-1] == {"step": 460, "val_loss": 2.0}
+    assert read(WORD_MODEL.format(1, 460) + "Epoch 1 train loss nan\n")[-1] == {"step": 460, "loss": "nan"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "newest"),
+    [
+        ([TUTORIAL.format(epoch, 600) for epoch in (1, 2, 3, 4)], 2400),
+        ([f"Epoch: [{epoch}/5][ 10/10]  loss 2.5\n" for epoch in (1, 2, 3, 4)], 40),
+        (["epoch 0: val loss 3\n", "epoch 1/2 | 10/10 | loss 2\n"], 10),
+        (["Epoch 0/1 | 10/10 | loss 2\n"], 10),
+    ],
+)
+def test_epochs_and_batches_show_no_end_of_the_training(lines: list[str], newest: int) -> None:
+    """A loop that was killed in its fourth epoch of five is not complete, however it counts."""
     reader = LogReader()
-    reader.take(TUTORIAL.format(1, 100))
-    assert reader.steps_asked == 3000
+    rows = reader.take("".join(lines)) + reader.close()
+    assert (rows[-1]["step"], reader.steps_asked) == (newest, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "total"),
+    [
+        (["Epoch 1/3 loss 2", "Epoch 2/3 loss 1"], 3),
+        (["Epoch 0/2 loss 3", "Epoch 1/2 loss 2"], None),  # of 0 to 2, or 0 and 1
+    ],
+)
+def test_epochs_from_0_have_no_number(lines: list[str], total: int | None) -> None:
+    reader = LogReader()
+    reader.take("\n".join(lines))
+    reader.close()
+    assert reader.steps_asked == total
 
 
 @pytest.mark.parametrize(
