@@ -665,6 +665,12 @@ REFUSALS = {
     ),
     "a call fails": ("user-code", "trainer/args.py", "return int(text)", "ValueError: depth 9"),
     "shapes differ": ("user-code", "trainer/args.py", "raise ValueError(text)", "ValueError: shapes differ"),
+    "a shard is not downloaded": (
+        "unknown",
+        "streaming/base.py",
+        "raise RuntimeError(text)",
+        "RuntimeError: failed to download shard 9",
+    ),
     "a test compares": ("user-code", "test_depth.py", "assert depth == 9", "AssertionError: assert 8 == 9"),
 }
 
