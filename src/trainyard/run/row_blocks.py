@@ -1,35 +1,35 @@
 """Read the rows of `metrics.jsonl` in blocks of 256 KiB, in which nearly all rows have the same keys.
 
-    block --one flat list of names and numbers--> rows with the same keys as one list of numbers
-          --any other block-----------------------> one object a line
+    block --flat objects of numbers with known keys--> one table of numbers
+          --any other block--------------------------> one object a line, whose keys are known from then on
 
-A block whose lines are flat objects of numbers is parsed as one list, several times as fast as line by line.
-Lines that are no objects are left out. The callers interpret names and numbers.
+A table is several times as fast as line by line, and holds what the lines hold. Lines that are no objects are
+left out. The callers interpret names and numbers.
 """
 
 import io
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.run.untrusted_files import (
     MOST_LINE_BYTES,
     MOST_SKIPPED_BYTES,
     open_regular,
-    parse_json_line,
     parse_json_lines,
 )
 
-_BLOCK_BYTES = 1 << 18
-_SEPARATORS = bytes.maketrans(b"{}:\n", b" ,, ")
-_MOST_OTHER_ROWS = 64
-"""Rows of other keys in a block, beyond which each row is parsed by itself."""
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-_AT_ONCE = 64
-"""Rows whose keys are compared at once."""
+_BLOCK_BYTES = 1 << 18
+_MOST_NAMES = 256
+"""Keys beyond which further ones are read line by line."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,61 @@ class EqualRows:
     """Consecutive rows with the same keys."""
 
     names: tuple[str, ...]
-    values: Sequence[Any]
-    """The values of the first row, then those of the next."""
-    are_numbers: bool = False
-    """Whether it is known that all are int or float."""
+    values: "Sequence[Any] | NDArray[np.float64]"
+    """The values of the first row, then those of the next. In an array, NaN is a key that the row lacks."""
+
+
+class _TableDecoder:
+    """Decode blocks whose lines are flat objects of numbers with names that earlier blocks had."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._decoder: Any = None
+
+    def learn(self, names: set[str]) -> None:
+        """Accept these names from now on."""
+        import msgspec
+
+        # A colon, a quote or a backslash in a name would make the count of colons below ambiguous.
+        new = {
+            name
+            for name in names.difference(self._names)
+            if not set(name) & set('":\\') and name.isprintable()
+        }
+        if not new or len(self._names) + len(new) > _MOST_NAMES:
+            return
+        self._names += tuple(sorted(new))
+        fields = {f"field_{place}": name for place, name in enumerate(self._names)}
+        row = msgspec.defstruct(
+            "Row",
+            [(field, float, math.nan) for field in fields],
+            rename=fields,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        self._decoder = msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+    def decode(self, block: bytes) -> EqualRows | None:
+        """Return the rows of a block; None for any block that may hold something else."""
+        import msgspec
+        import numpy as np
+
+        if self._decoder is None or not block.endswith(b"}\n"):
+            return None
+        try:
+            rows = self._decoder.decode(b"[%b]" % block[:-1].replace(b"\n", b","))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        values = np.fromiter(
+            chain.from_iterable(map(msgspec.structs.astuple, rows)), float, len(rows) * len(self._names)
+        )
+        known = values.size - np.count_nonzero(np.isnan(values))
+        # Of a key given twice the decoder keeps the last value: then the block has more colons than values.
+        text = np.frombuffer(block, np.uint8)
+        line_ends, colons = text == ord("\n"), np.count_nonzero(text == ord(":"))
+        row_ends = np.count_nonzero(line_ends[1:] & (text[:-1] == ord("}")))
+        is_row_a_line = len(rows) == row_ends == np.count_nonzero(line_ends)
+        return EqualRows(self._names, values) if is_row_a_line and colons == known else None
 
 
 def iterate_rows(path: Path) -> Iterator[EqualRows]:
@@ -48,10 +99,18 @@ def iterate_rows(path: Path) -> Iterator[EqualRows]:
 
     Raises DamagedFileError when the path is not a regular file or cannot be read to its end.
     """
+    table = _TableDecoder()
     try:
         with io.BufferedReader(open_regular(path), _BLOCK_BYTES) as file:
             for block in _blocks(file, str(path)):
-                yield from _equal_rows(block) or _single_rows(block)
+                if decoded := table.decode(block):
+                    yield decoded
+                    continue
+                names: set[str] = set()
+                for rows in _single_rows(block):
+                    names.update(rows.names)
+                    yield rows
+                table.learn(names)
     except FileNotFoundError:
         return
     except OSError:
@@ -94,80 +153,3 @@ def _single_rows(block: bytes) -> Iterator[EqualRows]:
         values += row.values()
     if values:
         yield EqualRows(names, values)
-
-
-def _equal_rows(block: bytes) -> list[EqualRows]:
-    """Return the rows of a block whose lines are flat objects of numbers; nothing for any other block."""
-    from jiter import from_json
-
-    flat: list[Any] = [0]
-    with suppress(ValueError):
-        # Each row ends with a comma; the 0 completes the list without another copy of the block.
-        flat = from_json(b"[%b0]" % block.translate(_SEPARATORS), cache_mode="all")
-    keys, values = flat[0:-1:2], flat[1::2]
-    if not set(map(type, values)) <= {int, float} or not _is_flat(block, len(values)):
-        return []
-    first, _, _ = block.partition(b"\n")
-    names = tuple(parse_json_line(first) or ())
-    rows, found = _split(keys, values, names) if names else (0, [])
-    return found if rows == block.count(b"\n") else []
-
-
-def _is_flat(block: bytes, values: int) -> bool:
-    """Return whether each line begins with `{` and ends with `}`, and each of `values` follows a `":`.
-
-    The list of the values does not show it: braces, colons and line ends became commas and spaces there.
-    """
-    import numpy as np
-
-    text = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(text == ord("\n"))
-    if not len(ends) or ends[-1] != len(text) - 1 or text[0] != ord("{"):
-        return False
-    begin, close = (np.count_nonzero(text == ord(brace)) == len(ends) for brace in "{}")
-    whole = begin and close and bool((text[ends[:-1] + 1] == ord("{")).all())
-    if not whole or not (text[ends - 1] == ord("}")).all():
-        return False
-    colons = text == ord(":")
-    after_names = np.count_nonzero(colons[1:] & (text[:-1] == ord('"')))
-    commas = np.count_nonzero(text == ord(","))
-    return bool(after_names == np.count_nonzero(colons) == values and commas == values - len(ends))
-
-
-def _split(keys: list[Any], values: list[Any], names: tuple[str, ...]) -> tuple[int, list[EqualRows]]:
-    """Return how many rows there are and the rows: where one has other keys, up to it and after it.
-
-    A row begins with the same key as the first one. Where one does not, or too many have other keys, there
-    are none.
-    """
-    width, usual = len(names), list(names)
-    count, rest = divmod(len(keys), width)
-    if not rest and keys == usual * count:
-        return count, [EqualRows(names, values, are_numbers=True)]
-    many = usual * _AT_ONCE
-    found: list[EqualRows] = []
-    rows, start, at = 0, 0, 0
-    while at < len(keys):
-        if keys[at : at + len(many)] == many and keys[at + len(many) : at + len(many) + 1] == usual[:1]:
-            at += len(many)
-            rows += _AT_ONCE
-            continue
-        if keys[at : at + width] == usual and (at + width == len(keys) or keys[at + width] == usual[0]):
-            at += width
-        else:
-            end = at + 1
-            while end < len(keys) and keys[end] != usual[0]:
-                end += 1
-            others = keys[at:end]
-            if others[0] != usual[0] or set(map(type, others)) != {str} or len(set(others)) < len(others):
-                return 0, []
-            if at > start:
-                found.append(EqualRows(names, values[start:at], are_numbers=True))
-            found.append(EqualRows(tuple(others), values[at:end], are_numbers=True))
-            start = at = end
-            if len(found) > 2 * _MOST_OTHER_ROWS:
-                return 0, []
-        rows += 1
-    if at > start:
-        found.append(EqualRows(names, values[start:at], are_numbers=True))
-    return rows, found

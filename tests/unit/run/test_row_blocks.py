@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import DamagedFileError
@@ -17,12 +18,21 @@ from trainyard.run.row_blocks import iterate_rows
 from trainyard.run.untrusted_files import iterate_json_lines
 
 
+@pytest.fixture(params=[1 << 18, 60], ids=["one block", "a block each line or two"], autouse=True)
+def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks make the first line known, so that the later ones are read as tables."""
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", request.param)
+
+
 def rows_of(path: Path) -> list[dict[str, Any]]:
     found = []
     for rows in iterate_rows(path):
         width = len(rows.names)
         starts = range(0, len(rows.values), width)
-        found += [dict(zip(rows.names, rows.values[at : at + width], strict=True)) for at in starts]
+        some = [dict(zip(rows.names, rows.values[at : at + width], strict=True)) for at in starts]
+        if isinstance(rows.values, np.ndarray):  # NaN: the row lacks the key
+            some = [{name: value for name, value in row.items() if not math.isnan(value)} for row in some]
+        found += [row for row in some if row]
     return found
 
 
@@ -31,13 +41,14 @@ def rows_alone(path: Path) -> list[dict[str, Any]]:
 
 
 def shown(rows: list[dict[str, Any]]) -> str:
-    """The rows as text; a whole number that no float can hold counts as infinite."""
-    return repr(
-        [
-            {k: math.inf if isinstance(v, int) and abs(v) > sys.float_info.max else v for k, v in row.items()}
-            for row in rows
-        ]
-    )
+    """The rows as text, their keys sorted and their numbers floats; what no float holds is infinite."""
+
+    def number(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        return math.inf if abs(value) > sys.float_info.max else float(value)
+
+    return repr([{key: number(row[key]) for key in sorted(row)} for row in rows])
 
 
 USUAL = '{"step": 1, "loss": 2.5, "mfu": 1e-05}'
@@ -70,12 +81,17 @@ ODD = (
 )
 
 
-@given(lines=st.lists(st.sampled_from([USUAL, *ODD]), max_size=12), ends=st.booleans())
-@settings(max_examples=300, deadline=None)
+@given(
+    lines=st.lists(st.sampled_from([USUAL, *ODD]), max_size=12),
+    ends=st.booleans(),
+    size=st.sampled_from([1, 60, 200, 1 << 18]),
+)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_mixture_of_lines_has_the_rows_of_its_lines(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], ends: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], ends: bool, size: int
 ) -> None:
-    path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", size)
+    path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(lines) + ("\n" if ends else ""))
     assert shown(rows_of(path)) == shown(rows_alone(path))
 
@@ -84,10 +100,18 @@ DAMAGES = b'{}[]:,\n\r "0123456789.eE-+tnNaIlf\\\x00\xff\t/'
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_damage_makes_rows_that_the_lines_do_not_have(seed: int, tmp_path: Path) -> None:
-    """One to three bytes are replaced, inserted, removed or swapped; most break the order of the marks."""
+def test_no_damage_makes_rows_that_the_lines_do_not_have(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One to three bytes are replaced, inserted, removed or swapped; most break the order of the marks.
+
+    The first block is one sound line with every key, the second has the damage.
+    """
+    first = b'{"step":0,"loss":9.5,"time":1,"val_loss":1}\n'
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 300)
+    first = first.replace(b":9.5", b":" + b" " * (300 - len(first)) + b"9.5")
     chosen = random.Random(seed)
-    for number in range(25):
+    for number in range(50):
         lines = [f'{{"step":{step},"loss":{chosen.random():.3f},"time":{1e9 + step}' for step in (1, 2, 3)]
         ends = [chosen.choice(("}\n", ',"val_loss":2.5}\n')) for _ in lines]
         content = bytearray("".join(map("".join, zip(lines, ends, strict=True))).encode())
@@ -102,8 +126,36 @@ def test_no_damage_makes_rows_that_the_lines_do_not_have(seed: int, tmp_path: Pa
                     b"" if kind == "remove" else bytes([chosen.choice(DAMAGES)])
                 )
         path = tmp_path / f"{number}.jsonl"
-        path.write_bytes(content)
+        path.write_bytes(first + content)
         assert shown(rows_of(path)) == shown(rows_alone(path)), bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}"]
+)
+def test_any_name_is_read(name: str, tmp_path: Path) -> None:
+    """Names that the table cannot have are read line by line."""
+    rows = [{"step": float(step), name: step / 2} for step in range(40)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert shown(rows_of(path)) == shown(rows)
+
+
+def test_more_names_than_a_table_has_are_read(tmp_path: Path) -> None:
+    rows = [{"step": float(step), f"figure_{step}": 1.5} for step in range(2 * row_blocks._MOST_NAMES)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert shown(rows_of(path)) == shown(rows)
+
+
+def test_nearly_all_rows_of_a_long_file_are_read_as_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{USUAL}\n{ODD[0]}\n" * 4000)
+    found = list(iterate_rows(path))
+    assert sum(not isinstance(rows.values, np.ndarray) for rows in found) < len(found) / 10
 
 
 def test_a_key_given_twice_is_noticed_beside_a_blank_before_a_colon(tmp_path: Path) -> None:

@@ -157,10 +157,10 @@ def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     import numpy as np
 
     values = rows.values
-    try:
-        is_plain = rows.are_numbers or set(map(type, values)) <= {float, int}
-        found = np.fromiter(values if is_plain else map(_float, values), float, len(values))
-    except OverflowError:  # an integer larger than any float
+    found: NDArray[np.float64]
+    if isinstance(values, np.ndarray):
+        found = values
+    else:
         found = np.fromiter(map(_float, values), float, len(values))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
