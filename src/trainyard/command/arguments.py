@@ -73,7 +73,7 @@ def object_name(value: str) -> str:
 
 
 def object_name_if_given(value: str) -> str:
-    """The same, or an empty text, which is the default of an option."""
+    """The name of an object in a cluster, or an empty text, the default of an option."""
     return object_name(value) if value else value
 
 
