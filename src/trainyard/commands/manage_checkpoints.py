@@ -33,7 +33,7 @@ MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
     ("--job", "JOB", "a job sent by deploy_training_job.py: its claim and folder are known"),
-    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
+    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: its name"),
     ("--pod", "NAME", "a running pod, with --path"),
 )
 TEXTS = (
@@ -185,7 +185,7 @@ def target_of(args: argparse.Namespace) -> Any:
         return open_store(args.to)
     folder = arguments.path(args.to)
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--to {folder}: is a file; name a folder")
+        raise ConfigError(f"--to {folder} is a file; name a folder")
     return None
 
 
