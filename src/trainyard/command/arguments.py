@@ -14,7 +14,7 @@ from pathlib import Path
 MOST_SHOWN = 60
 """A wrong value is repeated in its message up to this many characters."""
 _DIGITS = 18
-"""The most digits of a whole number, so that it fits into every counter and file name of ours."""
+"""Most digits of a whole number, so that it fits into every counter and file name."""
 _NAME_BYTES, _PATH_BYTES = 255, 4095
 """Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0

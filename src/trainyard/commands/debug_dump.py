@@ -128,7 +128,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
         "explanation.txt": "\n".join(explanation_lines(found)),
         "explanation.json": as_json(found.record()),
         "state.json": as_json(judge_job(observed).record()),
-        "events.json": answer(lambda: event_records(reader.all_events(observed), now=observed.now)),
+        "events.json": json_or_refusal(lambda: event_records(reader.all_events(observed), now=observed.now)),
         "job.json": as_json(without_values(observed.job)),
         "pods.json": as_json(without_values(list(pods))),
         "cluster.json": as_json(cluster_facts(reader.api, pods)),
@@ -136,7 +136,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     return texts | {f"logs/{log.name.replace('/', '.')}.log": "\n".join(log.lines) for log in failure.logs}
 
 
-def answer(read: Callable[[], Any]) -> str:
+def json_or_refusal(read: Callable[[], Any]) -> str:
     """Return the result of `read` as JSON, or the reason why the cluster refuses it."""
     try:
         return as_json(read())
@@ -150,7 +150,7 @@ def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, An
 
     names = {str(name) for pod in pods if (name := (pod.get("spec") or {}).get("nodeName"))}
     paths = {"version": "/version"} | {name: f"/api/v1/nodes/{path_part(name)}" for name in sorted(names)}
-    found = {name: json.loads(answer(partial(api.get, path))) for name, path in paths.items()}
+    found = {name: json.loads(json_or_refusal(partial(api.get, path))) for name, path in paths.items()}
     version = found.pop("version")
     return {"version": version, "nodes": {name: node_facts(raw) for name, raw in found.items()}}
 

@@ -287,7 +287,7 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     from trainyard.jobs.kinds import KINDS
 
     kind = KINDS[plan.kind]
-    manifests = rendered(plan, api)
+    manifests = job_objects(plan, api)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
@@ -301,7 +301,7 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def rendered(plan: "JobPlan", api: "Api | None") -> "Manifests":
+def job_objects(plan: "JobPlan", api: "Api | None") -> "Manifests":
     """Return the objects of the job, without a RayCluster of others, which is used unchanged."""
     from trainyard.jobs.existing_job import is_of_others
     from trainyard.jobs.job_submission import find
@@ -321,7 +321,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
-    manifests, kind = rendered(plan, api), KINDS[plan.kind].followed
+    manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:

@@ -186,7 +186,8 @@ def failed_run(path: Path) -> FailureEvidence:
     name = classes.get(failure.kind, failure.kind) if failure is not None else ""
     is_certain = run.get("recipe") != "command" and name in set(FailureClass) - {"unknown", "user-code"}
     if failure is None or not is_certain:
-        return FailureEvidence(logs, code, command=command, if_unknown="" if outcome else cut_off(path))
+        cause = "" if outcome else cause_without_outcome(path)
+        return FailureEvidence(logs, code, command=command, if_unknown=cause)
     fix = f"{failure.mend}: {command}" if failure.mend else command
     who = "configuration" if failure.changes else ""
     evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
@@ -194,7 +195,7 @@ def failed_run(path: Path) -> FailureEvidence:
     return FailureEvidence(logs, code, recorded)
 
 
-def cut_off(path: Path) -> str:
+def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
     from trainyard.run.run_lock import is_locked
 

@@ -169,7 +169,7 @@ def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> No
     for line in evidence:
         output.announce("proven before", line)
     if in_actions():
-        annotate(Level.NOTICE, f"Nothing was trained: {text}. To train all the same: {again}")
+        annotate(Level.NOTICE, f"Nothing was trained: {text}. To train anyway: {again}")
     title = f"### Not trained again: run {number} is proven"
     parts = [title, f"{text[0].upper()}{text[1:]}:", "\n".join(f"- {line}" for line in evidence)]
-    append_summary("\n\n".join([*parts, "To train all the same:", fence_code(again)]) + "\n")
+    append_summary("\n\n".join([*parts, "To train anyway:", fence_code(again)]) + "\n")

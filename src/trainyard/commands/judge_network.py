@@ -1,7 +1,7 @@
 """Judge by the logs of NCCL which network joined the machines of a job.
 
-Only channels decide, and only if the log of every rank shows its own. NCCL writes them with NCCL_DEBUG=INFO,
-in a run of several machines to logs/nccl-*.log of the run directory.
+The verdict depends only on NCCL's channels, which the log of every rank must show. NCCL logs them with
+NCCL_DEBUG=INFO, in a run of several machines to logs/nccl-*.log of the run directory.
 
 Reads:      the logs of one job, of any trainer, in any order; - is stdin
 Writes:     the verdict, what shows it, and for a fallback its cause and the fix, on stdout; --json prints

@@ -2,13 +2,13 @@
 
 The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and EFA must fit together. They
 come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies
-and installs from. uv resolves each installing command as pip would, with the metadata of the package index
-(--index); without one these are not checked. What nothing states is unknown and is not judged. --fix corrects
-errors in single lines of the Dockerfile that have only one correct value, and shows the difference.
+and installs from. uv resolves each installing command as pip would, with the metadata of a package index
+(--index); without an index these commands are not checked. A version that none of them states is not judged.
+--fix corrects single lines of the Dockerfile that have only one correct value, and shows the difference.
 
 Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
-Exit codes: 0 no fault; 1 a fault was found (with --fix: could not be fixed); 2 wrong usage or Dockerfile
+Exit codes: 0 no fault; 1 a fault was found (with --fix: one that is left); 2 wrong usage or Dockerfile
 Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
 """
 

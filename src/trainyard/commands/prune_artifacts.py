@@ -1,6 +1,6 @@
 """Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
 
---keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
+--keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones anyway. The
 newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
 started from, are kept unless an option removes them. A run that is followed stores its records with each
 checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that

@@ -9,9 +9,9 @@ Reads:      --image, from docker or buildah here, with oras; git, or --commit an
             ECR_REPOSITORY; COSIGN_PASSWORD
 Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
-Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
-            2 wrong usage, no such image, repository or program; 4 AWS, the registry, a scanner or cosign
-            refused or failed
+Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
+            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS, the
+            registry, a scanner or cosign refused or failed
 Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -172,7 +172,7 @@ def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[R
 
 
 def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
-    """Scan the image on this machine. Raises CheckFailedError if the scan found too much."""
+    """Scan the image on this machine. Raises CheckFailedError for a finding of --fail-on or above."""
     from trainyard.gateways.images.local_scanner import find_scanner, scan_image
     from trainyard.image.release.release_order import judge_scan
 
@@ -219,7 +219,7 @@ def open_release_place(
 
 
 def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
-    """Return the result of the scan. Raises CheckFailedError if it found too much."""
+    """Return the result of the scan. Raises CheckFailedError for a finding of --fail-on or above."""
     from trainyard.image.release.release_order import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit

@@ -1,18 +1,18 @@
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
-Several runs are laid over each other, with a table of their figures and of the settings that differ; a run
-and the one that it continues are reported as one. With --compare only this comparison is written, as
+Several runs share their charts, with a table of their figures and of the settings that differ; a run and the
+one that it continues are reported as one. With --compare only this comparison is written, as
 Markdown. With --store the report is an index of all runs of a store. A run may be running, done, stopped, cut
 off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's figures to
-the comparison; the thresholds of the last run are shown in any case.
+the comparison, which always shows the thresholds of the last run.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
          with --store the names, sizes and manifests of its runs, AWS_*.
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
-         With --watch they are written again and again until no run is still going, or until none has written
-         for ten minutes; the HTML page loads itself anew.
+         With --watch they are written repeatedly until no run is in progress, or until no run has written
+         for ten minutes; the HTML page reloads itself.
 Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
          written, or --compare was not given two runs; 4 the store cannot be reached.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
