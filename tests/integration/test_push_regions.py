@@ -242,7 +242,7 @@ def test_a_lock_that_is_not_the_one_in_the_image_is_not_in_its_record(
     places.labels = {"dev.trainyard.locks": f"{LOCK.name}@{'0' * 64}"}
     code, said = push("--region", REGION)
     assert code == 2, said
-    assert f"{LOCK.name} of this checkout is not the lock that is in trainer:1" in said
+    assert f"{LOCK.name} of this checkout is not the lock in trainer:1" in said
     assert places.tags(REGION) == {}
     lock = tmp_path / "lock.txt"
     lock.write_text("numpy==2.0.0\n")

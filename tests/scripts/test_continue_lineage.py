@@ -180,7 +180,7 @@ def test_a_segment_that_is_there_already_is_not_dispatched_again(
     assert continue_lineage.main(STORED) == 0  # the job was run again
     assert len(actions.dispatched) == 1
     told = (tmp_path / "summary").read_text()
-    assert "is not dispatched again" in told
+    assert "nothing was dispatched now" in told
     assert f"{ADDRESS}/4" in told
 
 

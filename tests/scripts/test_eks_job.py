@@ -209,7 +209,7 @@ def test_a_job_is_sent_although_github_does_not_record_it(
     workflow.github.refuses = "deployments"
     code, outputs = workflow.step("send", plan=plan_of())
     assert (code, read_cluster_job(outputs["plan"]).deployment) == (0, 0)
-    assert f"Nobody watches {JOB} after this run" in capsys.readouterr().err
+    assert f"No poll watches {JOB} after this run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("end", "as_text"), [("Succeeded", False), ("Failed", True), ("gone", False)])

@@ -117,7 +117,7 @@ def test_a_workflow_run_is_explained_by_annotations_and_logs(
     assert found["class"] == "unknown" and "annotations" in found["fix"], "the line says no cause"
 
     server.say("GET /repos/o/r/actions/jobs/2/logs", (404, {"message": "Not Found"}))
-    assert "log is not there" in str(explain("--github-run", run, capsys=capsys)["evidence"])
+    assert "log could not be downloaded" in str(explain("--github-run", run, capsys=capsys)["evidence"])
 
 
 def test_a_build_is_explained_by_its_phases_and_log(

@@ -123,10 +123,10 @@ def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) 
     [
         ("success", {"build": {"outcome": "success"}}, "succeeded", ""),
         ("cancelled", {}, "failed", "somebody cancelled it, or the job reached its time limit"),
-        ("failure", {"lint": {"outcome": "failure"}}, "failed", "lint_image.py names what would break"),
+        ("failure", {"lint": {"outcome": "failure"}}, "failed", "lint_image.py found faults"),
         ("failure", {"build": {"outcome": "failure", "outputs": {"reason": "quota"}}}, "failed", "quota"),
-        ("failure", {"build": {"outcome": "failure"}}, "failed", "build_image.py failed, as its log says"),
-        ("failure", {"lint": {"outcome": "success"}}, "failed", "it could not be set up"),
+        ("failure", {"build": {"outcome": "failure"}}, "failed", "build_image.py failed; see its log"),
+        ("failure", {"lint": {"outcome": "success"}}, "failed", "a step before the build failed"),
     ],
 )
 def test_the_end_of_a_job_comes_from_its_steps(

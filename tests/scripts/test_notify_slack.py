@@ -439,7 +439,7 @@ def test_a_github_that_does_not_answer_keeps_no_message_back(
     done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0
     assert "GitHub names no cause" in slack.bodies[0]["text"]
-    assert "The cause is not known: " in done.stderr
+    assert "which name the cause, were not read: " in done.stderr
 
 
 def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: FakeSlack) -> None:

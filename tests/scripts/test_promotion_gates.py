@@ -1,6 +1,7 @@
 """A checkpoint gets a name only where the stored records of its run are intact and say that it is good."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tests.scripts.test_evaluate import Call, call, configure  # noqa: F401 - `c
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.commands import evaluate, promote_artifact
+from trainyard.commands import evaluate, promote_artifact, verify_artifact
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 
@@ -72,6 +73,8 @@ def test_a_damaged_record_of_the_run_promotes_nothing(shelf: Shelf, name: str, d
     code, text = shelf.promote()
     assert code == 1
     assert f"run-1/{name} " in text
+    words = shlex.split(text.partition("verify_artifact.py ")[2].partition(" lists")[0])
+    assert verify_artifact.parse_args(words).store == shelf.url
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import check_readiness
+from trainyard.commands import check_readiness, notify_slack
 from trainyard.commands.check_readiness import (
     Checklist,
     code_items,
@@ -152,7 +152,9 @@ def test_a_token_of_slack_counts_only_if_slack_knows_it(serve_github: Serve, cas
 
 
 def test_a_webhook_cannot_be_looked_at_and_none_is_not_used() -> None:
-    assert slack_item({"SLACK_WEBHOOK_URL": "https://x"}).state is UNKNOWN
+    item = slack_item({"SLACK_WEBHOOK_URL": "https://x"})
+    assert item.state is UNKNOWN
+    assert notify_slack.parse_args(item.fix.split()[2:]).event == "started"
     assert slack_item({}).state is UNUSED
 
 

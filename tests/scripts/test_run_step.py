@@ -374,5 +374,5 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
         return
     assert 900 <= sum(slept) <= 930
     assert "has waited for 15 minutes" in told.out and reported in told.out
-    assert "::warning title=Nobody has taken the job::" in told.err
+    assert "::warning title=No runner has taken the job::" in told.err
     assert reported in (world.folder / "summary").read_text()

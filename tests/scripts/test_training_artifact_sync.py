@@ -217,7 +217,7 @@ def test_loose_files_have_a_dry_run_too(tmp_path: Path, folder: Path) -> None:
 def test_a_checkpoint_without_metrics_is_told_that_alone(tmp_path: Path, folder: Path) -> None:
     done = sync("--checkpoint", tmp_path / "latest.pt", "--store", folder.as_uri())
     assert done.returncode == 2
-    assert done.stderr.splitlines()[0].endswith("error: --checkpoint needs --metrics, its metrics")
+    assert done.stderr.splitlines()[0].endswith("error: --checkpoint needs --metrics FILE")
 
 
 def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: Path) -> None:

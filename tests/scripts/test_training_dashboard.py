@@ -185,7 +185,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     alone = compare("--last-green", tmp_path / "nothing")
     assert alone[0].endswith("| change | needs |")
     refused = program("training_dashboard.py", head, "--last-green", green)
-    assert (refused.returncode, "--last-green belongs to --compare" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--last-green needs --compare" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

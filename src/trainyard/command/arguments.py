@@ -14,7 +14,7 @@ from pathlib import Path
 MOST_SHOWN = 60
 """A wrong value is repeated in its message up to this many characters."""
 _DIGITS = 18
-"""The most digits of a whole number, so that it fits into every counter and file name of ours."""
+"""Most digits of a whole number, so that it fits into every counter and file name."""
 _NAME_BYTES, _PATH_BYTES = 255, 4095
 """Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
@@ -73,7 +73,7 @@ def object_name(value: str) -> str:
 
 
 def object_name_if_given(value: str) -> str:
-    """The same, or an empty text, which is the default of an option."""
+    """The name of an object in a cluster, or an empty text, the default of an option."""
     return object_name(value) if value else value
 
 

@@ -17,7 +17,7 @@ _TEXTS = (
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Add --kubeconfig, --context, --cluster, --region and the time limit of a call."""
     group = add_target_options(parser)
-    limit = "time limit of one call; default: 20 of a cluster, 30 of a store"
+    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
 
 

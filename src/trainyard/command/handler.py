@@ -24,12 +24,12 @@ from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No space left: a problem of the machine and not a bug, wherever it occurs."""
+"""The disk or the quota is full: a problem of the machine, never a bug."""
 _FLUSH_SECONDS = 3.0
 _NEW_OBJECTS = 50_000
-"""After so many new objects Python searches for garbage."""
+"""Number of new objects after which Python searches for garbage."""
 _LONGEST_WORD = 1000
-"""Longest word in any other message; longer than paths that people use."""
+"""Longest word in a message, in characters; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """Errors for a name that does not exist; the person who gave it sees the message."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
@@ -41,11 +41,11 @@ _logger = logging.getLogger("trainyard")
 def exit_code_of(main: Callable[[], int]) -> int:
     """Run `main` and return the process status: the one place that catches everything.
 
-    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be mistaken for a "no". The exit
-    code of `main` also holds if the reader of our output (`| head`) has closed it; if that interrupted
-    `main`, the exit code is "no".
+    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be mistaken for `ExitCode.NO`.
+    If the reader of our output (`| head`) has closed it, the exit code is still that of `main`; it is
+    `ExitCode.NO` if the closed pipe interrupted `main`.
     """
-    if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
+    if threading.current_thread() is threading.main_thread():  # another thread might wait for a stream here
         _have_streams()
         # Imports make 100,000 objects that stay. Python searches all of them for garbage again and again
         # (40 ms with boto3), and once more at the end (80 ms; 300 ms with torch). Scripts make little
@@ -64,7 +64,7 @@ def exit_code_of(main: Callable[[], int]) -> int:
 
 
 class _JsonOutput:
-    """Stands for stdout while a command runs with `--json`, and knows whether it has printed its answer."""
+    """Replaces stdout while a command runs with `--json`, and records whether the command has printed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -82,9 +82,9 @@ class _JsonOutput:
 
 @contextlib.contextmanager
 def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
-    """Yield what a command with `--json` writes into; None without it, and within another such command.
+    """Yield the stdout of a command with `--json`; None without it, and inside another such command.
 
-    Of the workers of one training only the first answers; whoever started them does if it could not.
+    Only the first worker of a training prints the failure; the process that started them does if it cannot.
     """
     own = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
@@ -101,11 +101,11 @@ def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
 
 
 def _have_streams() -> None:
-    """Make output possible: a closed stream is redirected to nowhere, and every character can be encoded."""
+    """Open closed streams on os.devnull, and let every stream encode every character."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         while (
             descriptor := os.open(os.devnull, os.O_RDWR)
-        ) <= 2:  # otherwise the next file would get its descriptor
+        ) <= 2:  # otherwise the next opened file would get the stream's descriptor
             pass
         os.close(descriptor)
         sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
@@ -150,7 +150,7 @@ def _answer_of(main: Callable[[], int]) -> int:
     except Exception as error:  # the one top-level handler
         if isinstance(error, OSError) and error.errno in _FULL:
             _logger.debug("where the space ran out:", exc_info=True)
-            _say(f"The output could not be written: {error}\n")
+            _say(f"The output could not be written: {error}. Free space there, or write to another folder.\n")
             return ExitCode.NO
         if isinstance(error, FileNotFoundError) and not _has_working_directory():
             _logger.debug("where the working directory was missing:", exc_info=True)
@@ -190,7 +190,7 @@ def _extra_of(module: str) -> str:
 
 def _has_working_directory() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109 - nothing but whether there is one
+        os.getcwd()  # noqa: PTH109 - only whether it exists
     except FileNotFoundError:
         return False
     return True
@@ -200,12 +200,12 @@ def _missing_folder(error: FileNotFoundError) -> str:
     """Return the folder of the file that could not be opened, if it is missing; else nothing."""
     if not isinstance(error.filename, str | bytes):
         return ""
-    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))  # noqa: PTH100, PTH120 - any text
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))  # noqa: PTH100, PTH120 - a name may be any text
     return "" if os.path.isdir(folder) else folder  # noqa: PTH112
 
 
 def _note_error(text: str) -> None:
-    """Keep an error for the JSON object of a command that prints nothing else."""
+    """Keep an error for the JSON object that is printed if the command prints nothing else."""
     if isinstance(sys.stdout, _JsonOutput):
         sys.stdout.error = text.strip()
 
@@ -226,6 +226,6 @@ def _flush(stream: TextIO | None) -> str | None:
         stream.flush()
         return None
     except OSError as error:
-        # What it holds would fail once more at interpreter exit, which would then choose the exit code.
+        # The buffered text would fail again at interpreter exit, which would then set the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return None if isinstance(error, BrokenPipeError) else str(error)

@@ -56,7 +56,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, which a live line or a test may have replaced."""
 
     def __init__(self) -> None:
-        # As `logging.lastResort`: the initialiser of StreamHandler would set a stream.
+        # Like `logging.lastResort`: StreamHandler.__init__ would set `stream`, which is a property here.
         logging.Handler.__init__(self)
 
     @property
@@ -64,7 +64,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Write a record past the buffer where a signal came in the middle of a write to it."""
+        """Write a record to the descriptor if a signal came in the middle of a buffered write."""
         if isinstance(sys.exc_info()[1], RuntimeError):
             with contextlib.suppress(OSError, AttributeError):
                 os.write(sys.stderr.fileno(), f"{self.format(record)}\n".encode(errors="replace"))

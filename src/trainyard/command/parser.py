@@ -21,7 +21,7 @@ _MOST_REPEATED = 120
 
 
 class UsageExit(SystemExit):
-    """Ends a command whose arguments are wrong; `message` was printed."""
+    """Ends a command whose arguments are wrong; `message` has been printed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(int(ExitCode.USAGE))
@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help; behind one of several commands, such as `status`, that of this command."""
+        """Print the help; after the name of a command, such as `status`, the help of that command."""
         place = next((each for each in self._actions if each.dest == "command" and each.choices), None)
         command = next((word for word in self._given if place and word in (place.choices or ())), None)
         if place is not None and command is not None:
@@ -59,7 +59,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageExit(message)
 
     def _with_nearest_name(self, message: str) -> str:
-        """Return the message; of an unknown word it says which one was meant."""
+        """Return the message, with the nearest valid name for an unknown word."""
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             near = get_close_matches(choice[1], re.findall(r"[\w.-]+", choice[2]), 1)
             return message + (f"; did you mean {near[0]!r}?" if near else "")
@@ -101,7 +101,7 @@ def _meant(flag: str, names: Sequence[str], positionals: Sequence[argparse.Actio
     if near := get_close_matches(flag, names, 1) or ending:
         return f"; did you mean {near[0]!r}?"
     if positionals and positionals[0].required:
-        return f"; {positionals[0].metavar or positionals[0].dest.upper()} stands without a flag"
+        return f"; {positionals[0].metavar or positionals[0].dest.upper()} takes no flag"
     return ""
 
 

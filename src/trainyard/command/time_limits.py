@@ -35,18 +35,18 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
 def within(seconds: float, work: Callable[[], Answer]) -> Answer:
     """Return the result of `work` or raise its error; raise WaitTimeoutError when it takes longer.
 
-    For a question that may never be answered. A thread asks it and is abandoned at the time limit; it does
+    For a request that may never be answered. A thread makes it and is abandoned at the time limit; it does
     not keep the process from ending.
     """
     answer: Future[Answer] = Future()
 
-    def ask() -> None:
+    def run() -> None:
         try:
             answer.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             answer.set_exception(error)
 
-    threading.Thread(target=ask, name="within", daemon=True).start()
+    threading.Thread(target=run, name="within", daemon=True).start()
     try:
         return answer.result(seconds)
     except FutureTimeoutError as error:

@@ -51,12 +51,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     own = "a tag of yours, or a version such as v1.2.3; may be repeated"
     what.add_argument("--image-tag", action="append", default=[], metavar="TAG", help=own)
-    base = "base image of the last stage, whose FROM takes an argument"
+    base = "base image of the last stage, whose FROM must name an argument"
     what.add_argument("--base-image", default="", metavar="REFERENCE", help=base)
     what.add_argument("--target", default="", metavar="STAGE", help="default: the last one")
     what.add_argument("--platform", default="linux/amd64", metavar="OS/ARCH", help="default: linux/amd64")
     what.add_argument(
-        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="an ARG; may be repeated"
     )
     mounted = "id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME; may be repeated"
     what.add_argument("--secret", action="append", default=[], metavar="SECRET", help=mounted)
@@ -69,8 +69,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
-    what.add_argument("--commit", default="", metavar="SHA", help="the commit, if git does not know it")
-    what.add_argument("--expect-content", metavar="DIGEST", help="refuse to build anything else")
+    what.add_argument("--commit", default="", metavar="SHA", help="commit, if the context is in no git")
+    what.add_argument("--expect-content", metavar="DIGEST", help="refuse other content than this")
     where.add_argument(
         "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
     )
@@ -82,7 +82,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
     bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
     where.add_argument(
-        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT"
+        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
     )
     where.add_argument(
         "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
@@ -92,13 +92,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     tags = ("auto", "semantic", "git-sha", "latest")
     where.add_argument("--tags", choices=tags, default="auto", help="tags of the pushed image; default: auto")
-    version = "the version that the image gets as a tag; default: a tag of git on the commit"
+    version = "the version that becomes a tag of the image; default: a git tag of the commit"
     where.add_argument("--version", default="", metavar="X.Y.Z", help=version)
     where.add_argument("--rebuild", action="store_true", help="build even if this content is in the registry")
     where.add_argument(
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
-    attempts = "starts of a build in AWS, after faults of CodeBuild itself; default: 3"
+    attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
     where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
     where.add_argument(
         "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def take_image_tags(args: argparse.Namespace) -> None:
-    """Take a version among --image-tag as --version; the others stay. Raises ConfigError for no tag."""
+    """Move a version among the values of --image-tag to --version. Raises ConfigError for an invalid tag."""
     from trainyard.image.context.image_names import require_tag
     from trainyard.image.release.tag_strategy import is_version
 
@@ -190,7 +190,7 @@ def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Map
 
 
 def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:
-    """Raise ConfigError for what a build in AWS would refuse after its source was sent."""
+    """Raise ConfigError for anything that a build in AWS would refuse after its source was sent."""
     from trainyard.gateways.git import origin_address
     from trainyard.image.building.build_record import build_variables, github_source, source_names
     from trainyard.image.building.build_secrets import build_variables_of_secrets
@@ -236,7 +236,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     logins=logins_for(args, request, cache),
                 )
         else:
-            builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
+            builder.tag(name, f"{request.image}:latest")  # `latest` may be another image by now
         versions = version_tags(args.version, request) if args.version else []
         for tag in (*versions, *args.image_tag):
             builder.tag(name, f"{request.image}:{tag}")
@@ -252,7 +252,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
-    """Build in parallel; raise the first failure when all have ended."""
+    """Build in parallel; raise the first failure once all builds have ended."""
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.git import origin_address, tags_at_head
     from trainyard.gateways.images.codebuild import CodeBuild
@@ -262,7 +262,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.image.building.build_poll import BuildPoll
 
     require_sendable(args, requests)
-    # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
+    # A git tag at HEAD is the version of that commit only, not of a changed tree or of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
     version = args.version or (next(iter(tags_at_head(args.context)), "") if is_head else "")
     account = AwsAccount(args.region)
@@ -326,7 +326,7 @@ def cache_of(account: "AwsAccount", request: "BuildRequest") -> str:
 
 
 def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) -> "list[Login]":
-    """Return the given logins, and those of ECR for its registries among the bases and the cache."""
+    """Return the given logins, and logins to the ECR registries of the bases and the cache."""
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.ecr import login_to
     from trainyard.gateways.images.local_builder import Login
@@ -346,16 +346,15 @@ def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) ->
 
 
 def version_tags(version: str, request: "BuildRequest") -> list[str]:
-    """Return the tags of a version. Raises ConfigError if it is none, or the tree has changes."""
+    """Return the tags of a version. Raises ConfigError if it is not a version or the tree has changes."""
     from trainyard.image.release.tag_strategy import is_version, tags_for
 
     if not is_version(version):
         raise ConfigError(
-            f"--version {version[:60]}: this is no version such as 1.2.3. Every other tag is made from the "
-            "content or the commit: see --tags."
+            f"--version {version[:60]}: not a version such as 1.2.3. Name any other tag with --image-tag."
         )
     if request.dirty:
-        raise ConfigError(f"--version {version}: {request.context} has changes that are not committed.")
+        raise ConfigError(f"--version {version}: {request.context} has changes. Commit them first.")
     tags = tags_for("semantic", commit="", dirty=False, versions=[version], content="")
     return [tag.name for tag in tags]
 

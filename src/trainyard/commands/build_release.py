@@ -73,7 +73,7 @@ def files(path: Path) -> list[Path]:
 
 
 def export(root: Path, target: Path) -> int:
-    """Write the files of the commit into `target`; return the commit's time in Unix seconds."""
+    """Write the files of the commit into `target`; return the time of the commit in Unix seconds."""
     from trainyard.gateways.process import run_program
 
     archive = target.with_suffix(".tar")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trainyard.machine.preflight import MachineFacts, Memory, PreflightFinding
 
 RELEASES_SECONDS = 5.0
-"""The most that asking GitHub for the runner's releases may take."""
+"""Time limit of the request for the releases of GitHub's runner."""
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_program(args: argparse.Namespace, config: "Config") -> int:
-    """Check that another program can be started here: its folder, its first word, its lock and its data.
+    """Check that the program of the configuration can start here: its folder, its first word and its data.
 
     Its packages are its own, so nothing is compared with the lock of this repository.
     """
@@ -112,7 +112,7 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
 
 
 def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_json: bool) -> int:
-    """Report the findings, degraded ones on GitHub as warnings. Raises CheckFailedError if a check failed."""
+    """Report the findings; on GitHub degraded ones are warnings. Raises CheckFailedError if one failed."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.machine.preflight import PreflightVerdict, worst_verdict
     from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
@@ -134,13 +134,13 @@ def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_j
 
 
 def job_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
-    """Yield the findings about the job of GitHub that this is: its runner, and where it keeps its runs."""
+    """Yield the findings about this GitHub job: its runner and its run directory."""
     yield from runner_findings()
     yield from run_directory_findings(run_dir)
 
 
 def runner_findings() -> "Iterator[PreflightFinding]":
-    """Yield a finding about the version of this job's runner; a refused one still runs this job."""
+    """Yield a finding about the version of this job's runner; even a refused version still runs this job."""
     from trainyard.gateways.actions_runner import runner_version
     from trainyard.gateways.github_api import GitHub
     from trainyard.gateways.local_machine import process_family
@@ -155,7 +155,7 @@ def runner_findings() -> "Iterator[PreflightFinding]":
     try:
         releases = read_releases(time_limits.within(RELEASES_SECONDS, api.runner_releases))
     except (ServiceError, WaitTimeoutError):
-        releases = ()  # the oldest version that can be registered is known without
+        releases = ()  # the oldest accepted version is known without them
     if problem := version_problem(version, releases, now=time.time()):
         yield PreflightFinding("runner", PreflightVerdict.DEGRADED, f"the runner has {problem}", NEXT_STEP)
     else:
@@ -214,9 +214,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
-    # Importing torch takes seconds; without a driver its files are enough.
+    # Importing torch takes seconds; without a driver its version file is enough.
     torch, cuda, memory = query_torch() if drives else (*local_machine.installed_torch(), ())
-    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has started
+    is_new = not (run_dir / "run.json").exists()  # a started run may already be in the store
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],
@@ -241,7 +241,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files; if none is writable, the one that should be."""
+    """Return the folder for temporary files; if none is writable, the one that is tried first."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
@@ -249,7 +249,7 @@ def temporary_folder() -> Path:
 
 
 def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
-    """Return the main memory and what training needs of it; None if the configured GPU is missing."""
+    """Return the main memory, and how much training needs; None if the configured GPU is missing."""
     from trainyard.gateways.local_machine import main_memory
     from trainyard.machine.preflight import Memory
     from trainyard.plan.main_memory import main_memory_need, reserve_bytes

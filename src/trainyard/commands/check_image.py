@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_GB, PYTHON = 25, "python"
 LOCAL_ONLY = ("max_size", "lock", "python", "model_config", "junit", "output")
-"""Options that a check in AWS does not support and refuses."""
+"""Options that a check in AWS refuses."""
 GPU_MACHINE = {
     "environmentTypeOverride": "LINUX_GPU_CONTAINER",
     "computeTypeOverride": "BUILD_GENERAL1_LARGE",
@@ -67,9 +67,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
     parser.add_argument("--gpus", action="store_true", help=gpus)
-    bandwidth = "also sum 256 MiB over the GPUs (two processes without), as nccl-tests does; fail below this"
+    bandwidth = "also sum 256 MiB over the GPUs, or two processes, as nccl-tests does; fail below this"
     parser.add_argument("--bandwidth", type=arguments.amount, metavar="GB/S", help=bandwidth)
-    model = "config.json of a model that the image must be able to make, instead of a small Llama"
+    model = "config.json of a model that the image must be able to build, instead of a small Llama"
     parser.add_argument("--model-config", type=arguments.path, metavar="FILE", help=model)
     security = "level of the namespace the image will run in; restricted refuses root; default: a warning"
     levels = ("privileged", "baseline", "restricted")
@@ -88,7 +88,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
     )
-    poll = "seconds between two requests for the state"
+    poll = "seconds between polls"
     parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
     parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
@@ -149,7 +149,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
-    """The checks that run in a container."""
+    """Return the answers of the checks that run in a container."""
     from trainyard.image.release.check_levels import probe_answers, probe_request
 
     packages = packages_of(args, facts)
@@ -175,7 +175,7 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
 
 def model_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the configuration that transformers must make. Raises ConfigError for a file that has none."""
+    """Return the model configuration for transformers. Raises ConfigError for a file that has none."""
     from trainyard.image.release.check_levels import MODEL
     from trainyard.run.untrusted_files import read_named_text
 
@@ -194,7 +194,7 @@ def model_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
-    """Return what the locks of the image demand; None if no lock is named, or its content is not here."""
+    """Return the packages that the image's locks pin; None if no lock is known or its text is not here."""
     from trainyard.image.release.check_levels import linux_markers
     from trainyard.image.release.image_locks import demanded_packages, find_locks
     from trainyard.run.untrusted_files import read_named_text
@@ -212,7 +212,7 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
     found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
     for name in found.missing:
         _logger.warning(
-            "%s was built with %s, and no file here has its content; name it with --lock", args.image, name
+            "%s was built with %s, and no file here is that lock; name it with --lock", args.image, name
         )
     return demanded_packages(list(found.texts.values()), linux) if found.texts and not found.missing else None
 

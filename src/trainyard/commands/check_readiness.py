@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from trainyard.machine.checklist import CheckItem
     from trainyard.machine.readiness import Answers
 
-# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small
-# calls have; a call that sends a file has as long as in a sync.
+# A line of 1 Mbit/s sends 5 MiB in SECONDS. CALL_SECONDS limits each small call, which shows a store that
+# hangs; a call that sends a file has the time limit of a sync.
 SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 
 COMMAND_SECONDS = 180.0
-"""A command may import torch on a busy machine; its own requests have shorter limits."""
+"""Time limit of a command of the checklist, which may import torch on a busy machine."""
 SERVICE_SECONDS = 10.0
 CODE = Path(__file__).resolve().parents[2]
 
@@ -87,9 +87,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="the outcome of that step")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
-    grace = "from a signal until the trainer is killed; compared with earlier stops; default: 30s"
+    grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="read the store, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     everything = parser.add_argument_group("the checklist")
     everything.add_argument("--all", action="store_true", help="check all that a deployment needs")
@@ -100,7 +100,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.sign_off and not args.all:
         parser.error("--sign-off is for the checklist: add --all")
     if args.set and args.config is None:
-        parser.error("--set changes a value of a configuration: give --config, too")
+        parser.error("--set changes a value of the configuration: add --config FILE")
     return args
 
 
@@ -159,7 +159,7 @@ def default_config() -> Path:
     for file in files:
         if file.is_file():
             return file
-    raise ConfigError("No configuration: give --config, or run this where trainyard.yaml is.")
+    raise ConfigError("No configuration: add --config FILE, or run this where trainyard.yaml is.")
 
 
 def refuse(findings: Any) -> None:
@@ -228,7 +228,7 @@ def collect_answers(args: argparse.Namespace) -> "Answers":
 
 
 def assume_role(url: str, seconds: float) -> tuple[str, str]:
-    """Return the workflow's role for a store in S3, and why it cannot be assumed; both empty without one.
+    """Return the workflow's role for a store in S3, and why it cannot be assumed; empty texts without a role.
 
     Raises ConfigError for variables that cannot be used.
     """
@@ -245,7 +245,7 @@ def assume_role(url: str, seconds: float) -> tuple[str, str]:
 
 
 def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
-    """Remove what an interrupted check has written, within some seconds: the store may not answer."""
+    """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
     from trainyard.artifacts.store_probe import remove_probe
 
     for store in stores:
@@ -280,7 +280,7 @@ def run_of(directory: Path | None) -> tuple[str, bool]:
 
 
 def query_signer(seconds: float) -> dict[str, Any]:
-    """Return the signing settings of the environment as fields of `Answers`; signing reads the key itself."""
+    """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
     from trainyard.gateways.model_signing import METHOD, signer_from
 
     try:
@@ -313,26 +313,26 @@ def collect_items(wanted: Checklist) -> "list[CheckItem]":
     store = ["--store", wanted.store] if wanted.store else []
     run_dir = ["--run-dir", str(wanted.run_dir)] if wanted.run_dir else []
     dry = ["--dry-run"] if wanted.dry_run else []
-    looks: list[Callable[[], Sequence[CheckItem]]] = [
-        lambda: ask("machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings),
-        lambda: ask("store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings),
+    checks: list[Callable[[], Sequence[CheckItem]]] = [
+        lambda: run_check("machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings),
+        lambda: run_check("store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings),
         lambda: [*configuration_items(wanted), *code_items(Path.cwd()), *workflow_items(Path.cwd())],
-        lambda: ask("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
+        lambda: run_check("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
         lambda: cluster_items(config, os.environ),
         lambda: [*image_items(os.environ), *tracker_items(wanted), slack_item(os.environ)],
     ]
-    with ThreadPoolExecutor(len(looks)) as pool:
-        return [item for found in pool.map(lambda look: look(), looks) for item in found]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        return [item for found in pool.map(lambda check: check(), checks) for item in found]
 
 
-def ask(
+def run_check(
     area: str, words: Sequence[str], read: "Callable[[str, Mapping[str, Any]], list[CheckItem]]"
 ) -> "list[CheckItem]":
-    """Return the items that a command's JSON holds, or one that says why it gave none."""
+    """Run a command, and return the items in its JSON, or one item with the reason why it printed none."""
     from trainyard.gateways.process import run_program
     from trainyard.machine.checklist import CheckItem, CheckState
 
-    # As little of a job as possible: only the checklist writes summaries and outputs.
+    # The commands must not write summaries, outputs or annotations; only the checklist does.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_STEP_")}
     kept = {name: value for name, value in kept.items() if name not in ("GITHUB_OUTPUT", "GITHUB_ACTIONS")}
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CODE), os.environ.get("PYTHONPATH"))))
@@ -366,7 +366,7 @@ def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":
 
 
 def code_items(folder: Path) -> "Iterator[CheckItem]":
-    """Yield whether the commit is on record, the tree clean, and the commit pushed."""
+    """Yield items: is there a commit, is the tree clean, is the commit pushed?"""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.process import run_git
     from trainyard.machine.checklist import CheckItem, CheckState
@@ -377,7 +377,7 @@ def code_items(folder: Path) -> "Iterator[CheckItem]":
         return
     commit = str(facts["commit"])[:12]
     if "dirty" not in facts:
-        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git cannot say whether it is clean")
+        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git did not answer whether it is clean")
     elif facts["dirty"]:
         text = f"changed since {commit}: a run is not repeatable"
         yield CheckItem("code", "tree", CheckState.FAILED, text, "git commit, or git stash")
@@ -394,7 +394,7 @@ def code_items(folder: Path) -> "Iterator[CheckItem]":
 
 
 def workflow_items(folder: Path) -> "Iterator[CheckItem]":
-    """Yield whether GitHub can read the workflows: by actionlint where it is installed, else as YAML."""
+    """Yield an item: are the workflows valid for actionlint, or without it at least YAML?"""
     import yaml
 
     from trainyard.gateways.process import run_program
@@ -416,7 +416,7 @@ def workflow_items(folder: Path) -> "Iterator[CheckItem]":
     program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
     count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
     if not program:
-        text = f"{count}: YAML; actionlint, which would check more, is not installed"
+        text = f"{count}: valid YAML; not checked further, because actionlint is not installed"
         yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
         return
     done = run_program([program, "-oneline", *map(str, files)], seconds=60)
@@ -431,7 +431,7 @@ def workflow_items(folder: Path) -> "Iterator[CheckItem]":
 
 
 def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Sequence[CheckItem]":
-    """Return whether the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, is ready."""
+    """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
     from trainyard.machine.checklist import CheckItem, CheckState, items_of_cluster
 
     name = environment.get("TRAINYARD_EKS_CLUSTER")
@@ -439,11 +439,11 @@ def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Seq
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
         return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
     options = ["--cluster", name] if name else []
-    return ask("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
+    return run_check("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
 
 
 def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
-    """Yield whether the repository of ECR exists and gives a login."""
+    """Yield an item: does the ECR repository exist and give a login?"""
     from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.machine.checklist import CheckItem, CheckState
 
@@ -452,16 +452,16 @@ def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
         yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
         return
 
-    def look() -> str:
+    def query() -> str:
         repository = EcrRepository(name, "")
         repository.fixed_tags()
         return f"{repository.login().host}/{name} exists, and a login is given"
 
-    yield within_limit("image", "ecr", look, fix=f"aws ecr create-repository --repository-name {name}")
+    yield within_limit("image", "ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
 
 
 def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
-    """Yield whether W&B knows the API key, if the configuration asks for W&B."""
+    """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
     from trainyard.config.load import load_config
     from trainyard.gateways.wandb_account import api_key, owner_of
     from trainyard.machine.checklist import CheckItem, CheckState
@@ -469,7 +469,7 @@ def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
     try:
         is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
     except ConfigError:
-        return  # it is reported where the configuration is
+        return  # `configuration_items` reports it
     key = api_key(os.environ)
     if not is_wanted:
         yield CheckItem("w&b", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
@@ -483,7 +483,7 @@ def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
 
 
 def slack_item(environment: Mapping[str, str]) -> "CheckItem":
-    """Return whether Slack knows the bot token; a webhook can be checked by a message only."""
+    """Return an item: does Slack know the bot token? A webhook can only be checked by sending a message."""
     from trainyard.gateways.slack import owner_of_token
     from trainyard.machine.checklist import CheckItem, CheckState
 
@@ -495,18 +495,19 @@ def slack_item(environment: Mapping[str, str]) -> "CheckItem":
             fix="a new token: the app's page in Slack, OAuth & Permissions, Bot User OAuth Token",
         )
     if environment.get("SLACK_WEBHOOK_URL"):
-        text = "a webhook shows only by a message whether it works"
-        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, "trainyard tell started")
+        text = "a webhook can only be checked by sending a message"
+        fix = "trainyard tell started --run-dir runs/slack-test"
+        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, fix)
     text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
     return CheckItem("slack", "token", CheckState.UNUSED, text)
 
 
-def within_limit(area: str, name: str, look: Callable[[], str], *, fix: str) -> "CheckItem":
+def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> "CheckItem":
     """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
     from trainyard.machine.checklist import CheckItem, CheckState
 
     try:
-        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, look))
+        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, query))
     except (ServiceTroubleError, WaitTimeoutError) as error:
         return CheckItem(area, name, CheckState.UNKNOWN, str(error))
     except (ServiceError, ConfigError) as error:

@@ -26,7 +26,7 @@ from trainyard.errors import ExitCode, ServiceError
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
-    wanted = "encryption to set and to expect"
+    wanted = "encryption that the bucket must have; --fix sets it"
     parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
     parser.add_argument(
         "--call-seconds",

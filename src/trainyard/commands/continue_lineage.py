@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     text = args.end or end_of_job(os.environ)
     if not text:
-        output.announce("next", "nothing is to be continued")
+        output.announce("next", "no further segment is due")
         return ExitCode.DONE
     plan = read_handover(args.plan or os.environ.get("TRAINYARD_PLAN", ""))
     ended, thread, manifest = read_end(text, plan.segment)
@@ -74,14 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
-    # The workflow that trains, not one that calls it.
+    # The workflow file that trains, also where another workflow calls it.
     api, file = github_from(), os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
     if decision.pause_minutes:
         output.announce("next", decision.reason)
         time.sleep(60 * decision.pause_minutes)
     ref = place_to_dispatch(api, file, decision.next, branch=plan.ref)
     address, new = dispatch_once(api, file, decision.next, ref=ref, inputs=inputs)
-    why = decision.reason if new else "it was dispatched before and is not dispatched again"
+    why = decision.reason if new else "it was dispatched before; nothing was dispatched now"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Continued: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
@@ -100,7 +100,7 @@ def end_of_job(environment: Mapping[str, str]) -> str:
 
 
 def read_end(text: str, segment: "Segment") -> "tuple[SegmentEnd, str, str]":
-    """Return how the segment ended, the thread in Slack and the stored manifest. Raises ConfigError."""
+    """Return how the segment ended, its Slack thread and manifest. Raises ConfigError for other text."""
     from trainyard.github.continuation import SegmentEnd
     from trainyard.run.untrusted_files import parse_json_object
 
@@ -113,4 +113,4 @@ def read_end(text: str, segment: "Segment") -> "tuple[SegmentEnd, str, str]":
         )
         return ended, str(end["thread"]), "" if is_outage else manifest
     except (DamagedFileError, KeyError, ValueError) as error:
-        raise ConfigError(f"--end is not what the training job handed on ({error})") from None
+        raise ConfigError(f"--end is not the output `end` of the training job ({error})") from None

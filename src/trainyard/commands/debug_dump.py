@@ -1,9 +1,9 @@
 """Write one archive about a failed run or job, to send to whoever helps.
 
 It has the explanation of the failure, the records and the plan, the ends of the logs, the versions of all
-packages, the GPUs, and for a job its state, events, pods and nodes. Of environment variables only those that
-set up training are there (VARIABLES); of any other, also in manifests, the name alone. A line that holds a
-secret, or the value of a variable that is one, is left out, and the archive says so.
+packages, the GPUs, and for a job its state, events, pods and nodes. Environment variables that set up
+training are written with their values (VARIABLES), all others, also in manifests, as names only. A line that
+holds a secret, or the value of a secret variable, is replaced by a note.
 
 Reads:      the run's directory, or the job, its pods, events and logs on the cluster; this machine
 Writes:     one .tar.gz file; its path is printed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 LAST_BYTES = 1 << 20
-"""Number of bytes of the end of each file."""
+"""Number of bytes that are kept from the end of each file."""
 VARIABLES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "OFI_NCCL_", "FI_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_"),
     *("TRAINYARD_DEVICE", "TRAINYARD_NODE", "TRAINYARD_LOG", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH"),
@@ -50,10 +50,10 @@ VARIABLES = (
     *("CI", "GITHUB_ACTIONS", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_SHA", "GITHUB_WORKFLOW"),
     *("RUNNER_OS", "RUNNER_ARCH", "RUNNER_VERSION"),
 )
-"""Names whose values are written; one with _ at its end means all that begin with it."""
+"""Variables whose values are written; a name that ends with _ stands for all that begin with it."""
 LEFT_OUT = "(left out)"
 SHORTEST_SECRET = 6
-"""A shorter value of a secret's variable, such as 1, would remove lines that have nothing to do with it."""
+"""Shorter values of secret variables, such as 1, are not searched for: they are in many harmless lines."""
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.json")
 
 
@@ -101,7 +101,7 @@ def run_texts(run: Path) -> dict[str, str]:
 
 
 def named_job_texts(args: argparse.Namespace) -> dict[str, str]:
-    """Return the texts of the job that was named. Raises ConfigError if the name is of no run and no job."""
+    """Return the texts of the named job. Raises ConfigError if the name belongs to no run and no job."""
     from trainyard.run.run_advice import advice
 
     try:
@@ -118,8 +118,8 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     from trainyard.jobs.job_reader import event_records
     from trainyard.jobs.state.state_machine import judge_job
 
-    thing = failed_job(args)
-    found = thing.explain()
+    failure = failed_job(args)
+    found = failure.explain()
     reader, namespace = job_reader(args)
     job = reader.find_job(namespace, args.job)
     observed = reader.observe(job)
@@ -128,16 +128,16 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
         "explanation.txt": "\n".join(explanation_lines(found)),
         "explanation.json": as_json(found.record()),
         "state.json": as_json(judge_job(observed).record()),
-        "events.json": answer(lambda: event_records(reader.all_events(observed), now=observed.now)),
+        "events.json": json_or_refusal(lambda: event_records(reader.all_events(observed), now=observed.now)),
         "job.json": as_json(without_values(observed.job)),
         "pods.json": as_json(without_values(list(pods))),
         "cluster.json": as_json(cluster_facts(reader.api, pods)),
     }
-    return texts | {f"logs/{log.name.replace('/', '.')}.log": "\n".join(log.lines) for log in thing.logs}
+    return texts | {f"logs/{log.name.replace('/', '.')}.log": "\n".join(log.lines) for log in failure.logs}
 
 
-def answer(read: Callable[[], Any]) -> str:
-    """Return what `read` returns as JSON, or why the cluster does not give it."""
+def json_or_refusal(read: Callable[[], Any]) -> str:
+    """Return the result of `read` as JSON, or the reason why the cluster refuses it."""
     try:
         return as_json(read())
     except ServiceError as error:
@@ -145,12 +145,12 @@ def answer(read: Callable[[], Any]) -> str:
 
 
 def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the version of the cluster, and what is known of the nodes that the pods are on."""
+    """Return the version of the cluster, and the facts about the nodes of the pods."""
     from trainyard.cluster.object_path import path_part
 
     names = {str(name) for pod in pods if (name := (pod.get("spec") or {}).get("nodeName"))}
     paths = {"version": "/version"} | {name: f"/api/v1/nodes/{path_part(name)}" for name in sorted(names)}
-    found = {name: json.loads(answer(partial(api.get, path))) for name, path in paths.items()}
+    found = {name: json.loads(json_or_refusal(partial(api.get, path))) for name, path in paths.items()}
     version = found.pop("version")
     return {"version": version, "nodes": {name: node_facts(raw) for name, raw in found.items()}}
 
@@ -158,7 +158,7 @@ def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, An
 def node_facts(raw: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return labels, taints, conditions, sizes and versions of a node, without its addresses."""
     if raw is None or "refused" in raw:
-        return raw or {"refused": "there is no such node any more"}
+        return raw or {"refused": "this node no longer exists"}
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     kept = {name: status.get(name) for name in ("conditions", "allocatable", "capacity", "nodeInfo")}
     return {"labels": (raw.get("metadata") or {}).get("labels"), "taints": spec.get("taints"), **kept}
@@ -177,7 +177,7 @@ def without_values(value: Any) -> Any:
 
 
 def is_shown(name: str) -> bool:
-    """Return whether the value of the variable `name` is written."""
+    """Return whether the value of the variable `name` may be written."""
     from trainyard.plan.environment.secret_forms import is_secret_name
 
     listed = any(name.startswith(each) if each.endswith("_") else name == each for each in VARIABLES)
@@ -226,7 +226,7 @@ def without_secrets(text: str) -> str:
 
 
 def secret_values() -> list[str]:
-    """Return the values of this process's variables that hold a secret by their names or their forms."""
+    """Return the values of this process's variables that are secrets by their name or their form."""
     from trainyard.plan.environment.secret_forms import secret_kind
 
     return [

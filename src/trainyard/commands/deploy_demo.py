@@ -52,12 +52,12 @@ SETTINGS = {
     "cluster.pod.directory": REPOSITORY_ROOT,
     "cluster.pod.cpu": 2,
     "cluster.pod.memory": "3Gi",
-    "cluster.pod.run_as_user": 0,  # the environment may be in a folder that only root may read
+    "cluster.pod.run_as_user": 0,  # the Python environment may be in a folder that only root may read
     "cluster.pod.grace_seconds": 60,
     "cluster.volume.claim": CLAIM,
     "artifacts.store": "file:///checkpoints/store",
 }
-"""Short enough for a demonstration; --set wins over them."""
+"""Settings of a short demonstration; --set overrides them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -69,8 +69,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     several = "change values: KEY=VALUE words, quoted as in a shell"
     parser.add_argument("--settings", default="", metavar="WORDS", help=several)
-    parser.add_argument("--keep-logs", action="store_true", help="leave the logs of cluster and operator")
-    parser.add_argument("--dry-run", action="store_true", help="only report whether this machine can show it")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs of cluster and operator")
+    parser.add_argument("--dry-run", action="store_true", help="check this machine only")
     args = parser.parse_args(argv)
     args.set += settings(args.settings)
     return args
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     kit = load_kit(os.environ.get(VARIABLE, ""))
     if args.dry_run:
-        output.announce("demo", "this machine can show it", "ok")
+        output.announce("demo", "this machine can run it", "ok")
         return ExitCode.DONE
     volume = args.runs.resolve() / time.strftime("demo-%Y%m%d-%H%M%S")
     folder = Path(tempfile.mkdtemp(prefix="trainyard-demo-"))
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             output.announce("logs", str(folder))
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    verdict = "a cluster from nothing, a job deployed, watched and proven" if not code else "not proven"
+    verdict = "cluster made, job deployed, watched and proven" if not code else "not proven"
     output.announce("demo", f"{verdict}, in {time.monotonic() - started:.0f} s", "failed" if code else "ok")
     return code
 
@@ -160,13 +160,13 @@ def run_demo(args: argparse.Namespace, kit: Any, *, folder: Path, volume: Path) 
             ]
             run_passing_signals(logs)
             return code
-    output.announce("cluster", "removed; the run is proven once more from outside")
+    output.announce("cluster", "removed; the run is now proven again without it")
     run = ["--run-dir", str(volume / JOB), "--store", (volume / "store").as_uri(), "--run-number", "auto"]
     return run_passing_signals([sys.executable, str(SCRIPTS / "prove_run.py"), *run])
 
 
 def compile_packages() -> None:
-    """Compile torch to bytecode where that was not done yet: each new container would do it again."""
+    """Compile torch to bytecode if necessary, because each new container would do it again."""
     from trainyard.gateways.process import run_program
 
     torch = importlib.util.find_spec("torch")
@@ -177,7 +177,7 @@ def compile_packages() -> None:
 
 @contextmanager
 def make_cluster(kit: Any, folder: Path, volume: Path) -> Iterator[Any]:
-    """A cluster of two nodes with the training operator, this machine as an image, and one volume."""
+    """Yield a cluster of two nodes with the training operator, an image of this machine, and one volume."""
     output.announce("cluster", "API server, scheduler, and two nodes with kubelet and containerd")
     with ExitStack() as held:
         cluster = held.enter_context(kit.RealCluster(folder / "cluster", real_nodes=2))

@@ -4,8 +4,8 @@
 
 All problems are reported at once, before anything is sent. A job that would train to its end and fail its
 proof (no artifacts.store, for example) is one of them, unless --accept names the part, such as
-network. The command continues with a job of the same name and plan. --dry-run queries a cluster only if one
-is named. A command of your own can follow after --.
+network. A job that exists already with the same name and plan is not sent again. --dry-run queries a cluster
+only if one is named. A command of your own can follow after --.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
-    ("--instance-type", "TYPE", "such as p5.48xlarge; default: that of the cluster's nodes"),
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: the type of the cluster's nodes"),
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
     ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
-    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--priority-class", "NAME", "PriorityClass of the pods"),
     ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
-    ("--checkpoint-path", "PATH", "where it is mounted in a pod; default: /checkpoints"),
+    ("--checkpoint-path", "PATH", "where the volume is mounted in a pod; default: /checkpoints"),
     ("--secret", "NAME", "a Secret whose keys become environment variables"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
     ("--ray-cluster", "NAME", "with raycluster: a cluster that several jobs share, or your own"),
@@ -71,9 +71,9 @@ NUMBERS = (
     ("--auto-retry", arguments.natural_number, 0, "how often the job may be sent again; default: 0"),
 )
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
-    ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
-    ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
-    ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
+    ("--tolerate", arguments.text, "KEY", "a taint to tolerate; may be repeated"),
+    ("--env", arguments.variable, "NAME=VALUE", "an environment variable; may be repeated"),
+    ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program; may be repeated"),
     (
         "--accept",
         arguments.text,
@@ -105,7 +105,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
     )
     parser.add_argument(
-        "--output", type=arguments.path, metavar="FILE", help="write what was planned as JSON"
+        "--output", type=arguments.path, metavar="FILE", help="write the planned values as JSON"
     )
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
     args = parser.parse_args(argv)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
-    """Check, plan, and send the job or show it."""
+    """Check and plan the job; then send it, or print it with --dry-run."""
     from trainyard.cluster.verdict import require_checks
     from trainyard.proof import PARTS
 
@@ -157,7 +157,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
     if args.output:
         write_json_atomically(args.output, plan_outputs(data, store=store))
-    # If the job exists already, its own pods may fill the cluster.
+    # If the job exists already, the cluster may be full with its own pods.
     if found.exit_code and (args.dry_run or not is_deployed(partial(find, api), plan)):
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, api)
@@ -234,10 +234,7 @@ def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest")
 
 
 def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
-    """Warn of the parts of the proof that cannot hold; refuse those that would make the job fail.
-
-    Raises ConfigError.
-    """
+    """Warn of parts of the proof that cannot hold. Raises ConfigError for those that would fail the job."""
     from trainyard.jobs.job_planning import decides_the_end
     from trainyard.report.plan.plan_text import unproven_lines
 
@@ -277,7 +274,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
 
 
 def keeps_network_log(plan: "JobPlan") -> bool:
-    """Return whether every process of the job keeps NCCL's log at a level that shows the channels."""
+    """Return whether every process of the job writes a log of NCCL that shows its channels."""
     from trainyard.run.launch_environment import nccl_log_variables
 
     is_kept = not plan.program.once or bool(plan.program.nccl_log)
@@ -290,7 +287,7 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     from trainyard.jobs.kinds import KINDS
 
     kind = KINDS[plan.kind]
-    manifests = rendered(plan, api)
+    manifests = job_objects(plan, api)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
@@ -304,8 +301,8 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def rendered(plan: "JobPlan", api: "Api | None") -> "Manifests":
-    """Return the objects of the job without a RayCluster that somebody else made, which is used as it is."""
+def job_objects(plan: "JobPlan", api: "Api | None") -> "Manifests":
+    """Return the objects of the job, without a RayCluster of others, which is used unchanged."""
     from trainyard.jobs.existing_job import is_of_others
     from trainyard.jobs.job_submission import find
     from trainyard.jobs.kinds import KINDS
@@ -324,7 +321,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
-    manifests, kind = rendered(plan, api), KINDS[plan.kind].followed
+    manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
@@ -352,7 +349,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
 def follow_job(
     plan: "JobPlan", api: "Api", kind: str, *, seconds: float, retries: bool, target: "ClusterTarget"
 ) -> "JobState":
-    """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
+    """Return the last state of the job, or of the last job that replaced it, at its end or the time limit."""
     from trainyard.jobs.follow.job_retries import follow_and_announce
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}

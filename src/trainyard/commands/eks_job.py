@@ -1,4 +1,4 @@
-"""Train on a cluster from GitHub: the steps of `deploy_eks.yml` and `watch_eks.yml`, which pass on one plan.
+"""Train on a cluster from GitHub: the steps of `deploy_eks.yml` and `watch_eks.yml`, which share one plan.
 
 `plan` checks the configuration and the cluster, and plans the job against its API. `send` sends what was
 planned and records it as a deployment of the commit. `watch` follows the job for --timeout: a job that has
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 COMMANDS = ("plan", "send", "watch", "prove", "report", "poll")
 POLL_SECONDS = 30.0
-"""How long a poll follows one job: enough to see its state, and to carry out a retry that is due."""
+"""How long a poll follows one job: enough to read its state and to carry out a retry that is due."""
 REGION = "us-east-1"
 _logger = logging.getLogger("trainyard.eks_job")
 
@@ -44,7 +44,7 @@ _logger = logging.getLogger("trainyard.eks_job")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    limit = "with watch: how long; default: 10m"
+    limit = "with watch: how long to follow the job; default: 10m"
     parser.add_argument("--timeout", type=arguments.duration, default="10m", metavar="DURATION", help=limit)
     needs = "with report: GitHub's context `needs`, the results of the jobs"
     parser.add_argument("--needs", default="{}", metavar="JSON", help=needs)
@@ -79,7 +79,7 @@ def plan() -> int:
     from trainyard.run.untrusted_files import parse_json_object, read_json_object
 
     given = {name: str(value or "") for name, value in parse_json_object(inputs_text(), "INPUTS").items()}
-    for name in ("nodes", "instance_type"):  # an input replaces its variable, also where the run is planned
+    for name in ("nodes", "instance_type"):  # an input overrides its variable, also in plan_run
         if value := given.get("num_nodes" if name == "nodes" else name):
             os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
     config, overrides = given.get("config", ""), given.get("overrides", "")
@@ -102,13 +102,13 @@ def inputs_text() -> str:
     text = os.environ.get("INPUTS", "")
     if not text:
         raise ConfigError(
-            "INPUTS is not set: the JSON of the inputs of the workflow, with at least `config`."
+            "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
         )
     return text
 
 
 def requested_job(given: Mapping[str, str]) -> "ClusterJob":
-    """Return the job that inputs and variables ask for; the cluster decides what they leave open."""
+    """Return the job of the inputs and variables; the cluster decides the values that they leave open."""
     from trainyard.config.load import load_config
     from trainyard.github.cluster_job import ClusterJob
     from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
@@ -169,10 +169,10 @@ def send(*, dry_run: bool) -> int:
         job = open_deployment(
             github_from(), job, commit=os.environ.get("GITHUB_SHA", ""), run_url=url_of_run()
         )
-    except (ServiceError, ConfigError) as error:  # the job trains; only nobody will report its end
+    except (ServiceError, ConfigError) as error:  # the job trains, but its end will not be reported
         annotate(
             Level.WARNING,
-            f"{error}. Nobody watches {job.job} after this run.",
+            f"{error}. No poll watches {job.job} after this run.",
             title="The job is not recorded",
         )
     set_output("plan", job.to_text())
@@ -189,9 +189,9 @@ def started_thread(job: "ClusterJob") -> str:
 
 
 def watch(seconds: float) -> int:
-    """Follow the job to its end or for `seconds`, and save what its pods printed when it has ended.
+    """Follow the job to its end or for `seconds`, and save the logs of its pods once it has ended.
 
-    Its logs are saved at once, because an operator may remove the pods minutes after the end.
+    The logs are saved immediately, because an operator may remove the pods minutes after the end.
     """
     from trainyard.gateways.github import report_step
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
@@ -226,7 +226,7 @@ def api_of(job: "ClusterJob") -> "Api":
 
 
 def missing_job(api: "Api", job: "ClusterJob") -> str | None:
-    """Return why the job cannot be followed: somebody deleted it, or the cluster did; None if it is there."""
+    """Return the message for a job that was deleted; None if it exists."""
     from trainyard.jobs.job_reader import JobReader
 
     try:
@@ -237,9 +237,9 @@ def missing_job(api: "Api", job: "ClusterJob") -> str | None:
 
 
 def follow(api: "Api", job: "ClusterJob", seconds: float) -> "tuple[JobState, bool]":
-    """Return the state of the job, or of the last one sent instead of it, and whether that is the end.
+    """Return the state of the job, or of the last job that replaced it, and whether it has ended.
 
-    A failure that is retried is not the end, also while the retry waits for its back-off.
+    A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
     from trainyard.jobs.follow.job_follower import follow_job
     from trainyard.jobs.follow.job_retries import make_retry_loop
@@ -265,7 +265,7 @@ def follow(api: "Api", job: "ClusterJob", seconds: float) -> "tuple[JobState, bo
 
 
 def save_pod_logs(api: "Api", job: "ClusterJob", name: str) -> None:
-    """Save the logs of the pods of the job `name`; a log that cannot be read decides nothing."""
+    """Save the logs of the pods of the job `name`; a log that cannot be read is only a warning."""
     from trainyard.jobs.follow.pod_logs import save_logs
     from trainyard.jobs.job_reader import JobReader
 
@@ -281,7 +281,7 @@ def save_pod_logs(api: "Api", job: "ClusterJob", name: str) -> None:
 
 
 def prove() -> int:
-    """Prove what the job stored by reading the store, and write report and records; those decide nothing."""
+    """Prove the run from the store, and write report and records; a failure of these two is ignored."""
     from trainyard.commands import gather_records, prove_run, restore_artifact, training_dashboard
 
     job = planned_job()
@@ -298,7 +298,7 @@ def prove() -> int:
 def report(needs: str) -> int:
     """Report the end of this run once: to Slack, and as the status of the deployment.
 
-    A job that was sent and has not been seen to end is not reported as a failure: its polls start.
+    A job that was sent and has not ended is not reported as a failure: polls of it are started.
     """
     from trainyard.commands import notify_slack
     from trainyard.gateways.github import append_summary, set_output
@@ -332,9 +332,9 @@ def report(needs: str) -> int:
 
 
 def keep_polling(job: "ClusterJob") -> bool:
-    """Hand the job over to the scheduled polls; return False if too many runs have not seen its end.
+    """Hand the job over to the scheduled polls; return False if too many runs have waited for its end.
 
-    A refusal of GitHub becomes a warning with the command.
+    If GitHub refuses, a warning names the command.
     """
     from trainyard.gateways.github import Level, annotate
     from trainyard.gateways.github_api import github_from
@@ -355,7 +355,7 @@ def keep_polling(job: "ClusterJob") -> bool:
 def poll(*, dry_run: bool) -> int:
     """Read every recorded job once, and dispatch a run for each that ended.
 
-    Polling is switched off when no job is open, and on again if one was sent meanwhile.
+    The polls are disabled when no job is open, and enabled again if a job was sent in the meantime.
     """
     from trainyard.gateways.github_api import github_from
     from trainyard.github.cluster_job import POLL, open_jobs
@@ -374,7 +374,7 @@ def poll(*, dry_run: bool) -> int:
 
 
 def poll_job(job: "ClusterJob", *, dry_run: bool) -> str:
-    """Dispatch the run that reports the end of the job, if it has ended; return why that is not known."""
+    """Dispatch the run that reports the end of the job, if it has ended; return an error, or nothing."""
     from trainyard.gateways.github import append_summary
     from trainyard.gateways.github_api import github_from
     from trainyard.github.cluster_job import WORKFLOW, set_status
@@ -405,7 +405,7 @@ def planned_job() -> "ClusterJob":
 
     text = os.environ.get("TRAINYARD_PLAN", "")
     if not text:
-        raise ConfigError("TRAINYARD_PLAN is not set: it holds the plan that `plan` or `send` put out.")
+        raise ConfigError("TRAINYARD_PLAN is not set. Set it to the output `plan` of `plan` or `send`.")
     return read_cluster_job(text)
 
 

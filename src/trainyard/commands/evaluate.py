@@ -79,7 +79,7 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
     except FileNotFoundError:
         require_run(directory.path)
         raise ConfigError(
-            f"{directory.config_file}: missing, so it is not known how to evaluate the run"
+            f"{directory.config_file}: missing; it names the command that evaluates the run"
         ) from None
     words = setting(settings, "evaluation.command")
     if not words:
@@ -121,7 +121,7 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
 
 
 def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, Path, str]:
-    """Return step, path and digest of the manifest of a checkpoint, None: the newest. It is verified."""
+    """Verify the checkpoint of `step` (None: the newest); return its step, path and manifest's digest."""
     from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
     from trainyard.run.atomic_files import sha256_of_file
     from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
@@ -143,7 +143,7 @@ def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, P
 
 
 def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Path) -> list[str]:
-    """Return the command with the paths for their names."""
+    """Return the command with {checkpoint} and {run_dir} replaced by paths."""
     paths = {"{checkpoint}": str(checkpoint.absolute()), "{run_dir}": str(directory.path.absolute())}
     filled = []
     for word in map(str, words):
@@ -154,7 +154,7 @@ def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Pa
 
 
 def run_command(command: Sequence[str]) -> dict[str, float]:
-    """Run the command and return its figures; its other output goes to this one's stderr.
+    """Run the command and return its figures; its stderr goes to the stderr of this command.
 
     Raises CheckFailedError when it fails or prints no JSON object with a number.
     """
@@ -180,7 +180,7 @@ def run_command(command: Sequence[str]) -> dict[str, float]:
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """Return the object that `text` is, or that its last line is; empty without one."""
+    """Return the JSON object in `text` or in its last line; empty if there is none."""
     for part in (text, *text.strip().splitlines()[-1:]):
         try:
             found = json.loads(part)
@@ -203,7 +203,7 @@ def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[st
 
 
 def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
-    """Return the digest of the files that the evaluation reads; nothing where none are named."""
+    """Return the fingerprint and number of the files in evaluation.data; empty if none are named."""
     from trainyard.programs.inputs import read_data
 
     if not patterns:

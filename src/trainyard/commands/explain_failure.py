@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, LogText
 
 MOST_BYTES = 256 << 20
-"""Maximum number of bytes that are read from the end of a log."""
+"""Number of bytes that are read from the end of a log."""
 MOST_NAMED = 3
-"""Number of logs that an error names."""
+"""Most logs that an error names."""
 LAST_LINES = 2000
-"""Number of lines that are read from the end of a log of a pod."""
+"""Number of lines that are read from the end of a pod's log."""
 
 
 @dataclass(frozen=True)
-class FailedThing:
+class FailureEvidence:
     """The logs of something that failed, and what its records say."""
 
     logs: list["LogText"]
@@ -47,9 +47,9 @@ class FailedThing:
     recorded: "LogExplanation | None" = None
     """The cause on record, where it is certain."""
     command: str = ""
-    """The command that continues, once the cause is fixed."""
+    """The command that resumes the run once the cause is fixed."""
     if_unknown: str = ""
-    """The cause to state where the logs name none."""
+    """The cause to state if the logs show none."""
 
     def explain(self) -> "LogExplanation":
         """Return the cause on record, or else the cause that the logs show."""
@@ -73,10 +73,10 @@ class FailedThing:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     places = parser.add_mutually_exclusive_group(required=True)
-    places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="the logs")
+    places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="logs; - is stdin")
     add_places(places)
     parser.add_argument(
-        "--exit-code", type=exit_code, metavar="N", help="exit code of the process, -9 or 137 for a signal"
+        "--exit-code", type=exit_code, metavar="N", help="exit code of the process; -9 or 137 for SIGKILL"
     )
     parser.add_argument(
         "--events", type=arguments.path, metavar="FILE", help="events of Kubernetes, or events.jsonl"
@@ -116,7 +116,7 @@ def exit_code(value: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    found = failed_thing(args).explain()
+    found = failure_evidence(args).explain()
     if args.json:
         output.print_json(found.record())
     else:
@@ -132,15 +132,15 @@ def explanation_lines(found: "LogExplanation") -> list[str]:
 
 
 def retry_words(found: "LogExplanation") -> str:
-    """Return whether a retry recovers, in words."""
+    """Return in words whether a retry recovers from the failure."""
     if found.retryable:
         return "from the newest good checkpoint"
     if found.klass in ("finished", "not-proven"):
-        return "no; its training is done"
+        return "no; the training is done"
     return "not known" if found.klass == "unknown" else "no; it would fail again in the same way"
 
 
-def failed_thing(args: argparse.Namespace) -> FailedThing:
+def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
     """Return the logs and records that the options name. Raises ConfigError if there is nothing."""
     from trainyard.watch.failure_logs.log_explanation import events_of
 
@@ -149,16 +149,16 @@ def failed_thing(args: argparse.Namespace) -> FailedThing:
     if args.job is not None:
         return failed_job(args)
     if args.github_run is not None:
-        return FailedThing(list(github_logs(args.github_run)))
+        return FailureEvidence(list(github_logs(args.github_run)))
     if args.build is not None:
-        return FailedThing(list(build_logs(args.build, args.region)))
+        return FailureEvidence(list(build_logs(args.build, args.region)))
     logs = [read_log(path) for path in args.log]
     if args.events is not None:
         logs.append(events_of(str(args.events), text_of(args.events)[0]))
-    return FailedThing(logs, args.exit_code)
+    return FailureEvidence(logs, args.exit_code)
 
 
-def failed_run(path: Path) -> FailedThing:
+def failed_run(path: Path) -> FailureEvidence:
     """Return the records and logs of a run. What our trainer recorded about its failure is certain."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.failure import next_command, read_failure, short_reason
@@ -173,7 +173,7 @@ def failed_run(path: Path) -> FailedThing:
     outcome = run.get("outcome")
     outcome = outcome if isinstance(outcome, Mapping) else {}
     if outcome.get("status") == "succeeded" and outcome.get("exit_code") == 0:
-        return FailedThing([], 0, missing_proof(directory, run))
+        return FailureEvidence([], 0, missing_proof(directory, run))
     logs = [read_log(file) for file in sorted(directory.logs.glob("*.log"))]
     if directory.events_file.is_file():
         logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
@@ -186,16 +186,17 @@ def failed_run(path: Path) -> FailedThing:
     name = classes.get(failure.kind, failure.kind) if failure is not None else ""
     is_certain = run.get("recipe") != "command" and name in set(FailureClass) - {"unknown", "user-code"}
     if failure is None or not is_certain:
-        return FailedThing(logs, code, command=command, if_unknown="" if outcome else cut_off(path))
+        cause = "" if outcome else cause_without_outcome(path)
+        return FailureEvidence(logs, code, command=command, if_unknown=cause)
     fix = f"{failure.mend}: {command}" if failure.mend else command
     who = "configuration" if failure.changes else ""
     evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
     recorded = LogExplanation(FailureClass(name), evidence, False, reason, who, fix)
-    return FailedThing(logs, code, recorded)
+    return FailureEvidence(logs, code, recorded)
 
 
-def cut_off(path: Path) -> str:
-    """Return that the trainer of a run without an outcome ended; empty if it may still train."""
+def cause_without_outcome(path: Path) -> str:
+    """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
     from trainyard.run.run_lock import is_locked
 
     with suppress(OSError):
@@ -205,7 +206,7 @@ def cut_off(path: Path) -> str:
 
 
 def missing_proof(directory: "RunDirectory", run: Mapping[str, Any]) -> "LogExplanation | None":
-    """Return what the proof of a run that trained does not have; None if it has every part."""
+    """Return an explanation of the parts that the proof lacks; None if the run is proven."""
     from trainyard.report.facts.next_commands import prove_command
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.watch.failure_classes import FailureClass
@@ -222,7 +223,7 @@ def missing_proof(directory: "RunDirectory", run: Mapping[str, Any]) -> "LogExpl
     return LogExplanation(FailureClass.NOT_PROVEN, tuple(parts), False, parts[0], "", step)
 
 
-def failed_job(args: argparse.Namespace) -> FailedThing:
+def failed_job(args: argparse.Namespace) -> FailureEvidence:
     """Return the state and the logs of a job on a cluster."""
     from trainyard.jobs.follow import pod_logs
     from trainyard.jobs.state.pod_failures import NO_ANSWER
@@ -242,16 +243,16 @@ def failed_job(args: argparse.Namespace) -> FailedThing:
     if state.failure is None:
         if state.waiting is not None:
             logs.append(log_of(f"status of {job.name}", state.waiting.evidence))
-        return FailedThing(logs)
+        return FailureEvidence(logs)
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
     if failure.failure_class in NO_ANSWER:
-        return FailedThing(logs, failure.exit_code)
+        return FailureEvidence(logs, failure.exit_code)
     recorded = LogExplanation(
         failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
         failure.who, failure.fix,
     )  # fmt: skip
-    return FailedThing(logs, failure.exit_code, recorded)
+    return FailureEvidence(logs, failure.exit_code, recorded)
 
 
 def job_reader(args: argparse.Namespace) -> tuple["JobReader", str]:
@@ -285,7 +286,7 @@ def github_logs(run: str) -> Iterator["LogText"]:
         try:
             text = api.text(f"/actions/jobs/{job['id']}/logs")
         except ServiceError as error:
-            text = f"this log is not there: {error}"
+            text = f"this log could not be downloaded: {error}"
         yield log_of(f"log of {name}", text)
 
 
@@ -311,7 +312,7 @@ def read_log(path: Path) -> "LogText":
 
 
 def log_advice(path: Path) -> str:
-    """Return what to give instead of `path`, which is no log."""
+    """Return what to name instead of `path`, which is not a log."""
     if (path / "run.json").is_file():
         return f"it is a run: --run-dir {path}"
     if path.is_dir():
@@ -322,7 +323,7 @@ def log_advice(path: Path) -> str:
 
 
 def text_of(path: Path) -> tuple[str, bool]:
-    """Return the text of a log, invalid bytes replaced, and whether its beginning was left out."""
+    """Return the text of a log with invalid bytes replaced, and whether its beginning is left out."""
     from trainyard.run.untrusted_files import open_regular
 
     if str(path) == "-":

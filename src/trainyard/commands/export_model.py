@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summary(export: "Export") -> str:
-    """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
+    """Return a line such as `step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
     from trainyard.report.facts.quantities import format_count, format_scaled, format_size
 
     facts = export.to_json()

@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
     )
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
-    number = "its number there, or auto: the number that the run of the directory's name has"
+    number = "its number in the store; auto: the number of the run that is named like --run-dir"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
     place = "number of the segment in its lineage, from 1"
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"
     )
-    wait = "how long to wait until a checkpoint of which this machine has a part is complete in the store"
+    wait = "how long to wait until the store has all parts of a checkpoint of this machine"
     parser.add_argument("--wait", type=arguments.duration, default=0.0, metavar="DURATION", help=wait)
     parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")

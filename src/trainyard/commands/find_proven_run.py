@@ -79,14 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
     """Return why no earlier run can be shown to be the same; empty if one can."""
     if git.get("dirty") is not False or not git.get("commit"):
-        return "the working tree is not known to be a commit without changes"
+        return "the working tree has changes, or no commit"
     if config.model.path is not None:
         return "it starts from weights, which are not compared"
     return ""
 
 
 def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[int | None, tuple[str, ...]]:
-    """Return the newest of the `most` newest runs that is the same and proven, and the evidence; else None.
+    """Return the newest run of the last `most` that is the same and proven, and its evidence; else None.
 
     Raises ServiceError when the store cannot be reached.
     """
@@ -113,7 +113,7 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
 
 
 def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
-    """Return the evidence of each part of the run's proof, if it is the same and proven; else nothing."""
+    """Return the evidence of each part of a run's proof if the run is the same and proven; else nothing."""
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.run.directory import RunDirectory
@@ -158,7 +158,7 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
 
 
 def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> None:
-    """Show which run proves it, and how to train all the same."""
+    """Show the proven run, and the command that trains anyway."""
     from trainyard.gateways.github import Level, annotate, append_summary, in_actions
     from trainyard.report.dashboard.markdown import fence_code
 
@@ -169,7 +169,7 @@ def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> No
     for line in evidence:
         output.announce("proven before", line)
     if in_actions():
-        annotate(Level.NOTICE, f"Nothing was trained: {text}. To train all the same: {again}")
+        annotate(Level.NOTICE, f"Nothing was trained: {text}. To train anyway: {again}")
     title = f"### Not trained again: run {number} is proven"
     parts = [title, f"{text[0].upper()}{text[1:]}:", "\n".join(f"- {line}" for line in evidence)]
-    append_summary("\n\n".join([*parts, "To train all the same:", fence_code(again)]) + "\n")
+    append_summary("\n\n".join([*parts, "To train anyway:", fence_code(again)]) + "\n")

@@ -23,7 +23,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
     parser.add_argument("--to", type=arguments.path, required=True, metavar="DIR", help="the new folder")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, keep nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, copy nothing")
     return parser.parse_args(argv)
 
 

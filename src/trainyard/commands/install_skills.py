@@ -38,9 +38,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group(required=True)
     agent = "the agent that gets them; may be repeated"
     where.add_argument("--for", action="append", choices=sorted(FOLDERS), dest="agents", help=agent)
-    where.add_argument("--to", type=arguments.path, metavar="DIR", help="any folder of skills")
+    where.add_argument("--to", type=arguments.path, metavar="DIR", help="another folder for the skills")
     parser.add_argument("--user", action="store_true", help="with --for: in the home directory")
-    replace = "write over files that differ"
+    replace = "overwrite files that differ"
     parser.add_argument("--replace", action="store_true", help=replace)
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, write nothing")
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{written} of {len(rows)} {'would be written; nothing was changed' if args.dry_run else 'written'}"
     )
     if kept:
-        text += f"; {kept} kept because of differences: compare, or write over with --replace"
+        text += f"; {kept} kept because of differences: compare them, or overwrite them with --replace"
     output.announce("skills", text, "failed" if kept else "ok")
     return ExitCode.NO if kept else ExitCode.DONE
 
@@ -86,7 +86,7 @@ def skill_files() -> dict[str, Path]:
     for folder in (REPOSITORY_ROOT / "skills", Path(sys.prefix) / "share/trainyard/skills"):
         if found := {path.parent.name: path for path in sorted(folder.glob("*/SKILL.md"))}:
             return found
-    raise ConfigError("This installation of trainyard has no skills: install it again, or take a checkout.")
+    raise ConfigError("This installation of trainyard has no skills. Install it again, or use a checkout.")
 
 
 def planned_action(target: Path, content: bytes, *, replace: bool) -> str:

@@ -1,7 +1,7 @@
 """Judge by the logs of NCCL which network joined the machines of a job.
 
-Only channels decide, and only if the log of every rank shows its own. NCCL writes them with NCCL_DEBUG=INFO,
-in a run of several machines to logs/nccl-*.log of the run directory.
+The verdict depends only on NCCL's channels, which the log of every rank must show. NCCL logs them with
+NCCL_DEBUG=INFO, in a run of several machines to logs/nccl-*.log of the run directory.
 
 Reads:      the logs of one job, of any trainer, in any order; - is stdin
 Writes:     the verdict, what shows it, and for a fallback its cause and the fix, on stdout; --json prints
@@ -26,17 +26,17 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("logs", type=arguments.path, nargs="*", metavar="LOG", help="the logs, as with --log")
+    parser.add_argument("logs", type=arguments.path, nargs="*", metavar="LOG", help="the same as --log")
     parser.add_argument(
         "--log", type=arguments.path, nargs="+", default=[], metavar="FILE", help="the logs of all ranks"
     )
     parser.add_argument(
         "--instance-type",
         metavar="TYPE",
-        help="what the machines are, such as p5.48xlarge; says what to expect",
+        help="type of the machines, such as p5.48xlarge; its network is expected",
     )
     parser.add_argument(
-        "--num-nodes", type=arguments.positive, metavar="N", help="machines of the job, if it is known"
+        "--num-nodes", type=arguments.positive, metavar="N", help="number of machines of the job, if known"
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     args = parser.parse_args(argv)

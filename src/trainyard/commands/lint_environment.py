@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
-    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge; ml.p5.48xlarge too")
+    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge or ml.p5.48xlarge")
     parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
     parser.add_argument(
         "--network", choices=("auto", "efa", "tcp"), default="auto", help="as in compute.network"

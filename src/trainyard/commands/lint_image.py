@@ -2,13 +2,13 @@
 
 The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and EFA must fit together. They
 come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies
-and installs from. uv resolves each installing command as pip would, with the metadata of the package index
-(--index); without one these are not checked. What nothing states is unknown and is not judged. --fix corrects
-errors in single lines of the Dockerfile that have only one correct value, and shows the difference.
+and installs from. uv resolves each installing command as pip would, with the metadata of a package index
+(--index); without an index these commands are not checked. A version that none of them states is not judged.
+--fix corrects single lines of the Dockerfile that have only one correct value, and shows the difference.
 
 Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
-Exit codes: 0 no fault; 1 a fault was found (with --fix: could not be fixed); 2 wrong usage or Dockerfile
+Exit codes: 0 no fault; 1 a fault was found (with --fix: one that is left); 2 wrong usage or Dockerfile
 Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
 """
 
@@ -36,15 +36,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("trainyard.lint_image")
 RESOLVE_SECONDS = 240.0
-"""What is not resolved by then is not checked."""
+"""Time limit of all resolutions; what is not resolved by then is not checked."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="file to check"
+    )
     context = "the folder that it is built from; default: its own, or one above it in the same project"
     parser.add_argument("--context", type=arguments.path, metavar="FOLDER", help=context)
-    lock = "a lock that it installs; may be repeated; default: the files that it copies and installs from"
+    lock = "a lock that it installs; may be repeated; default: the files that it copies and installs"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument(
         "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
@@ -53,9 +55,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--driver", type=driver, metavar="VERSION", help="version of the NVIDIA driver on the machine"
     )
     parser.add_argument(
-        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="an ARG; may be repeated"
     )
-    index = "URL or folder of wheels instead of PyPI, to resolve with; `none` does not resolve"
+    index = "URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve"
     parser.add_argument("--index", default="", metavar="INDEX", help=index)
     parser.add_argument(
         "--fix", action="store_true", help="correct the lines that have only one correct value"
@@ -95,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Linter:
-    """Judges texts of one Dockerfile; the answers of the resolver are kept."""
+    """Checks texts of one Dockerfile, and keeps the answers of the resolver."""
 
     def __init__(
         self, args: argparse.Namespace, locked: "dict[str, tuple[str, int, str]]", machine: "TargetMachine"
@@ -111,7 +113,7 @@ class Linter:
             self.reason = "no package index is used"
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
-        """Return what a text states, what was not checked, and the findings."""
+        """Return the versions that a Dockerfile states, what was not checked, and the findings."""
         from trainyard.image.conflict.conflicts import judge_versions
         from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 
@@ -135,7 +137,7 @@ class Linter:
 
         if request not in self.answers:
             if time.monotonic() > self.limit:
-                return None, "", "error: the time for it is over"
+                return None, "", "error: no time was left"
             assert self.uv
             done, chosen = compile_requirements(
                 self.uv,
@@ -151,7 +153,7 @@ class Linter:
 
 
 def find_uv() -> Path | None:
-    """Return the pinned uv of this checkout, or else the one of the path."""
+    """Return the pinned uv of this checkout, or else the uv on the PATH; None without one."""
     pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
     found = shutil.which("uv")
     return pinned if pinned.is_file() else Path(found) if found else None
@@ -162,7 +164,7 @@ def is_true(text: str) -> bool:
 
 
 def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
-    """Return the packages of the locks that were named, each with its version, line and lock."""
+    """Return the packages of the named locks, each with its version, line and lock."""
     from trainyard.image.conflict.lock_files import read_lock
     from trainyard.image.conflict.stated_packages import pins_of
     from trainyard.run.untrusted_files import read_named_text
@@ -188,9 +190,9 @@ def read_declared(
 
 
 def context_file(args: argparse.Namespace, paths: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return name and text of the first of these files that the build context has.
+    """Return the name and text of the first of these files that is in the build context.
 
-    None if there is none, or if folders that may be the context have different ones.
+    None if there is none, or if the folders that may be the context have different texts.
     """
     from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
     from trainyard.run.untrusted_files import read_text

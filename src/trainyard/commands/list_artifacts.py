@@ -23,7 +23,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="only this run")
-    parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
+    parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: names and sizes")
     price = "price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1"
     parser.add_argument("--price-per-gb-month", type=arguments.amount, metavar="USD", help=price)
     parser.add_argument(

@@ -6,7 +6,7 @@ the same command continues. A volume that no pod uses is read by a small pod, wh
 `create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, NeMo, DeepSpeed, DCP, Hugging Face.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
-Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none has the claim
+Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none mounts the claim
 Exit codes: 0 done; 1 no complete checkpoint, or a damaged one; 2 wrong usage, or no such place;
             4 the cluster or store refuses or cannot be reached; 5 the small pod did not start in time
 Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3://ml-runs/llama
@@ -33,7 +33,7 @@ MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
     ("--job", "JOB", "a job sent by deploy_training_job.py: its claim and folder are known"),
-    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
+    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: its name"),
     ("--pod", "NAME", "a running pod, with --path"),
 )
 TEXTS = (
@@ -185,7 +185,7 @@ def target_of(args: argparse.Namespace) -> Any:
         return open_store(args.to)
     folder = arguments.path(args.to)
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--to {folder}: is a file; name a folder")
+        raise ConfigError(f"--to {folder} is a file; name a folder")
     return None
 
 

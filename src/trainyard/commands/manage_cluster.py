@@ -38,8 +38,8 @@ OBJECTS = (
     ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
     ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
-    ("--priority-class", "NAME", "a PriorityClass"),
-    ("--secret", "NAME", "a Secret of the namespace that pods refer to"),
+    ("--priority-class", "NAME", "PriorityClass of the pods"),
+    ("--secret", "NAME", "a Secret whose keys become environment variables"),
 )
 
 
@@ -69,7 +69,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
         )
     parser.add_argument(
-        "--prometheus", metavar="URL", help="with nodes: a workspace with the GPUs' utilisation"
+        "--prometheus", metavar="URL", help="with nodes: Prometheus workspace that has the GPUs' utilisation"
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")

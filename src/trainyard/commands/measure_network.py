@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 _WORKER = "from trainyard.commands.measure_network import work; work()"
 _GRACE_SECONDS = 30
 SLOW = "the network between the machines is slow"
-"""What the table of causes finds in the log of a pod."""
+"""The text by which the table of causes finds this failure in the log of a pod."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,10 +42,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     processes = "processes of this machine; default: from the operator's variables, else one per GPU"
     parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument(
-        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="message; default: 1024"
+        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="tensor; default: 1024"
     )
     parser.add_argument(
-        "--repetitions", type=arguments.positive, default=10, metavar="N", help="after 3 more; default: 10"
+        "--repetitions", type=arguments.positive, default=10, metavar="N", help="after a warm-up; default: 10"
     )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
     parser.add_argument("--instance-type", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE")
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     node, processes = node_of(args)
     if node.nodes * processes == 1:
-        raise ConfigError("there is one process, so there is no network to measure; see --nproc-per-node")
+        raise ConfigError("one process has no network to measure; start several with --nproc-per-node N")
     found = measure(args, node, processes)
     verdict = judge_bandwidth(
         found["bus_gb_per_second"],
@@ -107,7 +107,7 @@ def remedy() -> str:
 def node_of(args: argparse.Namespace) -> "tuple[NodeLauncher, int]":
     """Return this machine's place in the job, and the number of its processes.
 
-    A rendezvous of the workers takes the port after the training's, which must stay free for it.
+    The workers meet at the port after that of the training, which must stay free for the training.
     """
     from trainyard.gateways.nvidia import processes_here
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
@@ -116,7 +116,7 @@ def node_of(args: argparse.Namespace) -> "tuple[NodeLauncher, int]":
     if place is None:
         place = NodeLauncher(1, 0, "auto")
     if not isinstance(place, NodeLauncher):
-        raise ConfigError("this is a worker of a launcher already; measure once for each machine")
+        raise ConfigError("this is a worker of a launcher already; measure once on each machine")
     if place.agent:
         raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
     processes = processes_here(place.processes, on_cpu=args.device == "cpu")

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
-"""A pod that gives no answer in this time is reported as silent."""
+"""Seconds after which a pod without an answer is reported as silent."""
 CALM_SECONDS = 60.0
-"""Time between two reads of queues and events while a job runs; else they are read at each poll."""
+"""Seconds between two reads of queues and events of a running job; else each poll reads them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -141,10 +141,10 @@ class LiveView:
         return "" if self._record is None else "\n".join(status_lines(self._record, width))
 
     def log_progress(self) -> None:
-        """Statuses are logged when they are read."""
+        """Do nothing: `log` writes each status when it is read."""
 
     def log(self, status: "LiveStatus") -> None:
-        """Log a status, and each alert once when it starts and once when it ends."""
+        """Log a status, and each alert when it starts and when it ends."""
         from trainyard.report.terminal.watch_text import status_line
 
         output.announce("watch", status_line(status.record()))
@@ -175,7 +175,7 @@ class MachineWatch:
         self._bytes: dict[str, tuple[float, tuple[int, int]]] = {}
 
     def add(self, name: str, reading: "NodeReading", now: float, *, since: float | None) -> None:
-        """Take the reading of one machine; Xid lines from before `since` belong to another run."""
+        """Add the reading of one machine; Xid lines from before `since` are of another run."""
         self.health.add_gpus(reading.gpus, now, node=name)
         recent = [xid for xid in reading.xids or () if since is None or now - xid.seconds_ago >= since]
         self.health.add_xids((xid.text for xid in recent), now, node=name)
@@ -188,7 +188,7 @@ class MachineWatch:
             self._bytes[name] = clock, count
 
     def add_ranks(self, facts: "RunFacts", now: float) -> "Sequence[RankTime]":
-        """Take what the processes of the newest segment have written about themselves, and return it."""
+        """Add the step times that the processes of the newest segment have written, and return them."""
         from trainyard.run.directory import RunDirectory
         from trainyard.run.rank_times import read_rank_times
 
@@ -230,7 +230,7 @@ class RunWatch:
         return LiveStatus(now, facts, alerts, unknown, nodes, rates, ranks, is_alive=is_here)
 
     def _read_machine(self, facts: "RunFacts", *, is_here: bool) -> tuple["NodeReading | None", list[str]]:
-        """Return the reading of this machine, without GPUs that nobody uses, and what is not known."""
+        """Return the reading of this machine, without unused GPUs, and a list of what is not known."""
         from trainyard.gateways.local_machine import has_nvidia_driver
         from trainyard.gateways.node_reading import read_this_node
 
@@ -262,7 +262,7 @@ def trains_here(directory: Path) -> bool:
 
 
 class JobWatch:
-    """Reads a job of a cluster, and its pods. Use it with `with`: its watches end with it."""
+    """Reads a job of a cluster, and its pods. A context manager: its watches end with the block."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
         from trainyard.gateways.kubernetes.api import Api
@@ -293,9 +293,9 @@ class JobWatch:
         self._view.__exit__()
 
     def _judge(self) -> tuple["Observed", "JobState"]:
-        """Return what the watches have shown of the job, and its state.
+        """Return what the watches have shown of the job, and the state of the job.
 
-        Raises ServiceError if the job cannot be seen, WaitTimeoutError if that takes too long.
+        Raises ServiceError if the job cannot be read, WaitTimeoutError if the cluster shows it too late.
         """
         from trainyard.jobs.state.job_state import State
         from trainyard.jobs.state.state_machine import after, judge_job
@@ -326,7 +326,7 @@ class JobWatch:
         elif state.state is not State.RUNNING:
             unknown.append(f"the job is {state.state}: {state.reason}")
         elif not pods:
-            unknown.append("the pods: none of them runs")
+            unknown.append("the pods: none is running")
         facts = self._facts(pods, now) if pods else None
         if facts is not None:
             self._last = facts, now
@@ -351,7 +351,7 @@ class JobWatch:
     def _read_pods(
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
-        """Return the readings of the pods' machines, by the names of the pods, and what is not known."""
+        """Return the readings of the pods' machines by pod name, and a list of what is not known."""
         from trainyard.gateways.node_reading import SCRIPT, read_node_answer
         from trainyard.jobs.follow.pod_readings import gpus_requested
 

@@ -37,7 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--image", default="", metavar="NAME", help="default: the folder of the Dockerfile")
     parser.add_argument(
-        "--memory", type=arguments.path, required=True, metavar="FILE", help="the state of the thread"
+        "--memory", type=arguments.path, required=True, metavar="FILE", help="thread and posted events"
     )
     parser.add_argument(
         "--result", type=arguments.path, metavar="FILE", help="result of build_image.py --output"
@@ -99,11 +99,11 @@ def end_of(steps: str, status: str) -> tuple[str, str]:
     found = parse_json_object(steps, "--steps")
     failed = next((name for name, step in found.items() if step.get("outcome") == "failure"), "")
     if failed == "lint":
-        return "failed", "lint_image.py names what would break"
+        return "failed", "lint_image.py found faults"
     if failed == "build":
         reason = (found[failed].get("outputs") or {}).get("reason")
-        return "failed", str(reason or "build_image.py failed, as its log says")
-    return "failed", "it could not be set up"
+        return "failed", str(reason or "build_image.py failed; see its log")
+    return "failed", "a step before the build failed"
 
 
 def build_of(args: argparse.Namespace) -> "ImageBuild":

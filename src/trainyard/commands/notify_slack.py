@@ -5,7 +5,7 @@ With a bot token, `started` opens a thread in the channel. `resumed`, `degraded`
 webhook has no threads, so its messages are separate. An event is posted once. A `started` in a lineage that
 has started before is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is
 not posted. With --needs the reason and the next step come from the results of a workflow's jobs and from
-GitHub's annotations on them; a `failed` is then not posted if each job reported its own end, and is a
+GitHub's annotations on them; then `failed` is not posted if each job reported its own end, and is posted as
 `cancelled` if a person cancelled the run.
 
 Reads:   the run directory, if there is one, and its slack.json (the thread and the posted events);
@@ -54,17 +54,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the run's directory; need not exist",
     )
     parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
-    parser.add_argument("--segment", metavar="K/N", default="", help="number of the segment, and of all")
+    parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")
     parser.add_argument(
         "--next-step", default="", metavar="TEXT", help="what to do next; default: as recorded"
     )
-    parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`, of which jobs to report")
+    parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`: the jobs to report")
     parser.add_argument(
         "--job-status",
         metavar="STATUS",
         default="",
-        help="GitHub's job.status of this job; for `cancelled` the reason comes from how long it ran",
+        help="GitHub's job.status of this job; for `cancelled` the reason depends on how long it ran",
     )
     parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
     parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine started it")
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def notify(args: argparse.Namespace) -> tuple[bool, str]:
-    """Post the event; return whether nobody has to try again, and the address of the thread."""
+    """Post the event; return False if another job must try again, and the address of the thread."""
     from trainyard.gateways.github import set_output
     from trainyard.report.facts.run_facts import facts_if_any
     from trainyard.report.slack.slack_events import SLACK_EVENTS
@@ -127,13 +127,13 @@ def notify(args: argparse.Namespace) -> tuple[bool, str]:
 
 
 def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the text of a message's sections below its first, as it is sent."""
+    """Return the lines of a message's sections after the first."""
     sections = [block["text"]["text"] for block in blocks if block.get("type") == "section"]
     return [f"  {line}" for section in sections[1:] for line in str(section).splitlines()]
 
 
 def add_end(args: argparse.Namespace) -> bool:
-    """Add the reason and the next step of the jobs in --needs; return False if nobody has to hear of them."""
+    """Add the reason and the next step of the jobs in --needs; return False if no message is due."""
     from trainyard.errors import ConfigError, DamagedFileError
     from trainyard.github.job_end import unreported_end
     from trainyard.run.untrusted_files import parse_json
@@ -155,7 +155,7 @@ def add_end(args: argparse.Namespace) -> bool:
 
 
 def annotations(run: str, title: str) -> list[str]:
-    """Return GitHub's annotations on the job `title` of a workflow run; none where GitHub does not answer."""
+    """Return GitHub's annotations on the job `title` of a workflow run; none if GitHub does not answer."""
     from trainyard.gateways.github_api import github_from
 
     try:
@@ -169,14 +169,14 @@ def annotations(run: str, title: str) -> list[str]:
             for note in api.pages(f"/check-runs/{job['id']}/annotations")
         ]
     except TrainyardError as error:
-        _logger.warning("The cause is not known: %s", error)
+        _logger.warning("GitHub's annotations, which name the cause, were not read: %s", error)
         return []
 
 
 def cancellation(started: str, limit: str, *, now: float) -> str:
-    """Return why the job that runs here was cancelled, as far as its own clock shows it.
+    """Return why the job that runs here was cancelled, judged by how long it has run.
 
-    `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
+    `started` is the Unix time of its start, `limit` its time limit in minutes; each may be empty.
     """
     from trainyard.github.job_times import JOB_MINUTES
 
@@ -211,7 +211,7 @@ def post(
 
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
-        if not terminal.on_terminal():  # a person at a terminal has just read the result
+        if not terminal.on_terminal():  # at a terminal the person has just read the result
             output.announce("slack", PostResult.SWITCHED_OFF)
         return PostResult.SWITCHED_OFF, event.thread
     channel = config_value(text, "notifications.slack.channel")
@@ -222,7 +222,7 @@ def post(
         set_output("slack_thread", thread.address)
         output.announce("slack", event.message.text, "ok")
     elif result is PostResult.NOT_CONFIGURED and event.kind.begins:
-        _logger.debug("slack: %s", result)  # the end of the run says it
+        _logger.debug("slack: %s", result)  # the message at the end of the run reports it
     else:
         output.announce("slack", result)
     return result, thread

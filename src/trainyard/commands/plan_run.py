@@ -45,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     given = "GitHub's context `inputs`; the flags replace its values"
     parser.add_argument("--inputs", default="", metavar="JSON", help=given)
     parser.add_argument(
-        "--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines; quotes keep spaces"
+        "--overrides", default="", metavar="TEXT", help="key=value, one or more; quote spaces in values"
     )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")
@@ -60,7 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_inputs(args: argparse.Namespace) -> None:
-    """Fill the flags that were not given from --inputs. Raises ConfigError."""
+    """Set the flags that are missing from --inputs. Raises ConfigError if it is not a JSON object."""
     from trainyard.errors import DamagedFileError
     from trainyard.github.variables import set_variables
     from trainyard.run.untrusted_files import parse_json
@@ -116,15 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.output:
         write_json_atomically(args.output, plan.to_json())
     output.print_json(plan.outputs()) if args.json else print(text)
-    if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
-        own = "" if plan.is_requested else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
+    if not planned.plan.get("fits", True):  # this is only computed: check_environment decides on the machine
+        own = "" if plan.is_requested else " For another file on pushes: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
         annotate(Level.WARNING, text)
     for line in unproven_lines(planned.unproven) if plan.trains else ():
         annotate(Level.WARNING, line, title="This run cannot be proven")
     if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.dispatch.target == "eks" and plan.trains:
-        text = "On EKS the daily run is not compared with what is proven: it trains the same again each day."
-        annotate(Level.WARNING, f"{text} It is off with: gh variable set TRAINYARD_SCHEDULE --body off")
+        text = "On EKS the daily run is not compared with proven runs: it trains the same again each day."
+        annotate(Level.WARNING, f"{text} To turn it off: gh variable set TRAINYARD_SCHEDULE --body off")
     set_output("plan", json.dumps({**plan.job_plan(), "expected": summarize_expectations(planned)}))
     return ExitCode.DONE
 
@@ -157,7 +157,7 @@ def inputs_of(args: argparse.Namespace) -> "DispatchInputs":
 def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
     """Raise ConfigError for a directory of runs in the checkout that the next job's `git clean` deletes.
 
-    An absolute path of another machine is checked there, by scripts/check_environment.py.
+    An absolute path on another machine is checked there, by scripts/check_environment.py.
     """
     from trainyard.gateways.git import is_cleaned
     from trainyard.gateways.github import in_actions
@@ -240,7 +240,7 @@ def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     network = recorded_network(config, room, nodes=nodes, gpus=gpus)
-    # Outside a job, and in one without a plan of its steps, a preset is recorded as any program is.
+    # Outside a job, and in a job that does not plan the steps, a preset is recorded like any program.
     recipe = COMMAND if config.recipe not in RECIPES and not decides_steps else config.recipe
     run = PlannedRun(
         recipe,

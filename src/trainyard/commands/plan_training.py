@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]:
-    """Return the parts of the proof that cannot hold; where the run will be stored is not known here."""
+    """Return the parts of the proof that cannot hold; without artifacts.store a store is assumed."""
     from trainyard.jobs.job_planning import recorded_network
     from trainyard.plan.node_room import room_of_type
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
@@ -86,7 +86,7 @@ def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]
 
 
 def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
-    """Return the instance's GPU and their number, or its processors if the configuration requests a CPU."""
+    """Return the instance's GPU and its count, or its processors if the configuration requests a CPU."""
     from trainyard.plan.device import cpu_of, gpu_of
 
     return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
@@ -106,7 +106,7 @@ def device_here(config: "Config") -> "tuple[Device, int]":
         return here, len(gpus)
     if wanted.startswith("cuda"):
         raise ConfigError(
-            f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "
-            "--instance-type, or plan for the processors of this one with --set model.device=cpu"
+            f"model.device: {wanted} is not in this machine ({len(gpus)} GPUs). Name a machine with "
+            "--instance-type, or plan for the processors of this machine with --set model.device=cpu"
         )
     return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory), 1

@@ -64,13 +64,13 @@ class DataSummary:
 
 
 def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
-    """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
+    """Prepare the data, open the stream, or with --dry-run plan; each branch imports only its modules."""
     from trainyard.config.registries import COMMAND
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
     if config.recipe == COMMAND:
-        return DataSummary("the program reads its own, nothing to prepare", {}, is_plan=True)
+        return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
     if config.data.hugging_face.dataset:
         from trainyard.training.data.streamed_dataset import open_stream
 

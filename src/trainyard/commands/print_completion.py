@@ -1,7 +1,7 @@
 """Print the script that completes commands in a shell: bash, zsh or fish.
 
 The script is static: it is made once, from the help of every command, and no Python starts while you type.
-Make it again after an update. Where it knows no word, the shell completes names of files.
+Make it again after an update. If it knows no word, the shell completes file names.
 
     bash   trainyard completion bash > ~/.local/share/bash-completion/completions/trainyard
     zsh    echo 'source <(trainyard completion zsh)' >> ~/.zshrc

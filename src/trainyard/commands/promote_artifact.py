@@ -42,7 +42,7 @@ def requirements(text: str) -> tuple[str, ...]:
     """Return the names in `evaluation,proof`."""
     names = tuple(text.split(","))
     if not set(names) <= set(REQUIREMENTS):
-        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name some of {', '.join(REQUIREMENTS)}")
+        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name one of {', '.join(REQUIREMENTS)}")
     return names
 
 
@@ -58,12 +58,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--depth", choices=DEPTHS, default="full", help="depth of the verification; default: full"
     )
-    more = (
-        "what it needs beside the gates of its run: evaluation (one that meets thresholds), proof (all parts)"
-    )
+    more = "further gates: evaluation (one that meets its thresholds), proof (all parts)"
     parser.add_argument("--require", type=requirements, default=(), metavar="NAMES", help=more)
     parser.add_argument(
-        "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
+        "--by", help="the person to record; default: the actor of the workflow, else the user"
     )
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
@@ -87,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _withdraw(args)
     number, step = parse_run_number(args.run_number), None
     if number is None:
-        raise ConfigError("--run-number auto needs a run; give its number")
+        raise ConfigError("--run-number auto: there is no run directory to read it from; give the number")
     if args.step != "newest":
         step = arguments.step(args.step)
         if step is None:
@@ -112,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collection[str] = ()) -> None:
     """Raise VerificationError if the checkpoint fails a gate of its run, by the stored records alone.
 
-    Its run is judged up to the checkpoint's step: what came after is not in it. `required` are names of
-    `REQUIREMENTS`. A checkpoint that was stored without the records of a run has nothing to judge.
+    Its run is judged up to the checkpoint's step, without later rows. `required` are names of `REQUIREMENTS`.
+    A checkpoint that was stored without the records of a run is not judged.
     """
     from trainyard.artifacts.record.chain import newest_manifest
     from trainyard.artifacts.record.required_records import is_loose
@@ -131,7 +129,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
     if is_loose(manifest):
         if required:
             raise VerificationError(
-                f"{checkpoint.prefix} was not promoted: it has no records to judge its run by."
+                f"{checkpoint.prefix} was not promoted: it was stored without a run to judge. Omit --require."
             )
         return
     settings = settings_of_config(read_record(store, manifest, "config.yaml"))
@@ -139,7 +137,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
     saved = {"step": checkpoint.step, "manifest_sha256": checkpoint.digest}
     run = {**manifest.provenance, "outcome": {**manifest.outcome, "checkpoint": saved}}
     is_last = checkpoint.step == manifest.outcome.get("steps")
-    if not is_last:  # the figures of the outcome are those of a later checkpoint
+    if not is_last:  # the figures of the outcome belong to a later checkpoint
         run["outcome"] = {"checkpoint": saved}
     begins_after, curves = course_of(run, events).begins_after, Curves()
     sum(1 for _ in curves.collect(row for row in rows if _is_until(row, checkpoint.step)))
@@ -154,7 +152,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
     if not evidence and "evaluation" in required:
         has_passed = thresholds_of(settings) and evaluated_figures(run, evaluations, settings)
         evidence = (
-            "" if has_passed else "its run sets no evaluation.thresholds, so that no evaluation judges it"
+            "" if has_passed else "its run sets no evaluation.thresholds, so no evaluation can judge it"
         )
         step = "train with evaluation.thresholds"
     if not evidence and "proof" in required:
@@ -171,7 +169,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
 def read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
     """Return a record of the run, empty if the run has none.
 
-    Raises VerificationError where it is not the one that the manifest lists.
+    Raises VerificationError if it is not the record that the manifest lists.
     """
     key = manifest.records_prefix + name
     listed, content = manifest.by_key().get(key), store.read_object(key)
@@ -181,8 +179,8 @@ def read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
     if listed is None or content is None or hashlib.sha256(content).hexdigest() != listed.sha256:
         what = "is not in the manifest" if listed is None else "is missing" if content is None else "differs"
         raise VerificationError(
-            f"{key} {what}: the run cannot be judged by it. "
-            f"scripts/verify_artifact.py --run-number {manifest.run_number} lists what is damaged."
+            f"{key} {what}: the run cannot be judged by it. scripts/verify_artifact.py "
+            f"--store {shlex.quote(store.url)} --run-number {manifest.run_number} lists what is damaged."
         )
     return content
 
@@ -194,7 +192,7 @@ def read_lines(store: "Store", manifest: "RunManifest", name: str) -> list[dict[
 
 
 def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[str, Any] | None]:
-    """Return the evaluations, oldest first. Raises VerificationError where one cannot be read."""
+    """Return the evaluations, oldest first. Raises VerificationError if one cannot be read."""
     from trainyard.artifacts.record.evaluations import read_evaluations
     from trainyard.artifacts.store.layout import evaluations_key
 
@@ -209,7 +207,7 @@ def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[s
 
 
 def unproven_parts(store: "Store", number: int) -> str:
-    """Return the parts of the proof that a stored run fails, in words; empty where it is proven."""
+    """Return in words the parts of the proof that a stored run fails; empty if it is proven."""
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.commands.prove_run import prove_stored

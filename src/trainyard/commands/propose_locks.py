@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def push_commit(api: "GitHub", proposal: Proposal, files: dict[str, str], *, parent: str) -> str:
-    """Make a commit with these files on top of `parent`, and let the branch name it. Return its hash."""
+    """Commit these files on top of `parent`, and move the branch to the commit. Return its hash."""
     base = api.get(f"/git/commits/{parent}")["tree"]["sha"]
     entries = [{"path": n, "mode": "100644", "type": "blob", "content": text} for n, text in files.items()]
     tree = api.post("/git/trees", {"base_tree": base, "tree": entries})["sha"]

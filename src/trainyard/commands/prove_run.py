@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.proof.proof import Proof
     from trainyard.run.directory import RunDirectory
 
-# The last green run is searched among so many of the newest runs of the store.
+# Number of the newest runs of the store among which the last green run is searched.
 _NEWEST_RUNS = 20
 
 
@@ -45,7 +45,7 @@ def part_names(text: str) -> tuple[str, ...]:
 
     names = tuple(text.split(","))
     if not set(names) <= set(PARTS):
-        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name parts of {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name one or more of {', '.join(PARTS)}")
     return names
 
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def store_of(args: argparse.Namespace) -> str | None:
-    """Return the store of --store, else of the run's configuration, else None."""
+    """Return the address of --store, else of the run's configuration, else None."""
     from trainyard.artifacts.store.store_settings import store_settings
 
     try:
@@ -142,10 +142,10 @@ def inspect_store(
 def compared_run(
     run: Mapping[str, Any], url: str | None, wanted: str | None, *, before: int | None = None
 ) -> "ComparedRun | None":
-    """Return the run of the store with whose figures this one's are compared; None where there is none.
+    """Return the stored run that this run is compared with; None if there is none.
 
-    `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are shown, which
-    has a number below `before`.
+    `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are only shown. The
+    number of a last green run is below `before`.
     """
     from trainyard.artifacts.promotion import read_promotion
     from trainyard.artifacts.store.store_address import open_store
@@ -164,7 +164,7 @@ def compared_run(
             return None
         found = stored_run(store, promotion.run_number, f"{name} (run {promotion.run_number})")
         if not found.problem and promotion.step != found.facts["outcome"].get("steps"):
-            return ComparedRun(found.name, problem=f"{name} is its step {promotion.step}, not its last")
+            return ComparedRun(found.name, problem=f"{name} is step {promotion.step}, not its last")
         return found
     except (TrainyardError, OSError) as error:
         output.print_remarks([f"No run is compared: {error}"])
@@ -190,7 +190,7 @@ def stored_run(store: "Store", number: int, name: str) -> "ComparedRun":
 def last_green_run(
     store: "Store", run: Mapping[str, Any], *, before: int | None = None
 ) -> "ComparedRun | None":
-    """Return the newest other run of the same data that is proven; None if none of the newest is."""
+    """Return the newest other proven run of the same data; None if it is not among the newest runs."""
     from trainyard.artifacts.record.run_numbers import used_numbers
 
     fingerprint = run.get("data", {}).get("fingerprint")
@@ -205,7 +205,7 @@ def last_green_run(
 
 
 def is_proven(store: "Store", number: int) -> bool:
-    """Return whether the stored records and objects of a run prove it, to the depth of a listing."""
+    """Return whether the stored records and objects of a run prove it; no object is read back."""
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.run.directory import RunDirectory
@@ -219,7 +219,7 @@ def is_proven(store: "Store", number: int) -> bool:
 def prove_stored(
     directory: "RunDirectory", store: "Store", number: int, fingerprint: str | None = None
 ) -> "Proof":
-    """Judge a stored run whose records are in `directory`; `fingerprint` is that of the data here."""
+    """Judge a stored run whose records are in `directory`; `fingerprint` is of the data on this machine."""
     from trainyard.artifacts.verify.inspection import inspect_run
     from trainyard.artifacts.verify.verify import Depth
     from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
@@ -243,7 +243,7 @@ def prove_stored(
 
 
 def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return why the run's image cannot be pulled again (None if it can), and what its registry holds."""
+    """Return why the run's image cannot be pulled again (None if it can), and what its registry has."""
     from trainyard.gateways.images.held_image import find_held_image
 
     if "image_digest" not in run:
@@ -333,7 +333,7 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
     try:
         write_proof(path, record)
     except (OSError, ConfigError) as error:
-        output.print_remarks([f"{path} was not written, and no report will show this proof: {error}"])
+        output.print_remarks([f"{path} was not written, so no report shows this proof: {error}"])
 
 
 def report(proof: "Proof", directory: "RunDirectory") -> None:

@@ -1,6 +1,6 @@
 """Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
 
---keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
+--keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones anyway. The
 newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
 started from, are kept unless an option removes them. A run that is followed stores its records with each
 checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
@@ -32,19 +32,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
     parser.add_argument(
-        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
+        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N checkpoints of each run"
     )
     multiples = "keep those at multiples of STEPS"
     parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help=multiples)
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
     )
-    parser.add_argument("--even-promoted", action="store_true", help="also remove promoted ones")
+    parser.add_argument("--even-promoted", action="store_true", help="also remove promoted checkpoints")
     parser.add_argument(
-        "--even-parents", action="store_true", help="also remove those that other runs started from"
+        "--even-parents", action="store_true", help="also remove checkpoints that other runs started from"
     )
     parser.add_argument(
-        "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
+        "--by", help="the person to record; default: the actor of the workflow, else the user"
     )
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
     args = parser.parse_args(argv)
     if args.apply and args.dry_run:
-        parser.error("--apply and --dry-run contradict each other")
+        parser.error("--apply and --dry-run contradict each other: give one")
     return args
 
 

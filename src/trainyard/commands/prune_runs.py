@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
     args = parser.parse_args(argv)
     if args.apply and args.dry_run:
-        parser.error("--apply and --dry-run contradict each other")
+        parser.error("--apply and --dry-run contradict each other: give one")
     return args
 
 

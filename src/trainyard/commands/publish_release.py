@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--notes", type=arguments.path, required=True, metavar="FILE", help="the notes of the release"
     )
     parser.add_argument("--preliminary", choices=("true", "false"), default="false", help="a pre-release")
-    attested = "how the attestation ended; the notes say so where there is none"
+    attested = "outcome of the attestation; if it is not success, the notes say so"
     parser.add_argument("--attested", default="success", metavar="OUTCOME", help=attested)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     return parser.parse_args(argv)
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def release_of(tag: str) -> dict[str, Any] | None:
-    """`isDraft` and `assets` of the release, None when there is none."""
+    """Return `isDraft` and `assets` of the release; None if there is none."""
     from trainyard.gateways.process import run_program
 
     line = ["gh", "release", "view", tag, "--json", "isDraft,assets"]

@@ -9,9 +9,9 @@ Reads:      --image, from docker or buildah here, with oras; git, or --commit an
             ECR_REPOSITORY; COSIGN_PASSWORD
 Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
-Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
-            2 wrong usage, no such image, repository or program; 4 AWS, the registry, a scanner or cosign
-            refused or failed
+Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
+            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS, the
+            registry, a scanner or cosign refused or failed
 Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -46,27 +46,27 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repository", action="append", default=None, metavar="NAME", help=repository)
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
-    further = "a further tag, which moves to this image where tags can move; may be repeated"
+    further = "a further tag, which moves to this image if it is mutable; may be repeated"
     parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=further)
     parser.add_argument(
         "--region", metavar="REGION", action="append", default=[], help="region of ECR; may be repeated"
     )
     parser.add_argument(
-        "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
+        "--registry", default="", metavar="HOST", help="a registry other than ECR, such as 127.0.0.1:5000"
     )
-    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
-    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image does not name it")
+    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what runs")
+    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image names none")
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    passed = "the level of check_image.py that it passed; kept as a tag"
+    passed = "level of check_image.py that the image passed; recorded as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
     parser.add_argument(
         "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
     )
-    scanner = "what scans here; default: none with ECR, which scans itself, else what is installed"
+    scanner = "scanner on this machine; default: none with ECR, which scans itself, else the installed one"
     parser.add_argument("--scanner", choices=("auto", "trivy", "grype", "none"), default="", help=scanner)
     sign = "sign with cosign: the file of a private key, or an address such as awskms:///alias/NAME"
     parser.add_argument("--sign", default="", metavar="KEY", help=sign)
@@ -172,14 +172,14 @@ def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[R
 
 
 def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
-    """Scan the image on this machine. Raises CheckFailedError if the scan found too much."""
+    """Scan the image on this machine. Raises CheckFailedError for a finding of --fail-on or above."""
     from trainyard.gateways.images.local_scanner import find_scanner, scan_image
     from trainyard.image.release.release_order import judge_scan
 
     scanner = find_scanner(args.scanner)
     if not scanner:
         if args.registry:
-            _logger.warning("%s is not scanned: see --scanner", args.image)
+            _logger.warning("%s is not scanned: install trivy or grype, or see --scanner", args.image)
         return
     scan = scan_image(scanner, builder, args.image, seconds=args.scan_limit)
     verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
@@ -219,7 +219,7 @@ def open_release_place(
 
 
 def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
-    """Return the result of the scan. Raises CheckFailedError if it found too much."""
+    """Return the result of the scan. Raises CheckFailedError for a finding of --fail-on or above."""
     from trainyard.image.release.release_order import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
@@ -231,7 +231,7 @@ def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> 
 
 
 def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
-    """Return the facts of the record that is attached: the labels of our build, and what built it."""
+    """Return the facts of the attached record: the labels of our build, and the builder."""
     from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 
     names = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL)
@@ -244,7 +244,7 @@ def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str
 
 
 def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
-    """Return the locks of the image by name. Raises ConfigError if one here is not the one that is in it."""
+    """Return the locks of the image by name. Raises ConfigError if a lock here differs from the image's."""
     from trainyard.image.release.image_locks import find_locks
     from trainyard.run.untrusted_files import read_named_text
 
@@ -253,11 +253,11 @@ def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
     found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
     for name in found.missing:
         raise ConfigError(
-            f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
+            f"{name} of this checkout is not the lock in {args.image}, so the packages of the image are not "
             "known. Check out the commit that it was built from, or name its lock with --lock FILE."
         )
     if not found.texts:
-        _logger.warning("%s names no lock, so its record lists no packages; see --lock", args.image)
+        _logger.warning("%s names no lock, so its record lists no packages; name it with --lock", args.image)
     return dict(found.texts)
 
 

@@ -37,7 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--to", metavar="DIR", type=arguments.path, required=True, help="the new run directory"
     )
     parser.add_argument(
-        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+        "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
     )
     parser.add_argument(
         "--call-seconds",
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def set_manifest_outputs(store: "Store", run_number: int) -> None:
-    """Write the newest manifest of the run, and its digest, as outputs of a step in GitHub Actions."""
+    """In GitHub Actions, set the step outputs manifest and manifest_sha256 to the run's newest manifest."""
     from trainyard.artifacts.record.manifest import read_chain
     from trainyard.gateways.github import in_actions, set_outputs
 
@@ -105,5 +105,5 @@ def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
         return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
-        raise ConfigError("--run-number auto needs a run; give its number")
+        raise ConfigError("--run-number auto: there is no run directory to read it from; give the number")
     return number

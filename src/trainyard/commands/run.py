@@ -9,8 +9,8 @@ stopped early with a good checkpoint (75) is stored and reported as stopped. A c
 store only for a run with a number there, or if --resume names a manifest. Slack is notified if the
 configuration enables it. Without --config, the run in --run-dir resumes with its own configuration.
 
-`trainyard run -- python train.py` trains with any program: no file is needed, and nothing of Trainyard in its
-repository. docs/bring_your_own.md says what it reads and what it proves.
+`trainyard run -- python train.py` trains with any program, without a configuration file and without changes
+to the program. docs/bring_your_own.md says what it reads and what it proves.
 
 Reads:      the configuration, the data, a checkpoint, the store; the variables of the steps (docs/scripts.md)
 Writes:     the run directory, with the proof and the reports; the store; a Slack message; --json prints the
@@ -55,7 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     several = "change values: KEY=VALUE words, quoted as in a shell"
     parser.add_argument("--settings", default="", metavar="WORDS", help=several)
-    directory = "the run; `newest` is the one that was last written to; default: a new one in --runs"
+    directory = "the run; newest: the one that was written to last; default: a new one in --runs"
     parser.add_argument("--run-dir", type=arguments.path, metavar=f"DIR|{NEWEST}", help=directory)
     runs = "the folder of the runs; default: runs"
     parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
@@ -63,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", default="", metavar="URL", help=store)
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    lineage = "the run's name in Slack, for a run that nobody watches: also a failure to start is posted"
+    lineage = "the run's name in Slack; with a name, a failure to start is posted too"
     parser.add_argument("--lineage", default="", metavar="NAME", help=lineage)
     segment = "number of the segment in its lineage, from 1; default: 1"
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
@@ -93,9 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         steps = (*pipeline.before(), *fetch, pipeline.train(), *pipeline.after())
         output.print_text("\n".join(shlex.join(step) for step in steps))
         if args.run_dir is None:
-            output.announce("dry run", f"nothing was made; the run gets another name than {pipeline.run_dir}")
+            output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
         return ExitCode.DONE
-    # What failures suggest is this command again, which also stores and proves.
+    # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", args.store] if args.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
     place_configuration(args, pipeline)
@@ -107,13 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
-    """Write the configuration of a `-- COMMAND` without a file into its run directory, where steps read it.
+    """Write the configuration of a `-- COMMAND` into its run directory, where the steps read it.
 
-    Folders that are made here for runs and for the store are ignored by git, as caches are.
+    Folders that are created for runs and for the store get a .gitignore of their own.
     """
     from trainyard.run.atomic_files import make_folder
 
-    if pipeline.prepares:  # the trainer of this repository, which ignores these folders
+    if pipeline.prepares:  # the trainer of this repository, whose .gitignore has these folders
         return
     stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
     for folder in (pipeline.run_dir.parent, *stores):
@@ -126,7 +126,7 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
 
 
 def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
-    """Return what --json prints: where the run is, how it ended, and its proof as far as there is one."""
+    """Return what --json prints: the run's directory, its outcome, and its proof if there is one."""
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import read_run
@@ -142,7 +142,7 @@ def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
 
 
 def settings(text: str) -> list[str]:
-    """Return the KEY=VALUE words of a text quoted as in a shell. Raises ConfigError for an open quote."""
+    """Return the KEY=VALUE words of a text quoted as in a shell. Raises ConfigError for any other text."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -208,7 +208,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
 
 
 def load_given(args: argparse.Namespace) -> "Config":
-    """Return the configuration; that of a `-- COMMAND` without a file has no other values than `--set`."""
+    """Return the configuration; without a file, that of a `-- COMMAND` has only the values of `--set`."""
     from trainyard.config.load import load_config
 
     if not args.command or args.config.is_file():
@@ -236,11 +236,11 @@ class Pipeline:
     changes: Sequence[str] = ()
     """The values of `--set`."""
     store: str
-    """Empty: the run is not stored, which only a pod may choose."""
+    """Address of the store; empty only in a pod, which then does not store the run."""
     run_number: str = "auto"
     resume: str = "auto"
     deadline: float | None = None
-    """Seconds of training."""
+    """Seconds after which training saves and stops."""
     grace: float | None = None
     """Seconds from a signal until the process is killed."""
     processes: int | None = None
@@ -253,7 +253,7 @@ class Pipeline:
     may_begin: str = "false"
     """`true` lets a later segment start if the earlier ones stored nothing."""
     notifies: bool = False
-    """Whether messages go to Slack, or are printed where nobody watches the run."""
+    """Whether messages are posted to Slack."""
     prepares: bool = True
     """Whether there is data to prepare; another program prepares its own."""
     prints: bool = True
@@ -279,11 +279,11 @@ class Pipeline:
 
     @property
     def has_fetch(self) -> bool:
-        """Return whether a checkpoint may be in the store that is not on this machine."""
+        """Return whether the store may have a checkpoint that is not on this machine."""
         return self.run_number != "auto" or "://" in self.resume
 
     def fetch(self) -> list[str]:
-        """Return the step that restores the checkpoint to resume from, and prints it."""
+        """Return the step that restores the checkpoint to resume from, and prints the value for --resume."""
         words = ["--resume", self.resume, "--fetch", self.searches, "--segment", str(self.segment)]
         return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
 
@@ -366,7 +366,7 @@ def run_pipeline(pipeline: Pipeline) -> int:
         code = pipeline.run([replace(pipeline, resume=resume).train()])
         if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
             return finish(pipeline, code, prove=True)
-        # What is not good enough is stored all the same; the proof shows it.
+        # A run that misses a threshold is stored too; its proof shows the miss.
         evaluated = pipeline.run(pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
         if failure := pipeline.run([pipeline.store_run()]):
             return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
@@ -374,7 +374,7 @@ def run_pipeline(pipeline: Pipeline) -> int:
 
 
 def fetch_checkpoint(pipeline: Pipeline) -> tuple[int, str]:
-    """Restore the checkpoint to resume from; return the exit code and what the trainer resumes from."""
+    """Restore the checkpoint to resume from; return the exit code and the trainer's value of --resume."""
     with tempfile.TemporaryFile() as printed:
         code = run_steps([pipeline.fetch()], stdout=printed)
         printed.seek(0)
@@ -390,7 +390,7 @@ def finish_unstarted(pipeline: Pipeline, code: int) -> int:
 
 
 def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
-    """Report on the run, if it exists, and return `code`: what fails here does not hide it."""
+    """Report on the run, if it exists; return `code`, or for 0 the exit code of the reports."""
     if code == ExitCode.DONE:
         return pipeline.run([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
     if (pipeline.run_dir / "run.json").exists():
@@ -404,7 +404,7 @@ def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
 def has_stopped(run_dir: Path, code: int) -> bool:
     """Return whether the trainer's exit code says that it ended early with a good checkpoint.
 
-    At limits.cost_usd it is 1, because nothing is to continue the run, and its record says that it stopped.
+    At limits.cost_usd the code is 1, so that nothing continues the run; the record says that it stopped.
     """
     from trainyard.report.facts.run_facts import read_record
     from trainyard.run.directory import RunDirectory
@@ -415,7 +415,7 @@ def has_stopped(run_dir: Path, code: int) -> bool:
 
 
 def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:
-    """Run the commands in order until one fails; return its exit code, else 0. Pass signals on to each."""
+    """Run commands in order until one fails; return its exit code, else 0. Signals are passed on to them."""
     from trainyard.gateways.process import run_passing_signals
 
     for command in commands:

@@ -1,7 +1,7 @@
 """Run the pipeline for the action of this repository (`action.yml`), with the inputs of a workflow.
 
 Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
-            action; an empty one is not given. TRAINYARD_AWS_ROLE: the role for the store
+            action; an empty input counts as not given. TRAINYARD_AWS_ROLE: the role for the store
 Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" scripts/run_action.py
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(words: Sequence[str]) -> int:
-    """Run the pipeline. The program gets credentials of the action's role too, for an hour."""
+    """Run the pipeline, with credentials of the action's role, which the program gets too, for an hour."""
     from trainyard.commands import run
     from trainyard.gateways.aws_session import credential_variables
 
@@ -60,7 +60,7 @@ def words_of(environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of `trainyard run`. Raises ConfigError for inputs that name no program."""
     given = {name: environment.get(name, "").strip() for name in (*_OPTIONS, "COMMAND", "CHANGES")}
     if not given["COMMAND"] and not given["CONFIG"]:
-        raise ConfigError("command: give the action a command, such as python train.py, or a config.")
+        raise ConfigError("command: give the action its input command, such as python train.py, or config.")
     given["RUN_DIR"] = given["RUN_DIR"] or f"runs/gh-{environment.get('GITHUB_RUN_ID', 'local')}"
     words = ["--run-dir", given.pop("RUN_DIR")]
     for name, option in _OPTIONS.items():

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     restarts = "most restarts of all nodes' commands after a failure that a restart can help; default: 0"
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
-    parser.add_argument("own", nargs="+", metavar="COMMAND", help="the command of each node, after --")
+    parser.add_argument("own", nargs="+", metavar="COMMAND", help="after --: the command of each node")
     return parser.parse_args(argv)
 
 

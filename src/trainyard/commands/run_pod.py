@@ -1,4 +1,4 @@
-"""Run one pod of a job: train, and on the first node store and prove the run when it is done.
+"""Run one pod of a job: train, and on the first node store and prove the finished run.
 
     every node     train.py, or run_program.py with --program
     the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
@@ -8,7 +8,7 @@ proven is reported on too. For another program (--program) only the parts `train
 must hold. A pod that starts again after the training was done does not train, because its peers have ended
 and it would wait for them. If the operator does not number the nodes, the pod whose name ends in -0 is the
 first one. With `compute.network_test` several nodes measure an all-reduce before they train, and a network
-below the floor of the machines is an end.
+below the floor of the machines ends the job.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
 trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
@@ -17,7 +17,7 @@ Reads:      the configuration; the operator's variables (PET_NODE_RANK and other
 Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
-            that have EFA, or because their network is too slow: an end, which operators do not restart;
+            that have EFA, or because their network is too slow, after which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from trainyard.run.node_folder import NodeFolder
 
 OUTCOME_SECONDS = 120.0
-# How long pods that start again wait for each other to store what they had before their restart.
+# How long restarted pods wait for each other to store the checkpoints from before the restart.
 SETTLE_SECONDS = 60
-# The pod itself knows when training ends, so a follower waits for anything else as long as it takes.
+# The pod ends its follower after the training, so the follower itself needs no time limit.
 ENDLESS = "3650d"
 
 
@@ -59,8 +59,8 @@ class Pod(Pipeline):
                              on the main machine: ──> prove, report
 
     Without a shared directory (`checkpointing.shared: false`) every pod stores its own part of each
-    checkpoint while it trains. A pod that starts again first stores what it had before its restart, so that
-    the main machine can list it, and then fetches the newest checkpoint that is stored completely.
+    checkpoint while it trains. A restarted pod first stores what it had before the restart, so that the main
+    machine can list it, and then fetches the newest checkpoint that is completely stored.
     """
 
     grace: float = 30.0
@@ -73,13 +73,13 @@ class Pod(Pipeline):
 
     @property
     def network_file(self) -> Path:
-        """The result of the measurement, beside the run directory of this pod's machine."""
+        """The file with the result of the measurement, beside the run directory."""
         return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number_here()}.json")
 
     def restore(self, node: "NodeFolder | None") -> list[list[str]]:
-        """Return the steps before the training, where each machine has a directory of its own.
+        """Return the steps before the training if each machine has a run directory of its own.
 
-        `node` is the mark that an earlier start left in the directory; None in a fresh one.
+        `node` is the mark that an earlier start left in the directory; None in a new directory.
         """
         fetch = step("fetch_resume", *self.store_options, "--resume", "auto", "--fetch", "true")
         if node is None:
@@ -91,7 +91,7 @@ class Pod(Pipeline):
     def beside(self) -> list[str]:
         """Return the command that stores this machine's part of each checkpoint while it trains.
 
-        At the end the main machine waits for parts of others as long as their pods may live.
+        At the end the main machine waits for the parts of other machines until their pods are killed.
         """
         waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
         return step("training_artifact_sync", *self.store_options, "--follow", *waits)
@@ -105,9 +105,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )
-    program = "another program than the trainer: the JSON that the plan wrote"
+    program = "another program than the trainer: its JSON file, written by the plan"
     parser.add_argument("--program", type=arguments.path, metavar="FILE", help=program)
-    grace = "from SIGTERM to the end of the pod; default: 30s"
+    grace = "time from SIGTERM to the end of the pod; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
@@ -141,17 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             lambda text: output.announce("pod", text, "degraded"),
             last=REQUESTED_END_CODES,
         )
-    if not is_first_node(os.environ):  # the operator restarts and counts the containers of the others
+    if not is_first_node(os.environ):  # the operator counts the restarts of other pods
         return run(pod, apart=apart)
     return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
 
 
 def run(pod: Pod, *, apart: bool) -> int:
-    """Train unless that is done, then store and prove; return the exit code of this pod."""
+    """Train unless the run is finished, then store and prove; return the exit code of this pod."""
     if apart and (code := restore_checkpoint(pod)) != ExitCode.DONE:
         return code
     if is_trained(pod):
-        output.announce("training", "was done by an earlier start of this job, and is not done again", "ok")
+        output.announce("training", "was finished by an earlier start of this job", "ok")
         return finish(pod, after(pod, apart=apart))
     warn_of_short_grace(pod.run_dir, pod.grace)
     if pod.tests_network and (code := measure_network(pod)) != ExitCode.DONE:
@@ -167,7 +167,7 @@ def run(pod: Pod, *, apart: bool) -> int:
 
 
 def measure_network(pod: Pod) -> int:
-    """Measure the network before training; one that is too slow, or cannot be measured, is an end."""
+    """Measure the network before the training; return NOT_PROVEN, which ends the job, if it is too slow."""
     pod.network_file.parent.mkdir(parents=True, exist_ok=True)
     pod.network_file.unlink(missing_ok=True)
     code = run_steps([pod.measure()])
@@ -178,7 +178,7 @@ def measure_network(pod: Pod) -> int:
 
 
 def record_network(pod: Pod) -> None:
-    """Append the measured bandwidth to the events of the run, once the trainer has made its directory."""
+    """Append the measured bandwidth to the events of the run, if the trainer has created its directory."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import is_first_node
     from trainyard.run.records import append_event
@@ -193,9 +193,9 @@ def record_network(pod: Pod) -> None:
 
 
 def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
-    """Store, prove and report; a run that is stored and not proven has an exit code of its own.
+    """Store, prove and report; return NOT_PROVEN for a run that is stored and not proven.
 
-    A run whose storing or proof failed is reported on too, and the parts that do not hold are printed last:
+    A run that was not stored or not proven is reported on too. The failing parts are printed last, because
     Kubernetes keeps the last lines.
     """
     from trainyard.jobs.pod_exit_codes import describe_not_proven
@@ -203,7 +203,7 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
     code, is_unproven, evaluated = int(ExitCode.DONE), False, int(ExitCode.DONE)
     evaluation = pod.evaluate()
     for command in commands:
-        if [command] == evaluation:  # what is not good enough is stored all the same, and the proof shows it
+        if [command] == evaluation:  # a run that misses a threshold is stored too; its proof shows the miss
             evaluated = run_steps([command])
         elif code == ExitCode.DONE or command == pod.report():
             end = run_steps([command])
@@ -216,7 +216,7 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
 
 
 def failing_parts(pod: Pod) -> list[tuple[str, str]]:
-    """Return the parts of the proof that do not hold, with their evidence; empty without a proof of now."""
+    """Return the failing parts of the proof with their evidence; empty without a current proof."""
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.directory import RunDirectory
 
@@ -232,7 +232,8 @@ def failing_parts(pod: Pod) -> list[tuple[str, str]]:
 def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> int:
     """Run, and return an exit code by which the operator restarts this pod at most `restarts` times.
 
-    The operator restarts by the exit code without a limit: the starts are counted beside the run directory.
+    The operator restarts by the exit code alone, without a limit, so the starts are counted in a file beside
+    the run directory.
     """
     from trainyard.jobs.pod_exit_codes import (
         REQUESTED_END_CODES,
@@ -304,7 +305,7 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
 
 
 def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
-    """Raise ConfigError unless pods with directories of their own could find their run in the store again."""
+    """Raise ConfigError if restarted pods with own directories could not find their run in the store."""
     if not store:
         raise ConfigError(
             "checkpointing.shared is false, so each pod has only its part of a checkpoint, and there is no "
@@ -319,7 +320,7 @@ def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
 
 
 def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
-    """Return what would be run; without a shared directory, also what runs beside the training."""
+    """Return the commands; without a shared directory also the command that runs beside the training."""
     trains = not is_trained(pod)
     first = pod.restore(node_of(pod.run_dir)) if apart and trains else []
     first += [pod.measure()] if pod.tests_network and trains else []
@@ -336,18 +337,18 @@ def restore_checkpoint(pod: Pod) -> int:
         return ExitCode.DONE
     *left, fetch = pod.restore(node_of(pod.run_dir))
     code = run_steps(left)
-    if code == ExitCode.NO:  # such as the part of a machine that is gone
+    if code == ExitCode.NO:  # for example, the part of a removed machine is missing
         text = "not everything could be stored; the run resumes from the newest complete stored checkpoint"
         output.announce("artifacts", text, "degraded")
     elif code != ExitCode.DONE:
         return code
     if (code := run_steps([fetch])) == ExitCode.DONE and not is_trained(pod):
-        forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
+        forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, then it is followed
     return code
 
 
 def train(pod: Pod, *, apart: bool) -> int:
-    """Train, and without a shared directory store this machine's parts beside it."""
+    """Train; without a shared directory, store this machine's parts of checkpoints meanwhile."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
     return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
@@ -365,7 +366,7 @@ def after(pod: Pod, *, apart: bool) -> list[list[str]]:
 
 
 def warn_of_short_grace(run_dir: Path, grace: float) -> None:
-    """Warn when a stop of this run took longer before than this pod has from a signal to its end."""
+    """Warn if an earlier stop of this run took longer than `grace`, the seconds from a signal to the kill."""
     from trainyard.jobs.recipes.wrapped_program import grace_seconds
     from trainyard.run.identity import grace_needed
 
@@ -380,7 +381,7 @@ def warn_of_short_grace(run_dir: Path, grace: float) -> None:
 
 
 def is_trained(pod: Pod) -> bool:
-    """Return whether this configuration was trained to its end in the run directory."""
+    """Return whether the run directory has a finished training of this configuration."""
     from trainyard.training.data.config_of_run import has_been_trained
 
     by_program = pod.program is not None or not pod.prepares

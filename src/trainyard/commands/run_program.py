@@ -62,7 +62,7 @@ TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
 UNREAD_SECONDS = 60.0
-"""Seconds until a program is warned that no row was read: files of metrics come later than lines."""
+"""Seconds until a warning that no row was read; files of metrics appear later than lines of output."""
 PRINT_STEPS = (
     'Print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
     + "trainyard.log"
@@ -83,9 +83,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this machine"
     )
-    grace = "from SIGTERM until the program is killed; default: 30s"
+    grace = "time from SIGTERM until the program is killed; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    deadline = "when the program has to stop, such as 8h"
+    deadline = "time after which the program must stop, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     config = load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
-    if node.rank is None:  # the rendezvous numbers the workers; the records are the first pod's
+    if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
         node = replace(node, rank=node_number(os.environ))
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
@@ -157,7 +157,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
 
 
 def announce_end(outcome: dict[str, Any]) -> None:
-    """Show in one line how the program ended."""
+    """Report in one line how the program ended."""
     if outcome.get("status") != "succeeded":
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
@@ -170,7 +170,7 @@ def announce_end(outcome: dict[str, Any]) -> None:
 def program_here(
     config: "Config", run_directory: Path, *, nodes: int = 1, processes: int | None = None
 ) -> "Program":
-    """Return the program of a configuration on this machine. Raises ConfigError where it has none."""
+    """Return the program of a configuration on this machine. Raises ConfigError if it names none."""
     from trainyard.config.registries import COMMAND, RECIPES
     from trainyard.jobs.recipes import preset_recipe
     from trainyard.programs.presets import load_preset
@@ -194,7 +194,7 @@ def program_here(
 
 
 def require_no_former_run(directory: "RunDirectory") -> None:
-    """Raise ConfigError if the folder has a run of a recipe that the trainer had."""
+    """Raise ConfigError if the folder has a run of a former recipe."""
     from trainyard.config.registries import FORMER_RECIPES
     from trainyard.run.identity import read_run
 
@@ -203,13 +203,13 @@ def require_no_former_run(directory: "RunDirectory") -> None:
         recipe = str(read_run(directory.run_file).get("recipe"))
     if recipe in FORMER_RECIPES:
         raise ConfigError(
-            f"{directory.path} has a run of the recipe {recipe}, which the trainer has no more and no other "
-            f"program can resume; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
+            f"{directory.path} has a run of the recipe {recipe}, which no program can resume any "
+            f"more; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
         )
 
 
 def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Program") -> bool:
-    """Return whether the run on record did all steps of this program with this configuration of it."""
+    """Return whether the recorded run did all steps of this program with this configuration."""
     from trainyard.run.identity import read_run
     from trainyard.training.data.config_of_run import has_been_trained
 
@@ -240,17 +240,17 @@ class ProgramRun:
     node: "NodeLauncher"
     directory: "RunDirectory"
     nodes: int | None = None
-    """Nodes that the program uses, also if it is started on one of them; None if not known."""
+    """Nodes that the program uses, even if it is started on only one of them; None if not known."""
     resume: str = "auto"
     grace: float = 30.0
     deadline: float | None = None
     paid_seconds: float | None = None
-    """From the start of the program until limits.cost_usd is reached."""
+    """Seconds from the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
     _placed_state: str = ""
     _placed_step: int = 0
-    """The step of the checkpoint in this state, if it shows none itself."""
+    """The step of the checkpoint with `_placed_state`, if the checkpoint itself names none."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _last_poll: float = 0.0
@@ -260,7 +260,7 @@ class ProgramRun:
     _has_warned: bool = False
     _rows_seen: int = 0
     _figures: dict[str, Any] = field(default_factory=dict)
-    """The last value of each figure in the rows."""
+    """The last value of each figure in the rows, for Prometheus."""
     _fallback: tuple[str, str] | None = None
     _hang: str | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -299,7 +299,7 @@ class ProgramRun:
             self._placed_state, self._placed_step = found.state, found.step
         metrics = self.metrics_reader(
             started, found
-        )  # refuses a wrong program.metrics before there is a record
+        )  # raises for a wrong program.metrics before there is a record
         if self.is_first:
             lost = self.rows_of_before(found)
             self.begin(found, run_id)
@@ -367,7 +367,7 @@ class ProgramRun:
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first and self._fallback is not None:
             return ExitCode.NOT_PROVEN
-        if not self.is_first:  # a program may use that code for something else
+        if not self.is_first:  # a program may give that exit code another meaning
             is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
             return ExitCode.NO if is_ours else ended.exit_code
         return self.finish(
@@ -375,7 +375,7 @@ class ProgramRun:
         )
 
     def earlier_deadline(self) -> dict[str, Any]:
-        """Return when the program has to stop, and why: the deadline, or the limit of the cost."""
+        """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
         from trainyard.programs.program_records import COST_LIMIT
 
         if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
@@ -402,7 +402,7 @@ class ProgramRun:
         if not self.is_launched:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
-        # The plan's command is a script and its arguments already.
+        # The command of a plan has no interpreter, only a script and its arguments.
         worker = words if self.is_exact else without_interpreter(words) or ("--no-python", *words)
         python = sys.executable if self.is_exact else interpreter_of(words)
         launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
@@ -431,18 +431,18 @@ class ProgramRun:
 
     @property
     def _own_network_logs(self) -> str:
-        """The pattern of the logs of NCCL that this node's processes write."""
+        """The pattern of the NCCL logs that this node's processes write."""
         return f"nccl-node-{self._node_name}-*.log"
 
     @property
     def machines(self) -> int:
-        """Machines that the program uses; Ray starts it on one of several."""
+        """Machines that the program uses; Ray starts the program on only one of them."""
         return max(self.node.nodes, self.nodes or 1)
 
     def network_follower(self) -> "NetworkFollower | None":
-        """Remove this node's logs of NCCL of earlier attempts; return who reads the new ones.
+        """Remove this node's NCCL logs of earlier attempts; return the reader of the new ones.
 
-        The first node reads the logs of all nodes, because they share the run directory. None for one node.
+        The first node reads the logs of all nodes, which share the run directory. None for a single node.
         """
         from trainyard.gateways.local_machine import network_devices
         from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
@@ -465,7 +465,7 @@ class ProgramRun:
         return NetworkFollower(NetworkWatch(expected), lambda: self.directory.logs.glob(pattern))
 
     def show_nccl_warnings(self) -> None:
-        """Show the last warnings of NCCL on this node, which are in its own log, after the program failed."""
+        """Log the last warnings from NCCL's own log on this node, after the program failed."""
         from trainyard.watch.network_record import nccl_warnings
 
         for line in nccl_warnings(self.directory.logs.glob(self._own_network_logs))[-MOST_WARNINGS:]:
@@ -474,7 +474,7 @@ class ProgramRun:
     def check_network(
         self, network: "NetworkFollower | None", step: int, *, is_over: bool = False
     ) -> str | None:
-        """Record which network joins the machines; return a reason to stop the program, if there is one."""
+        """Record which network joins the machines; return a reason if the program must stop."""
         from trainyard.run.records import append_event
 
         if network is None or self._fallback is not None:
@@ -550,7 +550,7 @@ class ProgramRun:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the plan decides steps and logging, so that every row is due."""
+        """Return whether the plan sets steps and logging, so that every row is expected."""
         return self.program.log_form is not None
 
     @property
@@ -576,7 +576,7 @@ class ProgramRun:
         return {"fingerprint": found.fingerprint, "files": found.files, "bytes": found.size}
 
     def changed_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose bytes are no longer those at the start."""
+        """Return the inputs whose bytes have changed since the start."""
         from trainyard.run.atomic_files import sha256_of_file
         from trainyard.run.identity import read_run
 
@@ -594,7 +594,7 @@ class ProgramRun:
         return tuple(changed)
 
     def hardware(self) -> dict[str, int]:
-        """The processes of the complete run, as far as known, and those of this node."""
+        """The number of processes of the run, if known, and of this node."""
         if (
             self.is_exact and self.nodes is None and not self.is_launched
         ):  # it may have workers on other nodes
@@ -602,12 +602,12 @@ class ProgramRun:
         return {"world_size": self.machines * self.processes, "local_world_size": self.processes}
 
     def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
-        """The writer of the rows; it records when they show that the program did not resume from `found`."""
+        """Return the writer of rows; it records if they show that the program did not resume from `found`."""
         from trainyard.programs.metric_rows import MetricRowWriter
         from trainyard.programs.program_records import note_other_rows
 
         def note(step: int) -> None:
-            LOG.warning("step %s is trained again, so the newest checkpoint was not resumed from", step)
+            LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
             note_other_rows(self.directory, step)
 
         return MetricRowWriter(
@@ -619,13 +619,13 @@ class ProgramRun:
         )
 
     def metrics_reader(self, started: float, found: "ResumePoint | None" = None) -> "ProgramMetrics":
-        """Return the reader of what a program shows that started at `started` and resumed from `found`."""
+        """Return the reader of the metrics of a program that started at `started`, resumed from `found`."""
         from trainyard.programs.metrics.log_reader import LogReader
         from trainyard.programs.metrics.metric_files import MetricFiles
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
         log = LogReader(self.program.log_form or "auto")
-        # The plan of an exact program has the form of its log, so its files are not searched.
+        # The plan of an exact program names the form of its log, so its folder is not searched for metrics.
         place = self.directory.tensorboard if self.is_exact else self.program.directory
         resumed_from = found.path if found else None
         files = MetricFiles(
@@ -634,9 +634,9 @@ class ProgramRun:
         return ProgramMetrics(log, files)
 
     def rows_of_before(self, found: "ResumePoint | None") -> list[dict[str, Any]]:
-        """Return the rows of the attempts before that `found` continues.
+        """Return the rows of the earlier attempts, from which `found` continues.
 
-        The last ones before its step may not be on record: this command was killed together with the program.
+        The last rows before its step may not be recorded, if this command was killed with the program.
         """
         from trainyard.programs.program_events import LoggedFigures, ProgramEvents
         from trainyard.programs.program_records import has_other_rows
@@ -661,7 +661,7 @@ class ProgramRun:
     def keep(
         self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
     ) -> None:
-        """Write rows; those that the program reports itself win over those that were read elsewhere."""
+        """Write rows; those that the program reports itself replace those from its output and files."""
         from trainyard.programs.metrics.program_metrics import row_fault
         from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 
@@ -671,7 +671,7 @@ class ProgramRun:
             self._rows_seen += 1
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = fault
-        for row in rows:  # one row may have the loss and the next one the speed
+        for row in rows:  # one row may have the loss, the next row the speed
             self._figures |= row
         if rows and (name := self.config.monitoring.prometheus_file):
             try:
@@ -680,7 +680,7 @@ class ProgramRun:
                 LOG.warning("%s cannot be written (%s); the program is not affected", name, error.strerror)
 
     def note_announced(self, metrics: "ProgramMetrics") -> None:
-        """Record the steps that the program says it trains, once they are known."""
+        """Record the number of steps that the program announces, once it is known."""
         from trainyard.programs.program_records import note_announced_steps
 
         if self.is_first and not self.is_exact and (steps := self._announced or metrics.steps_asked):
@@ -688,26 +688,26 @@ class ProgramRun:
             note_announced_steps(self.directory, steps)
 
     def warn_of_unread(self, metrics: "ProgramMetrics", seconds: float) -> None:
-        """Warn once of losses that cannot be read yet, while the program can still be changed."""
+        """Warn once, early in the run, if the output has losses that cannot be read as rows."""
         lines = metrics.log.unread
         if self._has_warned or self._rows_seen or seconds < UNREAD_SECONDS or len(lines) < 2:
             return
         self._has_warned = True
         if self.prints_rows:
             end = (
-                "rows of epochs come when it ends"
+                "rows of epochs are read when the program ends"
                 if metrics.log.has_epochs
-                else "without a row it is not proven"
+                else "a run without a row is not proven"
             )
             LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", lines[-1], end, PRINT_STEPS)
 
     @property
     def prints_rows(self) -> bool:
-        """Return whether the rows of this node count."""
+        """Return whether the rows of this node are recorded."""
         return self.is_first or not self.program.rows_on_first_node
 
     def read_events(self, events: "Any", writer: "MetricRowWriter") -> None:
-        """Take what the program reports by `trainyard.log` and its siblings."""
+        """Read the events that the program writes with `trainyard.log` and related functions."""
         from trainyard.programs.program_events import LoggedFigures, TrainingBegin, WrittenCheckpoint
 
         for event in events.poll():
@@ -736,7 +736,7 @@ class ProgramRun:
     def created(self) -> float:
         """Return when the run was created, in Unix seconds.
 
-        The folder of an exact program has only its own.
+        0 for an exact program, whose folder has no checkpoints of other runs.
         """
         from trainyard.run.identity import read_run
 
@@ -769,7 +769,7 @@ class ProgramRun:
     def move_partial_checkpoints(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
-        A program with `program.resume` gets the path of a complete one. What other runs left stays.
+        A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
         """
         from trainyard.programs.checkpoints.program_checkpoints import move_partial_aside
 
@@ -779,7 +779,7 @@ class ProgramRun:
                 LOG.warning("%s", line)
 
     def warn_of_other_runs(self) -> None:
-        """Warn of checkpoints of earlier runs from which a program may resume that picks one itself."""
+        """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
         from trainyard.programs.run_checkpoints import numbered_of_before
 
         if self.is_exact:
@@ -789,20 +789,20 @@ class ProgramRun:
         if other is not None:
             LOG.warning(
                 "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
-                "Give each run an empty folder, or remove it",
+                "Remove it, or give each run an empty folder",
                 other,
             )
 
     @property
     def _ignored(self) -> tuple[Path, ...]:
-        """The folders of ours, in which no program writes."""
+        """Our own folders, in which checkpoints and metrics of the program are not searched."""
         return self.directory.path, Path(LOCAL_STORE).absolute()
 
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        `logged` is the last step with a row: the step of a checkpoint that shows none. It keeps that step
-        until it is written again.
+        `logged`, the last step with a row, becomes the step of a checkpoint that names none. The checkpoint
+        keeps it until it is written again.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest
@@ -815,7 +815,7 @@ class ProgramRun:
         if newest is None or (state := state_of(newest)) == self._taken_state:
             return
         if has_other_rows(self.directory, state):
-            LOG.error("%s: not taken, because its steps were trained again after it was saved", newest.path)
+            LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
             return
         if newest.step is None and logged < 1:
             return
@@ -828,7 +828,7 @@ class ProgramRun:
             remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
 
     def fault_without_step(self, metrics: "ProgramMetrics") -> str | None:
-        """Return a fault in a row of which nothing shows the step."""
+        """Return a fault in a row whose step is not known."""
         from trainyard.programs.metrics.program_metrics import row_fault
 
         return next(filter(None, map(row_fault, metrics.rows_without_step)), None)
@@ -836,7 +836,7 @@ class ProgramRun:
     def finish_if_complete(self, found: "ResumePoint | None") -> int | None:
         """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
 
-        A program that resumes at its last step trains one more, and saves it.
+        Otherwise a program that resumes at its last step would train and save one more.
         """
         from trainyard.programs.program_records import ProgramEnd, announced_steps, finish
 
@@ -858,7 +858,7 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
-        # A program that failed has its own cause, which comes first.
+        # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self._rows_seen and has_no_cause:
             LOG.error("metrics: %s", metrics.describe())
@@ -887,7 +887,7 @@ class ProgramRun:
         return finish(self.directory, end, seconds=seconds)
 
     def explain_failure(self, ended: "ProgramExit") -> dict[str, str]:
-        """Return the cause that the program's output shows; empty if it ended in order or shows none."""
+        """Return the cause that the program's output shows; empty if it did not fail or shows none."""
         from trainyard.commands.explain_failure import read_log
         from trainyard.watch.failure_logs.log_explanation import explain_logs
 

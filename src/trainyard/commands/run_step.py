@@ -11,7 +11,8 @@ Reads:      TRAINYARD_PLAN (output of the plan job), TRAINYARD_VARIABLES (GitHub
             JOB_STATUS, NEEDS (GitHub's contexts, JSON); RESUME (of `train`); GitHub's and the runner's
             variables; what the commands of the steps read
 Writes:     what the commands write; the step outputs exit_code, reason, skip, done and end; the job summary
-Exit codes: those of the commands; 0 for `report`, `start` and `notify`, which decide nothing
+Exit codes: those of the commands; 0 for `report`, `start` and `notify`; 4 for a `notify` of the last job that
+            Slack refused
 Example:    trainyard step check
 """
 
@@ -48,12 +49,12 @@ STEPS = (
     "notify",
 )
 ACCESS = {"ready": "check", "check": "check", "fetch": "read", "prove": "read", "report": "read"}
-"""Step -> what its AWS session may do (TRAINYARD_AWS_ACCESS); the others may write."""
+"""Step -> the access of its AWS session (TRAINYARD_AWS_ACCESS); other steps may write."""
 WITHOUT_ROLE = ("prepare", "train", "evaluate", "start", "notify")
-"""Steps that do not assume the role: a program that trains or evaluates has no rights to the store."""
+"""Steps that do not assume the role; so a program that trains or evaluates cannot access the store."""
 FOLLOWER_SECONDS = 300
 HOSTED_MINUTES = 360
-"""GitHub ends each job on a machine of its own after so many minutes."""
+"""Minutes after which GitHub ends a job on its own machines."""
 Json = Mapping[str, Any]
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_text(json.dumps({"run_dir": str(pipeline.run_dir), "store": pipeline.store}))
         return ExitCode.DONE
-    if args.step in ("train", "follow"):  # signals reach the program itself
+    if args.step in ("train", "follow"):  # the program replaces this process and gets its signals itself
         replace_process(train_command(pipeline) if args.step == "train" else follow_command(pipeline))
         return ExitCode.DONE
     try:
@@ -134,7 +135,7 @@ def set_step_environment(name: str, plan: Json) -> None:
 
 
 def pipeline_of(plan: Json) -> Pipeline:
-    """Return the pipeline of the plan. Raises ConfigError for a text that is not one."""
+    """Return the pipeline of the plan. Raises ConfigError if the plan lacks a value or has a wrong one."""
     attempt = os.environ.get("GITHUB_RUN_ATTEMPT", "1")
     try:
         is_again = attempt != "1"
@@ -144,7 +145,7 @@ def pipeline_of(plan: Json) -> Pipeline:
             changes=str(plan["overrides"]).splitlines(),
             store=plan["store"],
             run_number=plan["run_number"],
-            # A job that is run again has the plan of the first attempt.
+            # A repeated job has the plan of the first attempt.
             resume="auto" if is_again and plan["resume"] == "none" else plan["resume"],
             searches="true" if is_again else plan["fetch"],
             deadline=arguments.duration(plan["deadline"]),
@@ -169,7 +170,7 @@ def train_command(pipeline: Pipeline) -> list[str]:
 
 
 def follow_command(pipeline: Pipeline) -> list[str]:
-    """Return the command that stores checkpoints beside the training; empty where that is switched off."""
+    """Return the command that stores checkpoints beside the training; empty if TRAINYARD_FOLLOW is off."""
     if os.environ.get("TRAINYARD_FOLLOW") == "false":
         return []
     return step(
@@ -188,7 +189,7 @@ def check_ready(pipeline: Pipeline) -> int:
 
 
 def check(plan: Json, pipeline: Pipeline) -> int:
-    """Check the machine, and the store unless a hosted runner did. A later segment uses a store in use."""
+    """Check the machine, and in a first segment the store, unless `ready` has checked the store."""
     problem = hosted_problem(
         os.environ.get("RUNNER_ENVIRONMENT", ""), int(plan["job_minutes"]), pipeline.store
     )
@@ -200,7 +201,7 @@ def check(plan: Json, pipeline: Pipeline) -> int:
 
 
 def hosted_problem(machine: str, minutes: int, store: str) -> tuple[str, str] | None:
-    """Return why GitHub's own machine loses the run, for Slack and in full; None where it does not."""
+    """Return why one of GitHub's own machines would lose the run, as a short and a full text; else None."""
     if machine != "github-hosted":
         return None
     if minutes > HOSTED_MINUTES:
@@ -208,13 +209,13 @@ def hosted_problem(machine: str, minutes: int, store: str) -> tuple[str, str] | 
         reason = f"its machine ends jobs after {HOSTED_MINUTES} minutes: {command}"
         return reason, (
             f"GitHub ends jobs on its own machines after {HOSTED_MINUTES} minutes, and this one has "
-            f"{minutes}. Nothing was trained. {command}, then start it again"
+            f"{minutes}. Nothing was trained. Run {command}, then start it again"
         )
     if store.startswith("file://"):
         command = "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX"
         return f"its store is lost with its machine: {command}", (
             f"{store} is a folder of a machine that GitHub destroys after the job, with all that is stored "
-            f"there. Nothing was trained. {command}, then start it again"
+            f"there. Nothing was trained. Run {command}, then start it again"
         )
     return None
 
@@ -239,7 +240,7 @@ def fetch(plan: Json, pipeline: Pipeline) -> int:
 
 
 def newer_push(plan: Json) -> str:
-    """Return which newer push replaces this one, where TRAINYARD_SUPERSEDE asks for that; else nothing."""
+    """Return which newer push replaces this one, if TRAINYARD_SUPERSEDE is true; else nothing."""
     from trainyard.gateways.github import Level, annotate, append_summary
     from trainyard.gateways.github_api import github_from
     from trainyard.github.continuation import find_newer_push
@@ -252,7 +253,7 @@ def newer_push(plan: Json) -> str:
         run = int(os.environ.get("GITHUB_RUN_NUMBER", "0"))
         address = find_newer_push(github_from(), workflow_file(), branch=str(plan["branch"]), number=run)
     except TrainyardError as error:
-        output.print_remarks([f"Newer pushes are not known, so this one is trained: {error}"])
+        output.print_remarks([f"Newer pushes could not be listed, so this one is trained: {error}"])
         return ""
     if not address:
         return ""
@@ -263,7 +264,7 @@ def newer_push(plan: Json) -> str:
 
 
 def proven_run(plan: Json, pipeline: Pipeline) -> str:
-    """Return which proven run makes this one needless; nothing where that is not known, so that it trains."""
+    """Return which proven run is the same as this one; nothing if there is none or it is not known."""
     if plan["unless_proven"] != "true" or os.environ.get("GITHUB_RUN_ATTEMPT", "1") != "1":
         return ""
     words = [*pipeline.configuration, "--store", pipeline.store, "--json"]
@@ -291,7 +292,7 @@ def segment_of(plan: Json) -> str:
 
 
 def store(pipeline: Pipeline) -> int:
-    """Store what is done, or stopped with a good checkpoint; what failed is not stored."""
+    """Store a run that is done or stopped with a good checkpoint, not a failed one."""
     from trainyard.gateways.github import set_output
 
     trained = read_json(os.environ, "STEPS").get("train") or {}
@@ -308,7 +309,7 @@ def store(pipeline: Pipeline) -> int:
 
 
 def end_follower() -> None:
-    """End the follower: it finishes what it stores, and the next command stores the rest at full speed."""
+    """End the follower after its current objects; the next command stores the rest at full speed."""
     file = follower_file()
     if not file.is_file():
         return
@@ -329,7 +330,7 @@ def is_running(process: int) -> bool:
         os.kill(process, 0)
     except OSError:
         return False
-    with suppress(OSError, IndexError):  # a zombie waits for nobody
+    with suppress(OSError, IndexError):  # a zombie has ended
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 
@@ -349,7 +350,7 @@ def report(pipeline: Pipeline) -> int:
 
 
 def notify(plan: Json, pipeline: Pipeline) -> int:
-    """Report how the training job ended, once, and hand its result to the next jobs."""
+    """Report once how the training job ended, and pass its result to the next jobs."""
     from trainyard.commands import notify_slack
     from trainyard.gateways.github import Level, annotate, set_output
     from trainyard.github.job_end import end_of_steps
@@ -390,7 +391,7 @@ def notify(plan: Json, pipeline: Pipeline) -> int:
 
 
 def notify_of_jobs(plan: Json) -> int:
-    """Report the end of the workflow run that no job reported itself, in Slack and in the summary."""
+    """Report the end of the workflow run in Slack and in the summary, if no job has reported its own end."""
     from trainyard.commands import notify_slack
     from trainyard.gateways.github import append_summary
     from trainyard.github.job_end import outputs_of
@@ -410,7 +411,7 @@ def notify_of_jobs(plan: Json) -> int:
 
 
 def end_of_continue(step: Json) -> Json:
-    """Return the step that dispatches the next segment as a job of its own: `success` is a dispatch."""
+    """Return the step that dispatches a segment in the form of a job; `success` only if it dispatched."""
     outputs, outcome = step.get("outputs") or {}, step.get("outcome")
     if outcome == "success" and outputs.get("dispatched") != "true":
         outcome = "skipped"

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from trainyard.image.building.stack_template import Account
 
 _logger = logging.getLogger("trainyard.setup_codebuild")
-PROJECT = "trainyard"  # the project in CodeBuild that builds are started in where none is named
+PROJECT = "trainyard"  # the CodeBuild project of builds that name none
 TEMPLATE = REPOSITORY_ROOT / "infrastructure" / "cloudformation.yaml"
 OURS = "ImageRepository"  # a resource that no other template has
-# An action of a change set -> the standing that is printed before and after it is carried out.
+# An action of a change set -> what is printed in a dry run, and after the action.
 STANDINGS = {
     "Add": ("would make", "made"),
     "Import": ("would import", "imported"),
     "Modify": ("would change", "changed"),
     "Dynamic": ("would change", "changed"),
     "Remove": ("would remove", "removed"),
-    "SyncWithActual": ("ok", "ok"),  # only what CloudFormation has on record changes
+    "SyncWithActual": ("ok", "ok"),  # only the record of CloudFormation changes
 }
-# The command that removes what CloudFormation retains, or cannot replace because it exists.
+# The commands that remove resources which CloudFormation retains or cannot create because they exist.
 REMOVALS = {
     "AWS::ECR::Repository": "aws ecr delete-repository --force --repository-name {name}",
     "AWS::S3::Bucket": "empty and delete it in the console of S3",
@@ -66,7 +66,7 @@ REMOVALS = {
     "AWS::EKS::AccessEntry": "aws eks delete-access-entry --cluster-name CLUSTER --principal-arn {name}",
 }
 GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
-# A stack whose first creation failed cannot be changed. It has nothing but what it retains.
+# A stack whose creation failed cannot be changed. It has only retained resources.
 FAILED_CREATION = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
 _CONTINUE = "Remove the causes above, then: aws cloudformation continue-update-rollback {place}"
 STUCK = {
@@ -80,7 +80,7 @@ NOT_COMPARED = "as it was deployed; CloudFormation does not see what was changed
 
 @dataclass(frozen=True)
 class Finding:
-    """One resource of the template, and what was or would be done with it."""
+    """One resource of the template, and the change that was or would be made."""
 
     resource: str
     """Its logical name in the template."""
@@ -99,14 +99,14 @@ class Finding:
 
 
 def short_type(kind: str) -> str:
-    """Return a type of CloudFormation as it is printed: `S3 Bucket`."""
+    """Return the printed form of a CloudFormation type, such as `S3 Bucket`."""
     return kind.removeprefix("AWS::").replace("::", " ")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
-    parser.add_argument("--region", metavar="REGION", default="", help="default: AWS's own setting")
+    parser.add_argument("--region", metavar="REGION", default="", help="default: from the environment")
     parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
     more = "a further repository, PROJECT/NAME, with its cache; may be repeated"
     parser.add_argument("--more-repository", action="append", default=[], metavar="NAME", help=more)
@@ -120,9 +120,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-days", type=arguments.positive, metavar="N", help="default: 30")
     github = "repository whose jobs may start builds; without it GitHub gets no role"
     parser.add_argument("--github", metavar="OWNER/REPO", help=github)
-    environment = "environment of those jobs; may be repeated; default: images, and with --cluster eks too"
+    environment = "environment of these jobs; may be repeated; default: images, with --cluster also eks"
     parser.add_argument("--environment", action="append", metavar="NAME", help=environment)
-    form = "for a repository created after 15 July 2026"
+    form = "needed for a repository created after 15 July 2026"
     parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
     parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
     parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
@@ -130,7 +130,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
     bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
     parser.add_argument("--base-repository", action="append", metavar="ARN", help=bases)
-    webhook = "build pushes to its main branch by themselves"
+    webhook = "repository whose pushes to the main branch start a build"
     parser.add_argument("--webhook-repository", metavar="OWNER/REPO", help=webhook)
     parser.add_argument(
         "--delete", action="store_true", help="delete the stack, except the resources that hold data"
@@ -212,7 +212,7 @@ def given_parameters(args: argparse.Namespace) -> dict[str, str]:
 
 
 def stack_name(project: str) -> str:
-    """Return the name of the project's stack. It begins with a letter, which a project's need not."""
+    """Return the name of the project's stack, which must begin with a letter."""
     return project if project[:1].isalpha() else f"{PROJECT}-{project}"
 
 
@@ -251,7 +251,7 @@ class Setup:
     def add_repositories(self, names: Sequence[str], *, dry_run: bool) -> list[Finding]:
         """Create the repositories PROJECT/NAME and their caches with the settings of the stack's own.
 
-        They are not part of the stack, whose number of repositories is fixed, and stay when it is deleted.
+        They are not part of the stack, which has a fixed number of repositories, so --delete keeps them.
         """
         findings = []
         for name in names:
@@ -299,13 +299,13 @@ class Setup:
                 self._execute(plain)
             return plain
         self._execute(change_set)
-        # Imported resources have the settings that they had, and all of them are retained by this template.
+        # After the import the resources still have their old settings, and this template retains all of them.
         if following := self.stack.create_change_set(text, values, new=False):
             self._execute(following)
         return change_set
 
     def _prepare_stack(self, *, dry_run: bool) -> "StackState | None":
-        """Wait until the stack can be changed, and return its state; None if it is to be created."""
+        """Wait until the stack can be changed, and return its state; None if it must be created."""
         state = self._settled_state()
         if state is None:
             return None
@@ -327,9 +327,9 @@ class Setup:
         return state
 
     def _settled_state(self) -> "StackState | None":
-        """Wait for other operations; return the stack, or None if there is none or only an empty one.
+        """Wait for other operations; return the state of the stack, or None if it is missing or empty.
 
-        Raises ConfigError if the stack is not of this set-up.
+        Raises ConfigError if the stack belongs to something else.
         """
         from trainyard.gateways.cloudformation import REVIEW
 
@@ -340,19 +340,19 @@ class Setup:
             return None
         if OURS not in str(self.stack.template()):
             raise ConfigError(
-                f"Stack {self.stack.name} in {self.account.region} exists and is not of this set-up: its "
-                f"template has no {OURS}. With another --project-name the stack has another name."
+                f"Stack {self.stack.name} in {self.account.region} exists and belongs to something else: "
+                f"its template has no {OURS}. Choose another --project-name, which gives another stack name."
             )
         return state
 
     def _refuse_foreign_project(self, project: str) -> None:
-        """Raise ConfigError if the project exists without the stack, as the earlier version made it."""
+        """Raise ConfigError if the project exists without a stack, as an earlier version created it."""
         if self.aws.call("codebuild", "batch_get_projects", names=[project])["projects"]:
             raise ConfigError(
                 f"The CodeBuild project {project} exists in {self.account.region} without a stack, and "
                 "CloudFormation cannot import projects. Delete it and run this again, which makes it anew; "
-                f"images, buckets and logs stay: {self._removal('AWS::CodeBuild::Project', project)}\n"
-                "If the project is not of Trainyard, choose another --project-name."
+                f"images, buckets and logs are kept: {self._removal('AWS::CodeBuild::Project', project)}\n"
+                "If the project does not belong to Trainyard, choose another --project-name."
             )
 
     def _provider_parameter(
@@ -394,7 +394,7 @@ class Setup:
 
         state = self._settled_state()
         if state is None:
-            text = "a set-up without a stack, of an earlier version, is taken over by a run without --delete"
+            text = "an earlier version made no stack; a run without --delete imports its resources"
             return [self._stack_finding("not there", text)]
         names = resource_names(self.template, {**state.parameters, **given}, self.account)
         resources, found = self.stack.resources(), self.stack.template()
@@ -425,7 +425,7 @@ class Setup:
             return
         given = [event for event in seen if event.reason]
         failed = [event for event in given if event.status.endswith("_FAILED") and not event.of_stack]
-        # The others were cancelled because of the first.
+        # The other resources were cancelled because of the first failure.
         failed = [event for event in failed if "cancelled" not in event.reason] or failed
         reasons = [
             f"  {each.name} ({each.type} {each.physical_id}): {each.reason}{self._remedy(each)}"
@@ -435,7 +435,7 @@ class Setup:
         raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
     def _remedy(self, event: "StackEvent") -> str:
-        """Return what to do about a failed resource, as a further line; empty if its reason says it all."""
+        """Return the remedy for a failed resource as a further line; empty if its reason is enough."""
         reason = event.reason.lower()
         if "alreadyexist" in reason.replace(" ", ""):
             name = event.physical_id or self.names.get(event.name, event.name)
@@ -457,7 +457,7 @@ class Setup:
         return Finding("", "AWS::CloudFormation::Stack", self.stack.name, standing, text)
 
     def _findings(self, change_set: "ChangeSet | None", *, dry_run: bool) -> list[Finding]:
-        """Return the changes in the order of the template, and the resources that agree."""
+        """Return a finding for each resource in the order of the template, changed or not."""
         changes = {} if change_set is None else {change.name: change for change in change_set.changes}
         names = self.names
         resources = {} if dry_run and self.stack.state() is None else self.stack.resources()
@@ -482,14 +482,14 @@ def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
     if change.replaces:
         standing = "would replace" if dry_run else "replaced"
     elif change.action == "Remove" and change.retained:
-        standing, text = "kept", "it leaves the stack and stays in the account"
+        standing, text = "kept", "it leaves the stack but is kept in the account"
     elif change.action == "Import":
-        text = "it exists; its settings become those of the template"
+        text = "it exists; it gets the settings of the template"
     return Finding(change.name, change.type, name, standing, text, change.differences)
 
 
 def next_steps(args: argparse.Namespace, state: "StackState | None", account: "Account") -> str:
-    """Return the commands that use what was made: those of GitHub's variables, and that of a build."""
+    """Return the commands that set GitHub's variables, and the command of a first build."""
     repository = state.parameters.get("Repository", PROJECT) if state else PROJECT
     lines = ["", "The account agrees with the template."]
     if args.github:
@@ -499,12 +499,12 @@ def next_steps(args: argparse.Namespace, state: "StackState | None", account: "A
             variables["TRAINYARD_IMAGE_PROJECT"] = args.project_name
         if cluster := state.parameters.get("Cluster") if state else None:
             variables |= {"TRAINYARD_EKS_CLUSTER": cluster, "TRAINYARD_EKS_ROLE": role}
-        variables["TRAINYARD_IMAGE_ROLE"] = role  # last: from then on a push builds
+        variables["TRAINYARD_IMAGE_ROLE"] = role  # last: once it is set, a push starts a build
         lines += [
             f"gh variable set {key} --repo {args.github} --body {text}" for key, text in variables.items()
         ]
     project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
     registry = f"{account.number}.dkr.ecr.{account.region}.amazonaws.com"
-    lines.append(f"Images go to {registry}/{repository}; build one by")
+    lines.append(f"Images go to {registry}/{repository}; build one with")
     build = "scripts/build_image.py --dockerfile docker/fsdp/Dockerfile"
     return "\n".join([*lines, f"{build} --image {repository} --region {account.region}{project}"])

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-if sys.version_info < (3, 11):  # noqa: UP036 - this script alone is run by whatever python3 a laptop has
+if sys.version_info < (3, 11):  # noqa: UP036 - only this script is run by the python3 of a laptop
     sys.stderr.write(f"setup_github.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}.\n")
     sys.stderr.write("make install fetches one; then: .venv/bin/python scripts/setup_github.py\n")
     sys.exit(2)
@@ -44,21 +44,21 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    labels = "labels of the runner, as self-hosted,gpu,h100, or JSON with a group; default: self-hosted,gpu"
+    labels = "labels of the runner: self-hosted,gpu,h100, or JSON with a group; default: self-hosted,gpu"
     parser.add_argument("--labels", default="", help=labels)
-    kind = "the kind of machine that --labels names, where GitHub does not show it"
+    kind = "the kind of machine that --labels names, if GitHub does not show it"
     parser.add_argument("--runner", default="", choices=KINDS, help=kind)
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/workflows.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
     missing = "set this secret where it is missing; may be repeated"
     parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
-    parser.add_argument("--no-watch", action="store_true", help="leave the watchdog off")
-    plan = "use no environments, which a private repository on a free plan does not have"
+    parser.add_argument("--no-watch", action="store_true", help="do not turn the watchdog on")
+    plan = "use no environments, which private repositories on a free plan do not have"
     parser.add_argument("--no-environments", action="store_true", help=plan)
     public = "register a runner although the repository is public"
     parser.add_argument("--allow-public", action="store_true", help=public)
-    parser.add_argument("--yes", action="store_true", help="replace what differs without asking")
+    parser.add_argument("--yes", action="store_true", help="replace different values without asking")
     parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
     parser.add_argument("--json", action="store_true", help="print the steps as JSON")
     return parser.parse_args(argv)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS = 0.5
 MOST_SHOWN = 8
-"""The most runs that report.html lays over each other."""
+"""Most runs whose curves report.html shows together."""
 MOST_FAILURES = 3
-"""Trials that fail before one has ended well, after which no further one is started."""
+"""Number of failed trials after which no further trial is started, if none has succeeded."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -48,23 +48,23 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("folder", type=arguments.path, metavar="DIR", help="the folder of the sweep")
     parser.add_argument(
-        "--config", type=arguments.path, metavar="FILE", help="default, resumed: DIR/config.yaml"
+        "--config", type=arguments.path, metavar="FILE", help="default for a resumed sweep: DIR/config.yaml"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
     )
     space = "the values of one key: A,B,C, LOW..HIGH or log:LOW..HIGH"
     parser.add_argument("--space", action="append", default=[], metavar="KEY=VALUES", help=space)
-    trials = "how many trials in all; default: 10, with --sampler grid every combination"
+    trials = "number of trials; default: 10, or with --sampler grid every combination"
     parser.add_argument("--trials", type=arguments.positive, metavar="N", help=trials)
-    at_once = "how many train at once on this machine; default: 1"
+    at_once = "trials that train at the same time on this machine; default: 1"
     parser.add_argument("--jobs", type=arguments.processes, default=1, metavar="N", help=at_once)
     figure = "the figure of metrics.jsonl whose last value is compared; default: val_loss"
     parser.add_argument("--figure", metavar="NAME", help=figure)
     parser.add_argument("--maximize", action="store_true", help="the largest value is the best")
     parser.add_argument("--sampler", choices=SAMPLERS, help="default: tpe")
     parser.add_argument(
-        "--seed", type=arguments.natural_number, metavar="N", help="of the sampler; default: 0"
+        "--seed", type=arguments.natural_number, metavar="N", help="seed of the sampler; default: 0"
     )
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median")
     parser.add_argument(
@@ -76,7 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print all trials as JSON")
     args = parser.parse_args(argv)
     if args.matrix and args.collect:
-        parser.error("--matrix and --collect: give one of the two")
+        parser.error("--matrix and --collect: give only one of them")
     return args
 
 
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Definition:
-    """Search space and order of a sweep; a resumed sweep has the same."""
+    """Search space and settings of a sweep, which a resumed sweep keeps."""
 
     space: tuple[str, ...]
     figure: str = "val_loss"
@@ -117,9 +117,9 @@ class Definition:
 
 
 def definition_of(args: argparse.Namespace) -> tuple[Definition, str]:
-    """Return what is searched and the text of its configuration; given values must equal those of DIR.
+    """Return the definition and the text of the configuration; options must equal those of the sweep in DIR.
 
-    Raises ConfigError when they differ, when a key does not take a value, or when something is missing.
+    Raises ConfigError if they differ, if a key does not take a value, or if an option is missing.
     """
     from trainyard.config.load import dump_yaml, load_config
 
@@ -135,7 +135,7 @@ def definition_of(args: argparse.Namespace) -> tuple[Definition, str]:
     if before is None:
         if not args.config or not args.space:
             raise ConfigError(
-                f"{args.folder} holds no sweep yet. Name what it varies: --config FILE --space KEY=VALUES"
+                f"{args.folder} holds no sweep yet. Start one: --config FILE --space KEY=VALUES"
             )
         definition = Definition(**given)
     else:
@@ -250,7 +250,7 @@ class Sweep:
         return self.folder / f"trial-{number:04d}"
 
     def draw_all(self) -> "list[Trial]":
-        """Return the trials that have not ended, after starting those that are missing."""
+        """Start the missing trials, and return all trials that have not ended."""
         trials = list(self.study.unfinished())
         while self._started_count() < self._definition.trials:
             trials.append(self.study.start())
@@ -260,17 +260,17 @@ class Sweep:
         return sum(trial.state != "waiting" for trial in self.study.trials())
 
     def matrix_row(self, trial: "Trial") -> dict[str, Any]:
-        """Return what a job of a workflow is given: the words of `trainyard run --settings` and --run-dir."""
+        """Return the values of a workflow's matrix job: for `trainyard run --settings` and --run-dir."""
         words = shlex.join(f"{key}={value}" for key, value in trial.settings.items())
         return {"trial": trial.number, "run_dir": str(self.run_dir(trial.number)), "settings": words}
 
     def collect(self) -> None:
-        """Record the end of each unfinished trial whose run has ended; the others stay as they are."""
+        """Record the end of each unfinished trial whose run has ended."""
         for trial in self.study.unfinished():
             self._record_run(trial.number)
 
     def train(self, seconds: float | None) -> bool:
-        """Train until every trial has ended; return whether a signal or the deadline came before."""
+        """Train until every trial has ended; return True if a signal or the deadline stopped it earlier."""
         from trainyard.gateways.process import SignalForwarder
 
         ends = None if seconds is None else time.monotonic() + seconds
@@ -287,7 +287,7 @@ class Sweep:
                 if not self._running:
                     return self._is_stopping
                 time.sleep(PAUSE_SECONDS)
-                self._look()
+                self._poll()
 
     def _next(self, todo: "list[Trial]") -> "Trial | None":
         if self._is_stopping:
@@ -303,7 +303,7 @@ class Sweep:
         from trainyard.run.run_lock import is_locked
 
         run_dir = self.run_dir(trial.number)
-        while is_locked(run_dir):  # a trainer that a killed sweep left behind
+        while is_locked(run_dir):  # the trainer of a killed sweep may still run
             time.sleep(PAUSE_SECONDS)
         words = " ".join(f"{key}={value}" for key, value in trial.settings.items())
         output.announce(f"trial {trial.number}", words)
@@ -320,7 +320,7 @@ class Sweep:
         return self.folder / "logs" / f"trial-{number:04d}.log"
 
     def _prepare(self, trial: "Trial") -> bool:
-        """Prepare the data of a trial, unless one with the same data was prepared before it."""
+        """Prepare the data of a trial, unless an earlier trial has the same; return False if that fails."""
         from trainyard.commands.run import run_steps, step
         from trainyard.config.load import load_config
         from trainyard.config.registries import RECIPES
@@ -337,8 +337,8 @@ class Sweep:
         self._prepared.add(same)
         return True
 
-    def _look(self) -> None:
-        """Record the processes that have ended, and stop those that are worse than the others."""
+    def _poll(self) -> None:
+        """Record the processes that have ended, and stop those that are worse than the median."""
         for number, process in list(self._running.items()):
             code = process.exit_code()
             if code is not None:
@@ -358,7 +358,7 @@ class Sweep:
         return self.study.should_prune(number, values)
 
     def _record_run(self, number: int, code: int | None = None) -> None:
-        """Record how a trial ended, by its run's record; without an end on record it stays unfinished."""
+        """Record how a trial ended, from its run's record; without an end the trial stays unfinished."""
         from trainyard.report.facts.history import read_history
         from trainyard.report.facts.run_facts import read_record
 
@@ -371,7 +371,7 @@ class Sweep:
             if value is None:
                 self._fail(number, f"its metrics have no {self._definition.figure}")
                 return
-            self._is_worse(number)  # records its values, which later trials are compared with
+            self._is_worse(number)  # records the values with which later trials are compared
             self.study.record_end(number, "done", value=value)
             output.announce(f"trial {number}", f"{self._definition.figure} {value:.6g}", "ok")
         elif number in self._pruned:
@@ -379,8 +379,8 @@ class Sweep:
             output.announce(
                 f"trial {number}", f"stopped at step {outcome.get('steps')}: worse than the median"
             )
-        elif self._is_stopping:  # whatever a program without a handler for the signal ends with
-            output.announce(f"trial {number}", "stopped; it resumes when the sweep does")
+        elif self._is_stopping:  # with any exit code: a program may not handle the signal
+            output.announce(f"trial {number}", "stopped; it resumes with the sweep")
         elif status == "failed" or (code and code not in (ExitCode.STOPPED, ExitCode.INTERRUPTED)):
             self._fail(
                 number, str(outcome.get("reason") or f"exit code {code}; {self._log(number)} has the cause")

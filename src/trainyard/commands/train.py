@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 _SHUTDOWN_SECONDS = 300
-"""The minimum time that a launcher gives its workers after a signal. A shorter one could cut off a save."""
+"""Minimum time that a launcher gives its workers after a signal; a shorter time could cut off a save."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,9 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
     )
     parser.add_argument(
-        "--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s"
+        "--deadline", type=arguments.duration, metavar="DURATION", help="when to save and stop, such as 8h"
     )
-    grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
+    grace = "time from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     processes = "processes on this machine; default: from the operator's variables, else 1"
     parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
@@ -99,7 +99,7 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    arrived_signal = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
+    arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
     if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
@@ -133,7 +133,7 @@ def is_of_another_program(args: argparse.Namespace) -> bool:
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
-    """Return whether the run is finished. The other nodes may have ended, so they are not waited for."""
+    """Return whether the run is finished. Does not wait for the other nodes, which may have ended."""
     from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
     if args.run_dir is None or not has_been_trained(args.run_dir, args.config, args.set):
@@ -142,7 +142,7 @@ def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
 
 
 def print_recorded_outcome(args: argparse.Namespace) -> None:
-    """Print the outcome on record with --json; a machine that is not the first may have none."""
+    """With --json, print the recorded outcome; only the first machine is sure to have one."""
     from trainyard.run.identity import read_run
 
     file = args.run_dir / "run.json"
@@ -220,7 +220,7 @@ def run_training(
     request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
 
     def prepare() -> Any:
-        """Fetch weights and prepare data. This may take hours; the other processes have joined and wait."""
+        """Fetch weights and prepare data. This may take hours, in which the other processes wait."""
         require_weights(config, directory, args.resume)
         return ready_data(config, display)
 
@@ -244,7 +244,7 @@ def request_factory(
     run_id: str,
     digest_of: Callable[[Path], str],
 ) -> "RequestFor":
-    """Return a function from the data to the complete request; everything else is checked here."""
+    """Return a function that makes the complete request from the data; all other parts are made here."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.image_record import code_facts, runs_code_of
     from trainyard.gateways.local_machine import network_devices
@@ -258,7 +258,7 @@ def request_factory(
     if not runs_code_of(REPOSITORY_ROOT, package):
         raise ConfigError(
             f"This script belongs to {REPOSITORY_ROOT}, but Python imports other code, "
-            f"from {package}, so the commit on record would not be that of the training. "
+            f"from {package}, so the recorded commit would not be that of the training. "
             "Run `make install` there, and unset PYTHONPATH."
         )
     code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)

@@ -37,7 +37,7 @@ def calculate_file_hash(file_path: str) -> str:
 
 
 def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:
-    """Upload a file, encrypted, with its SHA-256 confirmed by S3; on failure log the reason, return False."""
+    """Upload a file encrypted, and let S3 confirm its SHA-256; on failure log the reason and return False."""
     return bool(_files().store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {}))
 
 
@@ -51,12 +51,12 @@ def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run
 
 
 def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
-    """Store the manifest; return False if the run has another one already."""
+    """Store the manifest; return False if the run already has another manifest."""
     return bool(_files().store_manifest(_bucket(s3_bucket), manifest, run_number))
 
 
 def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
-    """Return whether the object has the expected SHA-256, by S3's own checksum or else read back."""
+    """Return whether S3's own checksum, or else the object read back, has the expected SHA-256."""
     return bool(_files().object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
 
 
@@ -85,7 +85,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     bucket = "short for --store s3://NAME"
     where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
-    number = "N, or auto: the number that the run has, else a free one"
+    number = "N, or auto: the number of the run in the store, else a free one"
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help=number)
     _add_follow_options(parser)
     parser.add_argument(
@@ -113,8 +113,8 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
     for flag, default, help_ in (
         ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
-        ("--outage", 1800.0, "with --follow: how long the store may be away; default: 30m"),
-        ("--others", 600.0, "how long to wait at the end for what other machines store; default: 10m"),
+        ("--outage", 1800.0, "with --follow: how long the store may be unreachable; default: 30m"),
+        ("--others", 600.0, "how long to wait at the end for the parts of other machines; default: 10m"),
     ):
         parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=help_)
     behind = "with --follow: continue in the background; process id in FILE, log in FILE.log"
@@ -126,13 +126,13 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
 def _option_conflict(args: argparse.Namespace) -> str | None:
     """Return why these options do not go together; None if they do."""
     if args.checkpoint and not args.metrics:
-        return "--checkpoint needs --metrics, its metrics"
+        return "--checkpoint needs --metrics FILE"
     if args.code and not args.checkpoint:
-        return "--code is for --checkpoint: the record of a run names its code"
+        return "--code is for --checkpoint: a run directory records its code itself"
     if args.follow and args.checkpoint:
-        return "--follow needs --run-dir: a single checkpoint does not grow"
+        return "--follow needs --run-dir: nothing is added to a single checkpoint"
     if args.behind and not args.follow:
-        return "--behind needs --follow: all other work ends by itself"
+        return "--behind needs --follow"
     return None
 
 
@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _suggest_proof(directory: Any, url: str) -> None:
-    """Print the command that proves a run again whose proof did not find it in the store."""
+    """Print the command that proves the run again, if its last proof did not find it in the store."""
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.identity import read_run
     from trainyard.run.suggested_commands import made_by, script_command
@@ -189,7 +189,7 @@ def _suggest_proof(directory: Any, url: str) -> None:
         return
     try:
         proof = read_proof(directory, read_run(directory.run_file))
-    except TrainyardError:  # a machine that has a part of the run only, or a damaged record: it is stored
+    except TrainyardError:  # a machine with only a part of the run, or a damaged record: it is stored anyway
         return
     if proof is not None and any(part.name == "stored" for part in proof.failing):
         words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
@@ -233,7 +233,7 @@ def _files() -> Any:
 
 
 def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
-    """Return the origin of a checkpoint: the repository at `code`, else the one that holds it, else nothing.
+    """Return the origin of a checkpoint: the repository at `code`, or else the one that contains it.
 
     Without `code`, a checkpoint that is older than the repository's commit has no origin.
     Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
@@ -244,10 +244,8 @@ def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
     if code is not None and _files().run_file_of(checkpoint) is not None:
         raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
     if code is not None and not git_facts(code):
-        raise ConfigError(
-            f"--code {code}: git knows no committed file there. Name a folder of the repository"
-        )
-    git, why = repository_facts(code or checkpoint), "no repository holds it"
+        raise ConfigError(f"--code {code}: no file there is committed. Name a folder of the repository")
+    git, why = repository_facts(code or checkpoint), "it is in no repository"
     if git and code is None and is_older_than_head(checkpoint):
         git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
     if not git and _files().run_file_of(checkpoint) is None:

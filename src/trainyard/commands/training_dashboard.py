@@ -1,18 +1,18 @@
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
-Several runs are laid over each other, with a table of their figures and of the settings that differ; a run
-and the one that it continues are reported as one. With --compare only this comparison is written, as
+Several runs share their charts, with a table of their figures and of the settings that differ; a run and the
+one that it continues are reported as one. With --compare only this comparison is written, as
 Markdown. With --store the report is an index of all runs of a store. A run may be running, done, stopped, cut
 off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's figures to
-the comparison; the thresholds of the last run are shown in any case.
+the comparison, which always shows the thresholds of the last run.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
          with --store the names, sizes and manifests of its runs, AWS_*.
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
-         With --watch they are written again and again until no run is still going, or until none has written
-         for ten minutes; the HTML page loads itself anew.
+         With --watch they are written repeatedly until no run is in progress, or until no run has written
+         for ten minutes; the HTML page reloads itself.
 Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
          written, or --compare was not given two runs; 4 the store cannot be reached.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
@@ -53,17 +53,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
     parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
-    compare = "compare runs: the base, then those to compare with it"
+    compare = "compare runs: first the base, then the runs to compare with it"
     parser.add_argument("--compare", action="store_true", help=compare)
-    green = "with --compare: the records of the last green run, in the folder or in one below it, if any"
+    green = "with --compare: folder of the last green run's records, or the folder above it; may be empty"
     parser.add_argument("--last-green", type=arguments.path, metavar="FOLDER", help=green)
-    parser.add_argument("--watch", action="store_true", help="report again while a run is still going")
+    parser.add_argument("--watch", action="store_true", help="repeat the report until no run is in progress")
     parser.add_argument(
         "--interval",
         type=arguments.duration,
         default=10.0,
         metavar="DURATION",
-        help="of --watch; default: 10s",
+        help="time between reports of --watch; default: 10s",
     )
     args = parser.parse_args(argv)
     if bool(args.runs) == bool(args.store):
@@ -73,9 +73,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.compare and (len(args.runs) < 2 or args.write or args.format not in (None, "markdown")):
         parser.error("--compare takes two run directories or more, writes Markdown, and excludes --write")
     if args.last_green and not args.compare:
-        parser.error("--last-green belongs to --compare")
+        parser.error("--last-green needs --compare")
     if args.watch and args.github_summary:
-        parser.error("--watch excludes --github-summary, to which text is only appended")
+        parser.error("--watch excludes --github-summary, which would get each report again")
     return args
 
 
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(
     args: argparse.Namespace, dashboards: Sequence["TrainingDashboard"], *, is_going: bool, shown: str
 ) -> str:
-    """Write the reports once, to stdout only if they are not as `shown`; return what stdout has now."""
+    """Write the reports once, to stdout only if they differ from `shown`; return the text on stdout."""
     from trainyard.gateways.github import append_summary
     from trainyard.report.dashboard.dashboard import Format, render_dashboards
     from trainyard.report.dashboard.run_comparison import comparison_report
@@ -127,7 +127,7 @@ def report(
 
 
 def last_green_run(folder: Path | None) -> "RunFacts | None":
-    """Return the newest run whose records are in `folder` or one below it; None where there are none."""
+    """Return the newest run whose records are in `folder` or in a folder below it; None without one."""
     from trainyard.report.facts.run_facts import read_facts
 
     if folder is None:
@@ -146,7 +146,7 @@ def format_of_output(args: argparse.Namespace) -> "Format":
 
 
 def publish(args: argparse.Namespace, text: str) -> None:
-    """Write a report to --output, or to stdout; on a terminal a watched one replaces the one before."""
+    """Write a report to --output, or to stdout, where with --watch it replaces the report before."""
     from trainyard.report.dashboard.dashboard import Format
 
     if args.output is not None:
@@ -185,7 +185,7 @@ def store_index(url: str, form: "Format") -> str:
 
 
 def write_into_run(dashboard: "TrainingDashboard", refresh_seconds: float | None) -> None:
-    """Write the three files into the run's report folder; name them once the run is over."""
+    """Write the three files into the run's report folder, and name them once the run is over."""
     from trainyard.report.dashboard.dashboard import format_of, render_dashboards
     from trainyard.report.terminal.closing_lines import closing_lines, is_copied
     from trainyard.report.terminal.phase import PhaseDisplay

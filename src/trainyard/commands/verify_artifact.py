@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the seed of the sample; default: a new one",
     )
     parser.add_argument(
-        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+        "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
     )
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)

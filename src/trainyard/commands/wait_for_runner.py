@@ -31,12 +31,12 @@ CAUSES = {
     "these labels",
     "": "GitHub lists no such job yet: it is queued behind another training, or waits for an approval",
 }
-"""Status of a job at GitHub -> why it does not run."""
+"""GitHub's status of a job -> why the job does not run."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    limit = "report after so many minutes; default: 15"
+    limit = "minutes after which to report; default: 15"
     parser.add_argument("--minutes", type=arguments.positive, default=15, metavar="N", help=limit)
     name = "the job; default: Train and prove"
     parser.add_argument("--job", default="Train and prove", metavar="NAME", help=name)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     command = f"gh run view {run}; scripts/watch_runners.py names the runners; gh run cancel {run} ends it"
     append_summary(f"### ⚠ {text[0].upper()}{text[1:]}\n\nNext: `{command}`\n")
-    annotate(Level.WARNING, f"{text}\nNext: {command}", title="Nobody has taken the job")
+    annotate(Level.WARNING, f"{text}\nNext: {command}", title="No runner has taken the job")
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"
     words = ["degraded", "--run-dir", str(folder), "--reason", text, "--next-step", command]
     words += ["--lineage", str(plan["run_number"]), "--segment", segment_of(plan), "--thread", plan["thread"]]
@@ -79,7 +79,7 @@ def wait_for_start(
     *,
     seconds: float,
 ) -> str | None:
-    """Return None as soon as a runner has taken the job, or else its status after `seconds`."""
+    """Return None as soon as a runner has taken the job, else the status of the job after `seconds`."""
     until = time.monotonic() + seconds
     while True:
         job: Mapping[str, Any] = next(

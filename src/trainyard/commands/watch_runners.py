@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
-AGAIN = "poll again after this time, and keep only findings of both polls; default: 0, poll once"
+AGAIN = "poll again after this time, and keep only findings of both polls; default: 0, no second poll"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
-    """Return the releases of GitHub's runner; none if they cannot be read, or a server has its own rules."""
+    """Return the releases of GitHub's runner; none if they cannot be read or do not apply to the server."""
     from trainyard.github.runner_version import has_these_rules, read_releases
 
     if not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
@@ -95,7 +95,7 @@ def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
     try:
         return read_releases(api.runner_releases())
     except ServiceError as error:
-        output.announce("watch", f"versions of runners are not compared with releases: {error}", "degraded")
+        output.announce("watch", f"the versions of the runners were not checked: {error}", "degraded")
         return ()
 
 
@@ -129,7 +129,7 @@ def report(new: "list[Outage]", over: list[str], cancelled: list[str], resumed: 
 
 
 def send_to_slack(text: str) -> int:
-    """Send one message. Trouble with Slack is only a warning, because the issue holds the same text."""
+    """Send one message. A failure of Slack is only a warning, because the issue has the same text."""
     from trainyard.gateways import slack
     from trainyard.report.slack.slack_message import mrkdwn
 

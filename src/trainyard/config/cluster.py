@@ -43,7 +43,7 @@ class ClusterVolumeConfig(Section):
     mount_path: Name | None = None
     """Where the volume is mounted in a pod."""
     storage_class: DnsName | None = None
-    """StorageClass for creating it; null creates no claim."""
+    """StorageClass with which the claim is created; null: no claim is created."""
     size: Size = "1200Gi"
     """Size of a claim that is created; 1200Gi is the smallest of FSx for Lustre."""
 
@@ -94,7 +94,7 @@ class ClusterConfig(Section):
     image: Name | None = None
     """Image that the jobs run."""
     secret: DnsName | None = None
-    """Secret of the namespace that pods refer to."""
+    """Secret in the namespace whose keys become environment variables of the pods."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)

@@ -30,7 +30,7 @@ class ImpossibleCombination:
 
 
 def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
-    """Yield every combination of values in `config` that is valid key by key and impossible together."""
+    """Yield every combination of values in `config` that are valid alone and cannot be trained together."""
     yield from _impossible_architecture(config.model.architecture)
     yield from _impossible_scaling(config.model.architecture)
     shape, training = config.model.architecture, config.training
@@ -78,19 +78,20 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
     elif training.epochs is None and training.max_steps is None:
         yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
-            "neither max_steps nor epochs is set, so the run would never end",
+            "neither max_steps nor epochs is set, so the run would never end: set one",
         )
 
 
 def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombination]:
     if not program.command:
         example = "name the program and its arguments, such as [python, train.py]"
-        yield ImpossibleCombination(("program.command", "recipe"), f"recipe command needs it: {example}")
+        yield ImpossibleCombination(("program.command", "recipe"), f"missing for recipe command: {example}")
     if program.resume and not any("{checkpoint}" in word for word in program.resume):
-        reason = "no word has {checkpoint}, so the program would not know where to resume"
+        reason = "no word has {checkpoint}, so the program would not know what to resume from"
         yield ImpossibleCombination(("program.resume",), reason)
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
-        yield ImpossibleCombination(("program.environment",), f"{wrong[:80]!r} is not the name of a variable")
+        reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
+        yield ImpossibleCombination(("program.environment",), reason)
 
 
 def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
@@ -111,13 +112,13 @@ def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:
-    """A stream excludes other data sources, and its length is not known in advance."""
+    """A stream excludes other data sources, and the length of an epoch is not known."""
     data, dataset = config.data, "data.hugging_face.dataset"
     if data.hugging_face.dataset is None:
         return
     for name, fix in (
         ("train_path", "set one of the two to null"),
-        ("validation_path", "set it to null; data.hugging_face.validation_split says what is held out"),
+        ("validation_path", "set it to null, and use data.hugging_face.validation_split"),
     ):
         if getattr(data, name) is not None:
             yield ImpossibleCombination((f"data.{name}", dataset), f"is not read beside {dataset}: {fix}")
@@ -133,7 +134,7 @@ def _impossible_saving(saving: CheckpointingConfig) -> Iterator[ImpossibleCombin
         yield ImpossibleCombination(
             ("checkpointing.keep_every", "checkpointing.save_steps"),
             f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
-            "most of these steps are never saved",
+            "most of these steps are never saved: set a multiple",
         )
 
 
@@ -153,7 +154,7 @@ def _impossible_cuts(compute: ComputeConfig, shape: ArchitectureConfig) -> Itera
         return
     if compute.strategy not in ("fsdp", "hsdp"):
         yield ImpossibleCombination(
-            (key, "compute.strategy"), f"it needs the strategy fsdp or hsdp, not {compute.strategy}"
+            (key, "compute.strategy"), f"{parts} needs the strategy fsdp or hsdp, not {compute.strategy}"
         )
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
         if (size := getattr(shape, name)) % parts:
@@ -180,7 +181,7 @@ def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[ImpossibleCo
         )
     elif (head_size := shape.hidden_size // shape.num_attention_heads) % 2:
         yield ImpossibleCombination(
-            (heads, sizes), f"the head size {head_size} is odd; rotary positions need it even"
+            (heads, sizes), f"the head size {head_size} is odd; rotary positions need an even one"
         )
     if shape.num_attention_heads % shape.num_key_value_heads:
         yield ImpossibleCombination(

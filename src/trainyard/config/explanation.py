@@ -7,7 +7,7 @@ from trainyard.config.expectations import show_value
 from trainyard.config.problems import Origin
 
 _WIDEST = 48
-"""In columns; a longer value shifts only its own origin."""
+"""Most columns of the values; a longer value moves only the origin in its own line."""
 
 
 def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -51,19 +51,19 @@ def null_architecture(document: Document) -> dict[KeyPath, Origin]:
     if not isinstance(model, dict) or model.get("architecture", {}) is not None:
         return {}
     model["architecture"] = {}
-    taken = [path for path in document.places if path[:2] == ARCHITECTURE]
-    return {path: document.places.pop(path) for path in taken}
+    dropped = [path for path in document.places if path[:2] == ARCHITECTURE]
+    return {path: document.places.pop(path) for path in dropped}
 
 
 def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> Problem | None:
-    """Return the problem of a null where no weights can fill it, with the line of the null."""
+    """Return the problem, at the line of the null, if no weights can fill the null architecture."""
     if not places or _path(document) is not None or document.values["model"]["architecture"] != {}:
         return None
     return Problem(places[ARCHITECTURE], ".".join(PATH), NO_WEIGHTS)
 
 
 def open_keys(document: Document) -> frozenset[str]:
-    """Return the keys that the weights decide; none without weights."""
+    """Return the keys that the weights decide; none if `model.path` is not set."""
     if _path(document) is None:
         return frozenset()
     by_command = document.places.get(PATH, Origin("")).file == SET

@@ -53,7 +53,7 @@ def load_config(
 
     `read_weights` returns what the weights of model.path declare about keys that are left open
     (`from_weights`); without it these keys keep the values of the files or their defaults. With `recorded`, a
-    recipe that the trainer had is read as pretraining, to get at the model of an earlier run. Raises
+    former recipe is read as pretraining, so that the model of an earlier run can be loaded. Raises
     ConfigError that lists every problem with its file, line and key.
     """
     from trainyard.config.from_weights import (
@@ -71,18 +71,18 @@ def load_config(
     document = reader.read(path)
     if {"meaning", "command"} <= document.values.keys():
         raise ConfigError(
-            f"{path}: describes a program, and is no configuration. Write one with recipe: {path.stem}, or "
-            f"add --set recipe={path.stem} to yours"
+            f"{path}: describes a program and is not a configuration. Write a configuration with "
+            f"recipe: {path.stem}, or add --set recipe={path.stem} to yours"
         )
-    taken = null_architecture(document)
+    dropped = null_architecture(document)
     apply_overrides(document, overrides)
     _add_defaults_of_program(document)
     _drop_former_keys(document.values)
     if recorded and str(document.values.get("recipe")) in FORMER_RECIPES:
         document.values["recipe"] = DEFAULT_RECIPE
-    if homeless := refuse_null_architecture(document, taken):
-        document.problems.append(homeless)
-    readable = read_weights if document.whole and not document.problems else None
+    if null_problem := refuse_null_architecture(document, dropped):
+        document.problems.append(null_problem)
+    readable = read_weights if document.is_complete and not document.problems else None
     unknown = fill_open_keys(document, readable) if readable else open_keys(document)
     config, problems = validate(document, os.path.normpath(path), unknown=unknown)
     problems = [*document.problems, *problems]
@@ -93,7 +93,7 @@ def load_config(
 
 
 def _add_defaults_of_program(document: "Document") -> None:
-    """Add what the preset of another program sets, and a name of its model, where the files do not say it."""
+    """Add the values of another program's preset, and a model name, where the files set none."""
     values = document.values
     recipe = values.get("recipe")
     if not isinstance(recipe, str) or recipe in RECIPES or recipe not in PROGRAMS:
@@ -144,7 +144,7 @@ def config_sha256(config: "Config") -> str:
 
 
 def computation_sha256(config: "Config") -> str:
-    """Return the digest of `config` without keys that only divide a step or a save, or end a run.
+    """Return the digest of `config` without keys that only divide a step or a save, judge a run, or end it.
 
     Two configurations with the same digest and the same global batch compute the same steps, up to rounding:
     they add the same numbers in another order.

@@ -1,4 +1,4 @@
-"""Compute the mesh: how many processes hold a replica each, and how many share one.
+"""Compute the mesh: how many replicas the processes hold, and how many processes share one replica.
 
 It starts nothing; `training.model.parallel` builds the mesh, and `plan.workload` uses the numbers.
 """
@@ -41,7 +41,7 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
 
 
 def require_own_recipe(config: Config) -> None:
-    """Raise ConfigError when the trainer of this repository does not have the recipe."""
+    """Raise ConfigError if the recipe is not one of this repository's trainer."""
     if config.recipe not in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} is another program's: start it with trainyard run, or as a job with "
@@ -66,7 +66,7 @@ def _divide(count: int, key: str, parts: int, what: str) -> int:
 
 
 def require_processes(config: Config, processes: int) -> None:
-    """Raise ConfigError when `processes` processes of the trainer cannot train by `config`."""
+    """Raise ConfigError if this number of processes of the trainer cannot train `config`."""
     require_own_recipe(config)
     require_strategy(config.compute.strategy, processes)
     mesh_shape(config.compute, processes)

@@ -58,7 +58,7 @@ def _apply(document: Document, argument: str) -> tuple[str, str] | None:
 
 
 def _holds_collection(key: str, text: str) -> bool:
-    """Return whether `text` is the list or mapping of a key that has one, such as `[python, train.py]`."""
+    """Return whether `text` is a list or mapping, such as `[python, train.py]`, and the key takes one."""
     fragment = fragment_of(key)
     kinds = {choice.get("type") for choice in fragment.get("anyOf", [fragment])}
     return bool(kinds & {"array", "object"}) and text.strip()[:1] in ("[", "{")
@@ -93,5 +93,5 @@ def _scalar(text: str) -> Any:
     except yaml.YAMLError:
         node = None
     if not isinstance(node, yaml.ScalarNode):
-        raise ValueError("the quotes are not closed, or more follows them")
+        raise ValueError("the quotes are not closed, or text follows them")
     return node.value

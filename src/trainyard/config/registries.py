@@ -34,9 +34,9 @@ RECIPES = {
 FORMER_RECIPES = {
     "grpo": "examples/grpo trains the same with TRL: use configs/grpo.yaml, or recipe: command",
 }
-"""Recipes that the trainer had, and what trains the same today. Runs of them are still stored and proven."""
+"""Former recipes, and how to train the same today. Their runs are still stored and proven."""
 FORMER_KEYS = ("grpo.questions", "grpo.warm_start_steps", "grpo.warm_start_learning_rate")
-"""Keys that the schema had. They are in the configuration of every earlier run, and have no effect."""
+"""Former keys of the schema. They are in the configurations of earlier runs, and have no effect."""
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
 _FOLDER = "configs/programs"
@@ -53,8 +53,8 @@ class ProgramEntry:
 class ProgramPresets(Mapping[str, ProgramEntry]):
     """The programs by name: `command`, and each `NAME.yaml` in a folder of presets, read when needed.
 
-    The folders are `configs/programs` where the command was started and in this repository, and the one that
-    an installed package has. The nearest one that has a name counts.
+    The folders are, in this order: `configs/programs` in the working directory, `configs/programs` in this
+    repository, and the folder of the installed package. The first one that has the name is used.
     """
 
     def _files(self) -> dict[str, Path]:
@@ -95,7 +95,7 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
 
 
 def _readable_files(folder: Path) -> list[Path]:
-    """Return the YAML files of a folder; none of one that is missing or that this user may not read."""
+    """Return the YAML files of a folder; none if it is missing or may not be read."""
     try:
         return list(folder.glob("*.yaml"))
     except OSError:
@@ -192,7 +192,7 @@ JOB_KINDS = {
     DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
     "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),
     "rayjob": JobKindEntry("trainyard.jobs.kinds.ray_job", "KubeRay's RayJob, with a cluster of its own"),
-    "raycluster": JobKindEntry("trainyard.jobs.kinds.ray_cluster", "a RayJob on a RayCluster that stays"),
+    "raycluster": JobKindEntry("trainyard.jobs.kinds.ray_cluster", "a RayJob on a lasting RayCluster"),
     "hyperpod": JobKindEntry("trainyard.jobs.kinds.hyperpod_pytorch_job", "HyperPod's HyperPodPyTorchJob"),
 }
 """In the order in which `auto` tries them."""

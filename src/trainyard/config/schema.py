@@ -106,15 +106,15 @@ class TrainingConfig(Section):
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """Share of the peak at the end; not for constant."""
+    """Share of the peak rate at the end; constant ignores it."""
     lr_scheduler: Literal["cosine", "linear", "warmup_stable_decay", "constant"] = "cosine"
-    """After the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
+    """Schedule after the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
     decay_steps: Positive | None = None
-    """Steps of the fall of warmup_stable_decay; null: the last fifth."""
+    """Steps in which warmup_stable_decay falls to the end; null: the last fifth."""
     warmup_steps: NotNegative = 100
     """Steps of linear warm-up to the peak."""
     schedule_on_extension: Literal["stretch", "keep"] = "stretch"
-    """A resume with another length stretches the schedule over it, or keeps it."""
+    """Resumed with another number of steps: stretch the schedule over them, or keep the earlier schedule."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Weight decay of matrices; norms have none."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -124,13 +124,13 @@ class TrainingConfig(Section):
     adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
     """AdamW's epsilon."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Gradients are clipped to this norm; null: not."""
+    """Gradients are clipped to this norm; null: no clipping."""
     epochs: Positive | None = None
     """Maximum passes over the training data."""
     max_steps: Positive | None = None
     """Maximum optimizer steps; the run ends at epochs or max_steps, whichever comes first."""
     skip_bad_steps: NotNegative = 0
-    """Updates in a row that may be skipped, at a spike or where loss or gradient is not finite."""
+    """Most updates in a row that are skipped because the loss spikes, or loss or gradient is not finite."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
     """Seed of every random generator."""
     validation_steps: Positive | None = None
@@ -190,9 +190,9 @@ class HuggingFaceConfig(Section):
     revision: Name | None = None
     """Commit, branch or tag; null: the newest commit. The run records the commit."""
     shuffled_sequences: Positive = 256
-    """Shuffle buffer; a resume reads as many again."""
+    """Sequences in the shuffle buffer; a resume reads as many again."""
     interleaved_files: Positive = 1
-    """Files read in turn; a multiple of the processes divides the reading among them."""
+    """Files read at once, in turn; with a multiple of the processes each process reads its own files."""
 
 
 Weight = Annotated[float, Field(gt=0, le=MOST)]
@@ -208,11 +208,11 @@ class DataConfig(Section):
     mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
     """Paths and weights instead of train_path: each path has its exact share of 1,000 sequences."""
     validation_path: Name | None = None
-    """A file or folder to validate on; null holds out training data."""
+    """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out."""
     validation_split: Literal["auto", "files", "within"] = "auto"
-    """Held out: entire files; within: the end, or some rows, of each file; auto: files if enough."""
+    """files: hold out entire files; within: the end, or some rows, of each file; auto: files if enough."""
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
@@ -220,7 +220,7 @@ class DataConfig(Section):
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
     packing: Literal["concatenate", "separate"] = "concatenate"
-    """separate: attention sees its own document only, not earlier ones of the sample."""
+    """separate: each document attends only to itself; concatenate: also to earlier ones of the sample."""
     prepared_directory: Name = "data/prepared"
     """Folder of prepared token files."""
 
@@ -300,7 +300,7 @@ class KernelOptimizationConfig(Section):
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
     """Nesting depth of the questions of examples/grpo."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
-    """With compute.gradient_compression: least compression; the rank is the largest that reaches it."""
+    """With compute.gradient_compression: lowest ratio; the rank is the largest that reaches it."""
     tile_bytes: Positive = 256
     """Bytes of quantised weights that a native kernel dequantises at a time."""
     simd_bits: Literal[128, 256, 512] | None = None
@@ -318,9 +318,9 @@ class ArtifactsConfig(Section):
         ]
         | None
     ) = None
-    """null keeps everything in the run directory."""
+    """null: trainyard run stores in the folder trainyard-store, and a job on a cluster stores nothing."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Encryption requested from S3; for your own KMS key set a bucket default, and none."""
+    """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
 
 
 class LimitsConfig(Section):
@@ -350,7 +350,7 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
-    """The program and its arguments; {training.seed} becomes that value."""
+    """The program and its arguments; {training.seed} is replaced by its value."""
     directory: Name = "."
     """Folder in which the command runs; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
@@ -360,17 +360,17 @@ class ProgramConfig(Section):
     data: Words | None = None
     """Files that it reads, such as data/*.jsonl, hashed before and after; [] if it reads none."""
     steps: Positive | None = None
-    """Optimizer steps that must be done; null: its exit code 0 counts."""
+    """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
     """auto: its output and files; or a file, or a folder of TensorBoard events."""
     checkpoints: Name = "auto"
     """Its checkpoints, such as out/checkpoint-*; auto: all known formats below the directory."""
     resume: Words | None = None
-    """Arguments added for a complete checkpoint; {checkpoint} becomes its path."""
+    """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
-    """Minutes without row and output, after the first row, that are a hang."""
+    """Minutes without a row or output, after the first row, that count as a hang; null: never."""
     script: Name | None = None
     """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (
@@ -392,11 +392,11 @@ class LearnedConfig(Section):
     """The requirements on learning for a proven run."""
 
     required: bool = False
-    """A run that is too short to say (fewer than ten rows) fails."""
+    """A run that is too short to judge (fewer than ten rows) fails the proof."""
     figure: Literal["auto", "reward", "val_loss", "loss", "none"] = "auto"
-    """Has to get better; auto: the first of these that is logged."""
+    """The figure that must improve; auto: the first of these that is logged."""
     max_validation_loss: Annotated[float, Field(gt=0)] | None = None
-    """The highest last validation loss."""
+    """Highest validation loss at the end that passes."""
     compare_with: (
         Annotated[
             str,
@@ -405,7 +405,7 @@ class LearnedConfig(Section):
         ]
         | None
     ) = None
-    """A run of the store, with the same data and tokenizer, that must not be better."""
+    """A stored run with the same data and tokenizer that must not be better than this one."""
     tolerance: Fraction = 0.02
     """With compare_with: how much worse this run may be, as a share."""
 
@@ -421,7 +421,7 @@ class EvaluationConfig(Section):
     """A command that evaluates the last checkpoint, and how good it has to be."""
 
     command: Words | None = None
-    """Prints one JSON object of figures; {checkpoint} and {run_dir} become those paths."""
+    """Prints one JSON object of figures; {checkpoint} and {run_dir} are replaced by these paths."""
     data: Words | None = None
     """Files that it reads, such as tasks/*.jsonl, hashed for the record."""
     thresholds: Annotated[

@@ -32,7 +32,7 @@ def validate(
         wrong = {tuple(str(part) for part in detail["loc"]) for detail in details}
         problems = [_problem(detail, document, file) for detail in details if _counts(detail, document)]
         config = _replace_wrong_values(values, wrong)
-    if config and document.whole:
+    if config and document.is_complete:
         doubtful = wrong | {tuple(key.split(".")) for key in unknown}
         problems += _combination_problems(config, document, doubtful, file)
     return (None if wrong else config), problems
@@ -57,8 +57,8 @@ def _with_all_sections(values: Mapping[str, Any], section: type[Section]) -> dic
 
 
 def _counts(detail: Any, document: Document) -> bool:
-    """Ignore missing keys when a file could not be read: they may be in that file."""
-    return document.whole or detail["type"] != "missing"
+    """Return whether a problem counts; a missing key may be in a file that could not be read."""
+    return document.is_complete or detail["type"] != "missing"
 
 
 def _problem(detail: Any, document: Document, file: str) -> Problem:

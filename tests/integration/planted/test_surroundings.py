@@ -346,7 +346,7 @@ def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
         folder.chmod(0o755)
         yard = copied(made, folder / "yard")
         said = run_apart(yard, folder, user=NOBODY, names=READERS)
-        assert "proof.json was not written, and no report will show this proof" in said
+        assert "proof.json was not written, so no report shows this proof" in said
         (yard.run.path / "metrics.jsonl").chmod(0o000)
         said = run_apart(yard, folder, user=NOBODY, names=["prove_run"], code=1)
         assert "metrics.jsonl" in said

@@ -26,12 +26,14 @@ FULL = Path("/dev/full")
         (
             OSError(errno.ENOSPC, "No space left"),
             1,
-            "The output could not be written: [Errno 28] No space left\n",
+            "The output could not be written: [Errno 28] No space left. Free space there, or write to "
+            "another folder.\n",
         ),
         (
             OSError(errno.EDQUOT, "Quota"),
             1,
-            f"The output could not be written: [Errno {errno.EDQUOT}] Quota\n",
+            f"The output could not be written: [Errno {errno.EDQUOT}] Quota. Free space there, or write to "
+            "another folder.\n",
         ),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_error_is_first_and_names_what_was_meant(
 
 def test_a_flag_for_a_positional_and_a_wrong_choice(capsys: pytest.CaptureFixture[str]) -> None:
     first, usage = error_of(["--run-dir", "runs/1"], capsys, positional=True)
-    assert first.endswith("unexpected argument '--run-dir'; RUN stands without a flag")
+    assert first.endswith("unexpected argument '--run-dir'; RUN takes no flag")
     assert usage == "usage: trainyard job deploy RUN … (--help lists all)"
     first, _ = error_of(["r", "--kind", "pytorchjb"], capsys, positional=True)
     assert first.endswith("did you mean 'pytorchjob'?")

@@ -32,7 +32,7 @@ SHAPE = "model.architecture."
             "architecture",
             {"hidden_size": 12},
             f"{SHAPE}num_attention_heads",
-            "the head size 3 is odd; rotary positions need it even",
+            "the head size 3 is odd; rotary positions need an even one",
         ),
         (
             "architecture",
@@ -68,20 +68,21 @@ SHAPE = "model.architecture."
             "data",
             {"hugging_face": {"dataset": "a/b"}, "validation_path": "x"},
             "data.validation_path",
-            "is not read beside data.hugging_face.dataset: set it to null; "
-            "data.hugging_face.validation_split says what is held out",
+            "is not read beside data.hugging_face.dataset: set it to null, and use "
+            "data.hugging_face.validation_split",
         ),
         (
             "checkpointing",
             {"keep_every": 750},
             "checkpointing.keep_every",
-            "750 is not a multiple of checkpointing.save_steps, 500, so most of these steps are never saved",
+            "750 is not a multiple of checkpointing.save_steps, 500, so most of "
+            "these steps are never saved: set a multiple",
         ),
         (
             "training",
             {"max_steps": None},
             "training.max_steps",
-            "neither max_steps nor epochs is set, so the run would never end",
+            "neither max_steps nor epochs is set, so the run would never end: set one",
         ),
     ],
 )
@@ -128,7 +129,7 @@ def test_sharded_gradients_are_not_compressed() -> None:
 @pytest.mark.parametrize(
     ("architecture", "strategy", "key", "reason"),
     [
-        ({}, "ddp", "compute.strategy", "it needs the strategy fsdp or hsdp, not ddp"),
+        ({}, "ddp", "compute.strategy", "2 needs the strategy fsdp or hsdp, not ddp"),
         (
             {"num_key_value_heads": 1},
             "fsdp",

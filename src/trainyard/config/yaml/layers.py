@@ -37,7 +37,7 @@ class LayerReader:
         own = read_document(path, shown)
         if isinstance(own, Fault):
             message = f"{shorten(shown)}: {own.message}" if key else own.message
-            return Document(problems=[Problem(named_at, key, message)], whole=False)
+            return Document(problems=[Problem(named_at, key, message)], is_complete=False)
         result = Document()
         for base in self._bases(path, own):
             overlay(result, self._base(base, chain, own.places[EXTENDS,]))
@@ -55,7 +55,7 @@ class LayerReader:
             message = f"more than {MAX_CHAIN} files, each extending the next"
         else:
             return self._read_layers(Path(shown), (*chain, shown), named_at, EXTENDS)
-        return Document(problems=[Problem(named_at, EXTENDS, message)], whole=False)
+        return Document(problems=[Problem(named_at, EXTENDS, message)], is_complete=False)
 
     def _bases(self, path: Path, own: Document) -> list[Path]:
         """Remove `extends` from `own` and return the paths it names, relative to the file that names them."""
@@ -67,7 +67,7 @@ class LayerReader:
             return [path.parent / name for name in reversed(dict.fromkeys(reversed(names)))]
         message = "expected the path of a file, or a list of paths"
         own.problems.append(Problem(own.places[EXTENDS,], EXTENDS, message))
-        own.whole = False
+        own.is_complete = False
         return []
 
 
@@ -76,7 +76,7 @@ def overlay(below: Document, above: Document) -> None:
     _merge(below.values, above.values)
     below.places.update(above.places)
     below.problems = list(dict.fromkeys([*below.problems, *above.problems]))
-    below.whole = below.whole and above.whole
+    below.is_complete = below.is_complete and above.is_complete
 
 
 def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:

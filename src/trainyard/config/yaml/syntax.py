@@ -20,7 +20,7 @@ _KEY = re.compile(r"\s*([\w.-]+)\s*:")
 _SECTION = re.compile(r"([\w.-]+)\s*:\s*(\{\s*)?(#.*)?$")
 _Found = tuple[int | None, str]
 """Line, if known, and message."""
-_TAB = "a tab; YAML is indented and spaced with blanks"
+_TAB = "a tab; write spaces, which YAML needs between and before words"
 
 
 def compose(text: str, shown: str) -> yaml.Node | Problem | None:
@@ -84,7 +84,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str) -> _Found:
         what = (
             f"a key of more than {_MAX_KEY:,} characters" if long else "a second colon, or wrong indentation"
         )
-        return line, f"not valid YAML: {what}; text with a colon and a blank needs quotes"
+        return line, f"not valid YAML: {what}; text with a colon and a space needs quotes"
     return line, shorten(f"not valid YAML: {error.problem}")
 
 

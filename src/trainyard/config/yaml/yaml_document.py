@@ -29,11 +29,11 @@ class Document:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    whole: bool = True
+    is_complete: bool = True
     """False when a part could not be read; a key that seems missing may be in that part."""
 
     def put(self, path: KeyPath, value: Any, origin: Origin) -> None:
-        """Set the value at `path`; sections that are missing are made."""
+        """Set the value at `path`; missing sections are created."""
         section = self.values
         for name in path[:-1]:
             if not isinstance(section.get(name), dict):
@@ -44,7 +44,7 @@ class Document:
 
 
 def read_document(path: Path, shown: str) -> Document | Fault:
-    """Read `path`, called `shown` in messages; a Fault when there is no such file."""
+    """Read `path`, called `shown` in messages; a Fault if no such file can be opened."""
     text = read_source(path)
     if isinstance(text, Fault):
         return (
@@ -63,14 +63,14 @@ def read_document(path: Path, shown: str) -> Document | Fault:
 
 
 def read_nodes(node: yaml.MappingNode, shown: str) -> Document:
-    """Return the values of `node`, of the file called `shown`."""
+    """Return the values of `node`, from the file called `shown` in messages."""
     reader = _Reader(shown)
     reader.document.values = reader.mapping(node, ())
     return reader.document
 
 
 def _broken_document(problem: Problem) -> Document:
-    return Document(problems=[problem], whole=False)
+    return Document(problems=[problem], is_complete=False)
 
 
 class _Reader:
@@ -97,16 +97,16 @@ class _Reader:
                 result[key_node.value] = self._value(value_node, below)
             except ValueError as error:
                 self._complain(key_node, below, str(error))
-                self.document.whole = False
+                self.document.is_complete = False
         return result
 
     def _value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._values += 1
         if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
-            if self.document.whole:
+            if self.document.is_complete:
                 limits = f"{MAX_VALUES:,} values or {MAX_DEPTH} levels"
                 self._complain(node, path[:1], f"an alias repeats itself: more than {limits}")
-            self.document.whole = False
+            self.document.is_complete = False
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)

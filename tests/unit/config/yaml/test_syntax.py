@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 Complaints = Callable[..., list[str]]
-TAB = "a tab; YAML is indented and spaced with blanks"
+TAB = "a tab; write spaces, which YAML needs between and before words"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ def test_a_tab_inside_braces_is_named(complaints: Complaints) -> None:
 def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) -> None:
     text = "model:\n  name: 'a\tb'\t# c\td\n  path: |\n    x\ty\n#\te\ntraining:\t\n  max_step: 5\t\n"
     assert complaints(text) == [
-        "c.yaml:6: training.max_steps: neither max_steps nor epochs is set, so the run would never end",
+        "c.yaml:6: training.max_steps: neither max_steps nor epochs is set, so the run would never end: "
+        "set one",
         "c.yaml:7: training.max_step: unknown key; did you mean max_steps?",
     ]
 
@@ -44,7 +45,7 @@ def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) ->
         (
             "a: b: c\n",
             "1: not valid YAML: a second colon, or wrong indentation; "
-            "text with a colon and a blank needs quotes",
+            "text with a colon and a space needs quotes",
         ),
         ("a:\n  b: 1\n c: 2\n", "3: not valid YAML: did not find expected key"),
         ("a: [1,\nb: 2\n", "3: not valid YAML: did not find expected ',' or ']'"),
