@@ -208,10 +208,10 @@ def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
                 return f"{moved.name} is step {found.step} of run {found.run_number} again"
             now = then
     except ServiceError as error:
+        command = f"store promote --store {shlex.quote(store.url)} --withdraw --name {moved.name}"
         raise ServiceError(
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            "meanwhile. When the store answers: "
-            + trainyard_command(f"store promote --withdraw --name {shlex.quote(moved.name)}")
+            f"meanwhile. When the store answers: {trainyard_command(command)}"
         ) from error
     return f"no checkpoint is {moved.name} now"
 

@@ -132,6 +132,7 @@ class Settings:
         self._wanted, self._policy, self._ask_aws = wanted, policy, ask_aws
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
         self._group = wanted.group
+        self._script = f"{SCRIPT} --repository {self._for_gh}"
         self._kind: RunnerKind | None = RunnerKind.SELF_HOSTED
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._is_registered = self._is_command_shown = False
@@ -264,7 +265,7 @@ class Settings:
                 "with --runner: self-hosted (a machine that you register), scale-set "
                 "(actions-runner-controller), hosted (GitHub's own) or other"
             )
-            return _by_hand(text, Todo(HERE, f"{SCRIPT} --labels {names} --runner KIND"))
+            return _by_hand(text, Todo(HERE, f"{self._script} --labels {names} --runner KIND"))
         is_kept = found and not (is_named or kind)
         return self._check_variable(LABELS, None if is_kept else labels_text(self._labels, self._group))
 
@@ -291,11 +292,11 @@ class Settings:
         self._store = self._wanted.store or self._value(STORE)
         if self._store.startswith("file://") and self._kind in (RunnerKind.HOSTED, RunnerKind.SCALE_SET):
             text = f"{self._store} is lost with the machine, which ends with its job; name a bucket"
-            return _by_hand(text, Todo(HERE, f"{SCRIPT} --store s3://BUCKET/PREFIX"))
+            return _by_hand(text, Todo(HERE, f"{self._script} --store s3://BUCKET/PREFIX"))
         step = self._check_variable(STORE, self._wanted.store or None)
         if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"
-            todo = Todo(HERE, f"{SCRIPT} --store file:///mnt/storage/store")
+            todo = Todo(HERE, f"{self._script} --store file:///mnt/storage/store")
             return _by_hand(f"{step.text}; {where}", todo)
         return step
 
