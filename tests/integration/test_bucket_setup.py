@@ -97,7 +97,7 @@ def test_objects_that_are_not_encrypted_as_they_should_be_are_counted_and_named(
     assert found() == (None, "none of 3 could be read")
     put(*keys, ServerSideEncryption="AES256")
     assert found() == (True, "3 of the newest run, all encrypted")
-    assert found("aws:kms") == (False, "3 of 3: AES256, such as run-1/a; copy them anew")
+    assert found("aws:kms") == (False, "3 of 3: AES256, such as run-1/a; copy them again")
     described = open_store(f"s3://{bucket}/p", encryption="aws:kms").describe("run-1/a")
     assert described is not None
     assert not described.has_requested_encryption
@@ -114,7 +114,7 @@ def test_objects_that_say_nothing_of_encryption_are_plain_at_amazon_and_not_know
     assert setup(bucket, "").check_objects(["a", "b"]).good is None
     monkeypatch.setattr(Bucket, "is_aws", True)
     found = setup(bucket, "").check_objects(["a", "b"])
-    assert (found.good, found.found) == (False, "2 of 2: not encrypted, such as a; copy them anew")
+    assert (found.good, found.found) == (False, "2 of 2: not encrypted, such as a; copy them again")
 
 
 def test_a_missing_permission_is_named_and_no_failure(
@@ -146,7 +146,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
 
     script = importlib.import_module("trainyard.commands.check_store")
     assert script.main(["--store", f"s3://{bucket}"]) == 1
-    assert "versioning           not ok     never switched on" in capsys.readouterr().out
+    assert "versioning           not ok     never enabled" in capsys.readouterr().out
     assert script.main(["--store", f"s3://{bucket}", "--fix", "--json"]) == 0
     assert {each["good"] for each in json.loads(capsys.readouterr().out)} == {True}
     sync_run(open_store(f"s3://{bucket}"), make_run(size=10), 1)

@@ -45,7 +45,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "denied": ("AccessDeniedException", r"docs/runbooks/permissions\.md#images"),
     "quota": ("LimitExceededException", r"quota of the account is used up.*Service Quotas"),
     "busy": ("ThrottlingException", r"too many requests.*Try again"),
-    "fault": ("InternalServerException", r"a fault of its own.*Try again"),
+    "fault": ("InternalServerException", r"an error inside AWS.*Try again"),
     "wrong clock": ("RequestTimeTooSkewed", r"the clock of this machine is wrong"),
     "unknown code": ("MadeUpException", r"MadeUpException: because of this"),
 }

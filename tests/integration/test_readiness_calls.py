@@ -212,7 +212,7 @@ def test_what_the_check_says_is_what_the_sync_meets(
             name = operation.partition(" ")[0]
             assert not answer.is_able
             assert f"cannot do {name}: " in said
-            assert "To try again does not help" in said
+            assert "Trying again does not help" in said
             (fix, *_) = (
                 each.fix for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
             )

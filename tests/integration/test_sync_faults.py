@@ -445,7 +445,7 @@ def test_a_wrong_clock_is_put_right_by_the_stores_and_said_once(
     assert 1 <= proxy.answered.count(b"403") <= 2
     assert [record.getMessage() for record in caplog.records if "clock" in record.getMessage()] == [
         f"This machine's clock differs too much from {proxy.url}'s (RequestTimeTooSkewed). It is {word}. "
-        "Set it (chrony, NTP). Until then, requests go by the other."
+        "Set it (chrony, NTP). Until then, the store's time is used."
     ]
 
 

@@ -1,8 +1,8 @@
 """Names for checkpoints that matter (`best`, `production`): a small object that points at one by its digest.
 
 In a store, a name means one checkpoint of one run. A conditional put moves it: when two people move it at
-once, one of them gets an error. The checkpoint is verified before it gets the name. Afterwards it is read
-up once more, because retention may have removed it meanwhile. From then on the digest identifies it.
+once, one of them gets an error. The checkpoint is verified before it gets the name. Afterwards the
+run's manifest is read again, because retention may have removed the checkpoint meanwhile.
 """
 
 import json
@@ -169,7 +169,7 @@ def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Prom
 
 
 def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
-    """Replace `old`, and nothing else, by `new`; return whether the pointer is `new` now."""
+    """Replace `old` by `new` if it is still stored; return whether the pointer is `new` now."""
     key = promotion_key(name)
     if old is None:
         store.put_new(key, new, metadata={})
@@ -193,7 +193,7 @@ def _is_held(store: Store, promotion: Promotion) -> bool:
 def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
     """Take the name from a checkpoint that is gone; return a sentence about the result.
 
-    The name goes back to the previous checkpoint, unless that was removed as well; then to nothing.
+    The name goes back to the previous checkpoint, or to none if that was removed as well.
     """
     key, nothing = promotion_key(moved.name), replace(moved, digest="", depth="").content
     now = moved.content
@@ -208,10 +208,10 @@ def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
                 return f"{moved.name} is step {found.step} of run {found.run_number} again"
             now = then
     except ServiceError as error:
+        command = f"store promote --store {shlex.quote(store.url)} --withdraw --name {moved.name}"
         raise ServiceError(
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            "meanwhile. When the store answers: "
-            + trainyard_command(f"store promote --withdraw --name {shlex.quote(moved.name)}")
+            f"meanwhile. When the store answers: {trainyard_command(command)}"
         ) from error
     return f"no checkpoint is {moved.name} now"
 

@@ -32,14 +32,14 @@ _BY = "scripts/check_readiness.py"
 _TRIES = 12
 """Attempts, because simultaneous checks of one store replace and remove each other's object."""
 _SENDS = 6
-"""Attempts for the larger objects. Their bytes are those of every check, so only a removal disturbs one."""
+"""Attempts for the larger objects. All checks write the same bytes, so only a removal disturbs others."""
 _LONGEST_PAUSE = 0.3
 PART_BYTES = 5 << 20
-"""The smallest part that S3 joins with another one. A store is opened with it to be checked."""
+"""S3's least size of a part that is not the last; a store to be checked is opened with it."""
 _REST_BYTES = 1 << 10
 _SIZES = {READINESS_SMALL: _REST_BYTES, READINESS_PARTS: PART_BYTES + _REST_BYTES}
 _JOINED_BYTES = 1
-"""Bytes of the upload that `can_abort` starts and may not abort."""
+"""Size of the object that `can_abort` leaves where it may not abort its upload."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Probe:
     answers: bool = True
     """Whether the store answers, even if it does not allow everything."""
     is_able: bool = True
-    """False if the store cannot do what storing a run needs, now or later."""
+    """False if the store does not support a call that storing a run needs."""
 
 
 @dataclass(frozen=True)
 class StoreAnswer:
-    """Answer whether a run can be stored, and its number; empty if the store does not answer."""
+    """Whether a run can be stored, and its number; empty if the store does not answer."""
 
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class StoreAnswer:
     free: int | None = None
     """The next free number, if this one belongs to another run."""
     is_able: bool = True
-    """False if the store cannot do what storing a run needs, now or later."""
+    """False if the store does not support a call that storing a run needs."""
 
 
 def query_store(
@@ -160,9 +160,9 @@ def _can_abort(store: Store) -> bool:
 
 
 def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> StoreAnswer:
-    """Return the owner of `wanted`; None is the number that the run has, else the next free one.
+    """Return the number `wanted` (None: the number the run has, else the next free one) and its owner.
 
-    `may_be_stored` False means that the run is new, so no claim is read to find its number.
+    If `may_be_stored` is False, the run is new, so no claim is read to find its number.
     """
     if wanted is None:
         had = number_of_run(store, run_id) if may_be_stored else None
@@ -174,7 +174,7 @@ def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored:
 
 @dataclass
 class _Attempts:
-    """Runs one call after another, until one fails in a way in which all others would fail too."""
+    """Runs one call after another, until a failure shows that all further ones would fail too."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -196,7 +196,7 @@ class _Attempts:
 
 
 def _write_and_read(store: Store, token: str, made: list[str]) -> None:
-    """Add the key to `made` as soon as the object is there."""
+    """Write a small object and read it back; add its key to `made` as soon as it exists."""
     content = json.dumps({"written_by": _BY, "token": token}).encode()
     found: bytes | None = None
     for _ in range(_TRIES):
@@ -232,7 +232,7 @@ def _send_as_a_run(store: Store, made: list[str]) -> None:
 
 
 def _content(size: int) -> bytes:
-    """The same for every check, so that simultaneous ones do not disturb each other."""
+    """Return the same bytes for every check, so that simultaneous checks do not disturb each other."""
     line = f"written by {_BY}\n".encode()
     return (line * (size // len(line) + 1))[:size]
 
@@ -247,7 +247,7 @@ def _require_ours(store: Store, key: str) -> None:
 
 
 def _send_and_read(store: Store, path: Path) -> None:
-    """Try again when another check has removed the object meanwhile."""
+    """Send the file and read it back; try again when another check has removed the object meanwhile."""
     key, end = path.name, _content(_SIZES[path.name])[-2 * _REST_BYTES :]
     for attempt in range(1, _SENDS + 1):
         try:
@@ -277,7 +277,7 @@ def _send_and_read(store: Store, path: Path) -> None:
 
 
 def _put(store: Store, content: bytes) -> bool:
-    """Return whether the object is ours now; False when another check was quicker."""
+    """Put the object; return whether it is ours now. False when another check was quicker."""
     if store.put_new(READINESS, content, metadata={}):
         return True
     there = store.read_object(READINESS)

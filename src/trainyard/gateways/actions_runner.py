@@ -1,7 +1,7 @@
 """The version of the GitHub runner that runs this job, from its own folder.
 
-A job gets no variable that names it. The folder is that of the process Runner.Worker, which started the job,
-or else the one around the workspace; a container of a job may see neither.
+GitHub sets no variable with it. The runner's folder is found by the process Runner.Worker, which started the
+job, or else by the workspace inside it; a container of a job may see neither.
 """
 
 import os
@@ -22,8 +22,8 @@ def runner_version(
 
     `family` are the processes that started this one.
 
-    An update leaves the version in a folder's name. Else the log of the running job has it, else the runner
-    prints it.
+    After an update the version is in a folder's name. Otherwise the log of the running job has it, or the
+    runner prints it.
     """
     if (
         environment.get("GITHUB_ACTIONS") != "true"

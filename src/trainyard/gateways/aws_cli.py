@@ -16,11 +16,11 @@ def trust_policy_of(role: str) -> tuple[dict[str, Any] | None, str]:
         stdin="",
     )
     if done.exit_code is None:
-        return None, "the command aws is not here" if "not found" in done.stderr else done.stderr[:200]
+        return None, "the aws command is not installed" if "not found" in done.stderr else done.stderr[:200]
     if not done.ok:
         return None, " ".join(done.stderr.split())[:200] or f"aws ended with {done.exit_code}"
     try:
         policy = json.loads(done.stdout)["Role"]["AssumeRolePolicyDocument"]
     except (ValueError, KeyError, TypeError):
-        return None, "aws answered something else than a role"
-    return (policy, "") if isinstance(policy, dict) else (None, "aws answered no policy")
+        return None, "aws did not return a role"
+    return (policy, "") if isinstance(policy, dict) else (None, "aws returned no policy")

@@ -179,7 +179,7 @@ def code_of(error: Any) -> tuple[str, str]:
 def _refusal(code: str, message: str, what: str, *, service: str, region: str) -> ServiceError:
     """Return the error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
     where, stated = f"AWS in {region} refused to {what}", f"{code}: {message}" if message else code
-    if code in _EXPIRED or (service == "s3" and code == "400"):  # an answer to HEAD has no other word for it
+    if code in _EXPIRED or (service == "s3" and code == "400"):  # a response to HEAD has no other code
         return CredentialsRefusedError(
             f"{where}: the session of these credentials has expired ({code}). Log in again (aws sso login), "
             "or assume the role again."
@@ -201,7 +201,7 @@ def _refusal(code: str, message: str, what: str, *, service: str, region: str) -
         )
     if code in _DENIED:
         return PermissionRefusedError(
-            f"{where}: this is not allowed ({stated}). What the role needs is in "
+            f"{where}: this is not allowed ({stated}). The permissions that the role needs are in "
             "docs/runbooks/permissions.md#images."
         )
     if code in _QUOTA:
@@ -217,7 +217,7 @@ def _refusal(code: str, message: str, what: str, *, service: str, region: str) -
         )
     if code in _FAULT:
         return ServiceTroubleError(
-            f"{where}, after several attempts: a fault of its own ({stated}). Try again; "
+            f"{where}, after several attempts: an error inside AWS ({stated}). Try again; "
             "health.aws.amazon.com shows when a service is in trouble."
         )
     return ServiceError(f"{where} ({stated or 'without a reason'})")

@@ -43,7 +43,7 @@ AUDIENCE = "sts.amazonaws.com"
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 ATTEMPTS, ATTEMPTS_SECONDS = 5, 20.0
 _PAUSE_SECONDS = 30.0
-"""Between refreshes that fail while the present credentials are still valid."""
+"""Seconds between failed refreshes while the present credentials are still valid."""
 # botocore refreshes in the last quarter of the credentials' life, in one thread; in the last thirtieth every
 # thread waits for it. Of an hour these are 15 and 2 minutes.
 _EARLY, _LATE = 1 / 4, 1 / 30
@@ -167,7 +167,7 @@ def boto3_session(*, region: str = "", profile: str = "") -> Any:
 
 
 def credential_variables() -> dict[str, str]:
-    """Return AWS's variables with credentials of the workflow's role, for a program of somebody else.
+    """Return AWS's variables with credentials of the workflow's role, for a program that is not ours.
 
     They are not refreshed, and live for an hour. Empty without such a role. Raises ConfigError, ServiceError.
     """

@@ -29,6 +29,6 @@ class ChildProcess:
         return None if code is None else 128 - code if code < 0 else code
 
     def stop(self) -> None:
-        """Request its end."""
+        """Send SIGTERM."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)

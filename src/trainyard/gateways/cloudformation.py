@@ -135,9 +135,9 @@ class CloudFormationStack:
     ) -> ChangeSet | None:
         """Create a change set and wait for it; None if nothing is to be changed.
 
-        `imports` takes resources that exist already into a new stack.
-        The change set of a stack that exists also reverts what was changed outside of it. Raises ServiceError
-        with the reasons if CloudFormation refuses, WaitTimeoutError.
+        `imports` lets a new stack adopt resources that exist already. The change set of an existing stack
+        also reverts changes that were made outside of the stack. Raises ServiceError with the reasons if
+        CloudFormation refuses, WaitTimeoutError.
         """
         listed = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
         how: dict[str, Any] = {"ChangeSetType": "CREATE"}
@@ -225,18 +225,18 @@ class CloudFormationStack:
     def execute(self, change_set: ChangeSet) -> Iterator[StackEvent]:
         """Execute a change set; yield the events until the stack has settled. Raises WaitTimeoutError."""
         before = self._newest_event(change_set.stack_id)
-        # If the operation is rolled back, what it created is deleted, data or not: it is empty.
+        # A rollback deletes also created resources that would keep their data: they are still empty.
         self._call("execute_change_set", ChangeSetName=change_set.arn, RetainExceptOnCreate=True)
         yield from self._follow(change_set.stack_id, before)
 
     def delete(self, stack_id: str) -> Iterator[StackEvent]:
-        """Delete the stack; yield the events until it is deleted or that failed. Raises WaitTimeoutError."""
+        """Delete the stack; yield the events until the deletion ends or fails. Raises WaitTimeoutError."""
         before = self._newest_event(stack_id)
         self._call("delete_stack", StackName=stack_id)
         yield from self._follow(stack_id, before)
 
     def _follow(self, stack_id: str, before: str) -> Iterator[StackEvent]:
-        """Poll the events: the stack's status itself may be the old one for a short time after a request."""
+        """Yield the events; the stack's own status may be the old one for a short time after a request."""
         deadline, settled = self._clock() + _STACK_SECONDS, False
         while True:
             events, before = self._events_since(stack_id, before)
@@ -275,9 +275,9 @@ class CloudFormationStack:
     def _wait(self, deadline: float, what: str) -> None:
         if self._clock() >= deadline:
             raise WaitTimeoutError(
-                f"{what} after the time limit. CloudFormation continues without this command: "
-                f"aws cloudformation describe-stack-events --stack-name {self.name} shows how far it is; "
-                "run this again afterwards."
+                f"{what} after the time limit. CloudFormation continues without this command. "
+                f"aws cloudformation describe-stack-events --stack-name {self.name} shows its progress; "
+                "run this again when it has ended."
             )
         self._pause(_PAUSE_SECONDS)
 

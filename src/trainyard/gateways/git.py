@@ -1,7 +1,7 @@
 """Facts from git about code: commit, branch, and whether the working tree is dirty.
 
 Git is queried about the repository around a folder. Variables such as GIT_DIR, which a hook of git sets,
-would make it answer for another one, so it does not get them.
+would make git answer for another repository, so they are not passed on.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ The full index has a hash of each changed file.
 def git_facts(directory: Path) -> dict[str, Any]:
     """The commit, branch, dirty flag and (if dirty) SHA-256 of the difference; empty outside a repository.
 
-    A folder of which the repository around it tracks nothing is outside. Untracked files make the tree dirty
-    if they can change what runs; others, such as a run's own files, do not. If git or a file cannot be read,
+    A folder in which the repository around it tracks no file counts as outside. Untracked files make the tree
+    dirty if they can change the code that runs; a run's own files do not. If git or a file cannot be read,
     the dirty flag is omitted, because unknown is not clean.
     """
     if not _git(directory, "ls-tree", "-z", "HEAD"):
@@ -60,8 +60,8 @@ def repository_facts(path: Path) -> dict[str, Any]:
 def is_older_than_head(path: Path) -> bool:
     """Return whether a file, or one in a folder, is older than the commit that is checked out around it.
 
-    The code of that commit did not write it. True as well where git does not know the commit's time. A second
-    is the smallest step of that time.
+    Then the code of that commit did not write it. Also True if git does not know the commit's time, which
+    has a resolution of one second.
     """
     place = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     answer = _git(place if place.is_dir() else place.parent, "show", "-s", "--format=%ct", "HEAD") or ""
@@ -69,14 +69,14 @@ def is_older_than_head(path: Path) -> bool:
     files = [each for each in place.rglob("*") if each.is_file()] if place.is_dir() else [place]
     try:
         return not committed.isdecimal() or any(int(each.stat().st_mtime) < int(committed) for each in files)
-    except OSError:  # whoever reads the files reports what is wrong with them
+    except OSError:  # the code that reads the files reports the problem
         return True
 
 
 def is_cleaned(path: Path) -> bool:
-    """Return whether `git clean -ffd`, with which a job starts, deletes what is written to a path.
+    """Return whether `git clean -ffd`, which a job runs first, would delete files at a path.
 
-    So it is with everything in a working tree that git does not ignore. The path need not exist.
+    It deletes everything in a working tree that git neither tracks nor ignores. The path need not exist.
     """
     place = Path(os.path.realpath(path))
     folder = next(each for each in (place, *place.parents) if each.is_dir())

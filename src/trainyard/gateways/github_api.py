@@ -138,7 +138,7 @@ class GitHub:
         request.add_header("Accept", "application/vnd.github+json")
         request.add_header("X-GitHub-Api-Version", "2022-11-28")
         request.add_header("Content-Type", "application/json")
-        if self._token:  # a public repository can be read without
+        if self._token:  # a public repository can be read without one
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         with self._opener.open(request, timeout=CALL_SECONDS) as answer:
             content: bytes = answer.read(_MOST_BYTES)

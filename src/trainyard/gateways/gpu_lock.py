@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 
 VARIABLE = "TRAINYARD_GPU_LOCK"
 LONGEST_SECONDS = 7 * 3600.0
-"""The longest wait, of the eight hours that a job has; the rest would be too short to start training."""
+"""The longest wait in a job of 8 hours; the remaining time would be too short to start training."""
 _POLL_SECONDS, _LOG_SECONDS = 5.0, 600.0
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ def _wait_for_lock(file: TextIO, path: Path, end: float) -> None:
         holder = file.read().strip() or "another training"
         if time.monotonic() >= end:
             raise WaitTimeoutError(
-                f"The GPU of this machine was held by {holder} all the time ({path}). Nothing was started."
+                f"The GPU of this machine is still held by {holder} ({path}), after the longest wait. "
+                "Nothing was started. Run this again when that has ended."
             )
         if time.monotonic() >= next_log:
             _logger.info("waiting for the GPU of this machine: %s holds %s", holder, path)

@@ -52,7 +52,7 @@ class NetworkDevices:
 
 
 def network_devices(system: Path = Path("/sys")) -> NetworkDevices:
-    """Return what this machine has for talking to others."""
+    """Return this machine's model and its fast network devices."""
     devices = sorted((system / "class/infiniband").glob("*"))
     ports = [port for device in devices for port in device.glob("ports/*")]
     return NetworkDevices(
@@ -99,7 +99,7 @@ class ProcessOrigin:
 
 
 def process_origin(pid: int, proc: Path = Path("/proc")) -> ProcessOrigin:
-    """Return who started a process; all is unknown without /proc and for a process of another container."""
+    """Return who started a process; nothing is known without /proc or of another container's process."""
     folder = proc / str(pid)
     try:
         owner = folder.stat().st_uid

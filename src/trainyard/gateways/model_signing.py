@@ -110,7 +110,7 @@ class KeyVerifier:
             try:
                 self._configuration.set_hashing_config(_KnownDigests("run", digests)).verify(folder, path)
             except InvalidSignature:
-                return "the signature is not that of its own statement: one of the two was changed"
+                return "the signature does not match its own statement: one of the two was changed"
             except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
                 return self._explain(str(error), bundle, digests)
         return None
@@ -119,7 +119,7 @@ class KeyVerifier:
         if message.startswith("Key mismatch"):
             return f"was made with another key than the one of {self._name}"
         if not message.startswith("Signature mismatch"):
-            return "is not a readable signature that a key has made"
+            return "is not a readable signature made with a key"
         signed = _signed_files(bundle)
         other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
         more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
@@ -162,7 +162,7 @@ def _mistake(text: str, password: str) -> str:
     name = (re.findall(r"-----BEGIN ([A-Z ]{1,40})-----", text) or [""])[0]
     is_encrypted = "ENCRYPTED" in name or "Proc-Type: 4,ENCRYPTED" in text
     if name.endswith("PUBLIC KEY"):
-        return "is a public key. Whoever verifies needs that one; signing needs its private half."
+        return "is a public key, which verifies. Signing needs the private key that belongs to it."
     if name == "CERTIFICATE":
         return "is a certificate. Signing needs the private key that it was made for."
     if name == "OPENSSH PRIVATE KEY":

@@ -104,7 +104,7 @@ def query_compute_processes(environment: Mapping[str, str] = os.environ) -> tupl
 
 
 def _is_chosen(index: str, uuid: str, names: list[str]) -> bool:
-    """Return whether a name of CUDA_VISIBLE_DEVICES means this GPU: its index, or how its UUID starts."""
+    """Return whether CUDA_VISIBLE_DEVICES names this GPU, by its index or by the beginning of its UUID."""
     return index in names or any(name.startswith("GPU-") and uuid.startswith(name) for name in names)
 
 
@@ -140,7 +140,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path =
 
 
 def processes_here(requested: int | str, *, on_cpu: bool) -> int:
-    """The number of processes for this machine: `requested`, or by its GPUs or processors if that is a word.
+    """The number of processes for this machine: `requested`, or for a word its GPUs or processors.
 
     `auto` is one per GPU, and one where there is none or the run trains `on_cpu`. Raises ConfigError for
     `gpu` without GPUs.

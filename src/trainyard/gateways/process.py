@@ -24,7 +24,7 @@ _OF_ONE_REPOSITORY = frozenset(
         "REPLACE_REF_BASE",
     )
 )
-"""Variables that make git answer for another repository than the one around a folder, as hooks set them."""
+"""Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def run_passing_signals(
     """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
     It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
-    is passed on too. `always` is passed on whichever signal came: on a terminal a Ctrl-C reaches the command
-    by itself, and a second SIGINT would be a second Ctrl-C.
+    is passed on too. With `always`, that signal is sent instead of the received one: on a terminal a Ctrl-C
+    reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
     """
     with SignalForwarder(always=always) as signals:
         return _run(command, signals, stdout)
@@ -187,7 +187,7 @@ def _status(code: int) -> int:
 
 
 class SignalHandler:
-    """Gives SIGTERM and SIGINT to `take` while it is entered; the handlers before are set again after it."""
+    """Calls `take` on SIGTERM and SIGINT inside its `with` block, then restores the earlier handlers."""
 
     def __enter__(self) -> Self:
         numbers = (signal.SIGTERM, signal.SIGINT)
@@ -206,17 +206,17 @@ class SignalHandler:
 class SignalForwarder(SignalHandler):
     """Passes SIGTERM and SIGINT on to a process.
 
-    Enter it before the process starts: a signal in between would end this process and leave that one behind.
+    Enter it before the process starts: otherwise a signal in between ends this process and not the new one.
     """
 
     def __init__(self, *, always: signal.Signals | None = None) -> None:
-        """`always` is passed on whichever signal came."""
+        """`always` is sent instead of the received signal."""
         self.passed: list[int] = []
         self._always = always
         self._process: subprocess.Popen[bytes] | None = None
 
     def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
-        """Pass signals on to `process`, also one that came before it started."""
+        """Pass signals on to `process`, including one that arrived before it started."""
         self._process = process
         if self.passed:
             process.send_signal(self.passed[-1])
@@ -238,7 +238,7 @@ class _Companion:
         self._keeper.start()
 
     def end(self, patience: float) -> None:
-        """Request its end, and end it after `patience` seconds."""
+        """Send SIGTERM, and SIGKILL after `patience` seconds."""
         with self._turn:
             self._over.set()
             process = self._process

@@ -46,8 +46,8 @@ def run_on_nodes(
 ) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 
-    `describe_wait` reports what is waited for, while it is entered.
-    Raises ConfigError without Ray, WaitTimeoutError if the nodes are not available within `seconds`.
+    `describe_wait` returns a context manager that reports the wait. Raises ConfigError without Ray,
+    WaitTimeoutError if the nodes are not available within `seconds`.
     """
     try:
         import ray

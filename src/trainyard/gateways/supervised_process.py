@@ -32,7 +32,7 @@ _SAME_SIGNAL_SECONDS = 2.0
 """A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 _PAUSE = 0.05
 _STACK_SECONDS = 0.2
-"""Between the stacks of two processes, so that they do not mix in the log."""
+"""Seconds between the stacks of two processes, so that they do not mix in the log."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Supervision:
     """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
     hung: str = ""
-    """The reason of `poll` at which every Python process writes its stacks first; empty: none does."""
+    """The reason of `poll` for which every Python process first writes its stacks; empty for never."""
 
 
 def run_supervised(

@@ -1,4 +1,4 @@
-"""Start the workers of this machine by torchrun, or by the agent in its place; return the run's exit code.
+"""Start the workers of this machine by torchrun or another agent; return the run's exit code.
 
 torchrun turns every exit code of a worker into 1. Each worker therefore writes its code to a file, which is
 read here. Signals are passed on, and the workers get the time they need to save.
@@ -37,8 +37,8 @@ def launch(
     their end. They get this environment without the variables `without`, which describe this process.
     `on_answer` gets what they have written to stdout, at the end; without it stdout is this process's.
 
-    Returns the exit code of this machine's first worker, or that of the worker whose failure ended it. If the
-    first worker is done and another one died, even after the last step, that is NO.
+    Returns the exit code of this machine's first worker, or that of the worker whose failure ended it; NO if
+    the first worker completed and another one died, even after the last step.
     Raises KeyboardInterrupt when a signal ended them before there was a run to save.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:

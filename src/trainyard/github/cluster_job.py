@@ -1,4 +1,4 @@
-"""A training job on a cluster: what the jobs of `deploy_eks.yml` pass on, and the deployment that records it.
+"""A training job on a cluster: its plan, passed between the jobs of `deploy_eks.yml`, and its deployment.
 
     send ──> pending ──its end is seen──> success | failure
                 │ ^
@@ -6,8 +6,8 @@
                 └──not ended yet──> in_progress ───────────────────────────────────────┘
 
 A deployment is GitHub's record of something that was deployed from a commit, with a history of statuses. It
-outlives workflow runs and their runners, so that a job of days needs no run that waits for it. Nothing here
-asks the cluster.
+outlives workflow runs and their runners, so that a job of days needs no run that waits for it. This module
+does not contact the cluster.
 """
 
 import calendar
@@ -29,9 +29,9 @@ WORKFLOW, POLL = "deploy_eks.yml", "watch_eks.yml"
 TASK, ENVIRONMENT = "trainyard", "eks"
 FINAL = ("success", "failure", "error", "inactive")
 LOST_SECONDS = 7 * 3600.0
-"""A run that has this long had a job and reported nothing is lost; GitHub ends its own jobs after 6 hours."""
+"""A run that has not reported for this long is lost: GitHub ends jobs on its machines after 6 hours."""
 MOST_RUNS = 5
-"""After this many runs that did not see its end, a job is given up: something else is broken."""
+"""A job is given up after this many runs that did not see its end: something else is broken."""
 NEWEST = 100
 """How many deployments a poll reads."""
 
@@ -47,20 +47,20 @@ class ClusterJob(BaseModel):
     image: str
     store: str
     cluster: str
-    """Empty for that of the kubeconfig."""
+    """Empty for the kubeconfig's cluster."""
     region: str
     config: str
     changes: tuple[str, ...] = ()
     nodes: str = "1"
     gpus: str = ""
-    """GPUs of a pod; empty for all of a node."""
+    """GPUs of a pod; empty for all GPUs of a node."""
     instance_type: str = ""
     accept: tuple[str, ...] = ()
-    """Parts of the proof and checks of the cluster without which it may be sent."""
+    """Parts of the proof that may be missing, and checks of the cluster that may fail."""
     auto_retry: str = "0"
-    """How often it may be sent again."""
+    """How often the job may be sent again after a failure."""
     thread: str = ""
-    """Its thread in Slack, CHANNEL:TS."""
+    """The job's thread in Slack, CHANNEL:TS."""
     deployment: int = 0
 
     def to_text(self) -> str:
@@ -100,13 +100,13 @@ def set_status(api: "GitHub", deployment: int, state: str, text: str, *, run_url
 
 
 def is_given_up(api: "GitHub", deployment: int) -> bool:
-    """Return whether `MOST_RUNS` runs have watched the job in vain; each began with a status `pending`."""
+    """Return whether `MOST_RUNS` runs watched the job and none saw its end; each sets a status `pending`."""
     statuses = api.get(f"/deployments/{deployment}/statuses", per_page=NEWEST)
     return len([each for each in statuses if each["state"] == "pending"]) >= MOST_RUNS
 
 
 def open_jobs(api: "GitHub", *, now: float) -> Iterator[ClusterJob]:
-    """Return the recorded jobs whose end no workflow run has reported, and that none is about to report."""
+    """Yield the recorded jobs whose end no workflow run has reported or is about to report."""
     for deployment in api.get("/deployments", task=TASK, environment=ENVIRONMENT, per_page=NEWEST):
         newest = api.get(f"/deployments/{deployment['id']}/statuses", per_page=1)
         status = newest[0] if newest else {"state": "pending", "created_at": deployment["created_at"]}
@@ -114,7 +114,7 @@ def open_jobs(api: "GitHub", *, now: float) -> Iterator[ClusterJob]:
             continue
         age = now - calendar.timegm(time.strptime(str(status["created_at"]), "%Y-%m-%dT%H:%M:%SZ"))
         if status["state"] == "in_progress" or age > LOST_SECONDS:
-            payload = deployment["payload"]  # GitHub answers with an object, or with its text
+            payload = deployment["payload"]  # GitHub returns an object, or its JSON text
             text = payload if isinstance(payload, str) else json.dumps(payload)
             yield read_cluster_job(text).model_copy(update={"deployment": int(deployment["id"])})
 

@@ -1,8 +1,8 @@
 """Decide whether another segment follows in a long run, and dispatch it exactly once.
 
 The number of segments is bounded, and each must make progress. Other modules choose its checkpoint. Before
-each dispatch the segment's workflow run is searched for: the job may be a repeated one, and a server that
-answers 502 may have started the run.
+each dispatch the segment's workflow run is searched for: this job may be a re-run, and a server that answers
+502 may have started the run.
 """
 
 import logging
@@ -42,7 +42,7 @@ class SegmentEnd:
     stored: bool = False
     """Whether the store holds the complete segment."""
     is_outage: bool = False
-    """A service was away (exit code 4) before or after the training."""
+    """A service could not be reached (exit code 4) before or after the training."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Decision:
     reason: str
     """For people, in one line."""
     pause_minutes: int = 0
-    """How long to wait before it is dispatched."""
+    """Minutes to wait before the next segment is dispatched."""
 
 
 def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
@@ -102,9 +102,9 @@ def find_newer_push(api: "GitHub", workflow: str, *, branch: str, number: int) -
 
 
 def place_to_dispatch(api: "GitHub", workflow: str, segment: Segment, *, branch: str) -> str:
-    """Return the branch, or else the tag of the lineage, on which its workflow file calls its own scripts.
+    """Return the ref to dispatch the next segment on: the branch, or else the tag of the lineage.
 
-    The tag keeps the commit. It is the place where the branch is gone, or has another workflow file: a newer
+    The tag keeps the commit. It is used when the branch is gone or has another workflow file, because a newer
     file would call older scripts. Raises ServiceError when neither is possible.
     """
     tag, refusal = TAG.format(segment.lineage), ""
@@ -129,8 +129,8 @@ def place_to_dispatch(api: "GitHub", workflow: str, segment: Segment, *, branch:
     except ServiceError:
         raise ServiceError(
             f"{branch} is gone or has another {workflow} than commit {segment.commit[:12]}, and the tag "
-            f"{tag} could not be created ({refusal}). git tag {tag} {segment.commit} && git push origin "
-            f"{tag}, then run this job again"
+            f"{tag} could not be created ({refusal}). Create it: git tag {tag} {segment.commit} && git push "
+            f"origin {tag}, then run this job again"
         ) from None
     return tag
 

@@ -1,9 +1,9 @@
-"""Decide from the results of a workflow's jobs whether an end has not been reported yet, and find its cause.
+"""Find the end of a workflow run that no job has reported, and its cause, from the results of its jobs.
 
     needs + GitHub's annotations ──> None (each end was reported), or the cause, the next command
 
 GitHub ends a job that found no runner, reached its time limit or fell out of a full queue as `cancelled`,
-like one that a person cancelled; only its annotations show which it was. A job that reports its own end sets
+like a job that a person cancelled; only its annotations show the cause. A job that reports its own end sets
 the output `reported` to the attempt. This module sends nothing; the annotations are passed in.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 Json = Mapping[str, Any]
 Annotations = Callable[[str], Sequence[str]]
-"""Title of a job -> the messages of GitHub's annotations on it; none where they are not known."""
+"""Title of a job -> the messages of GitHub's annotations on it; empty where they are not known."""
 BY_PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
 
 
@@ -26,17 +26,17 @@ class JobTexts:
     title: str
     """Its name in GitHub's lists."""
     failed: str
-    """Why it failed, where it gave no reason."""
+    """Why it failed, used when the job gives no reason."""
     after: str
     """The effect of its cancellation on the run."""
     remedy: str = "gh run view {run} --log-failed"
     """The next command after a failure; a cancelled job is run again."""
     continued_by: str = ""
-    """A job that continues the run: its own end does not count if that one succeeded."""
+    """The job that continues the run; if that succeeds, this job's end is not reported."""
     not_started: str = ""
-    """The same as `after` where it never started to run; empty if that makes no difference."""
+    """Replaces `after` for a job that never started; empty if `after` is right for it too."""
     explained_by: tuple[str, ...] = ()
-    """Jobs whose bad end explains that it was skipped."""
+    """Jobs whose failure or cancellation explains that this one was skipped."""
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,19 @@ CAUSES = (
         "the runner of the job {title} was shut down",
     ),
 )
-"""In order: a person's cancellation comes with others, and so does the shutdown of a runner."""
+"""The first match counts: GitHub adds further annotations to a cancellation and to a runner's shutdown."""
 _UNKNOWN = (
     "the job {title} was cancelled, and GitHub names no cause: "
     "a person, no runner, a full queue, or its time limit"
 )
 MOST_ATTEMPTS = 50
-"""GitHub runs a workflow run at most so often: https://docs.github.com/en/actions/reference/limits"""
+"""Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
 STEP_FAILURES = {
     "check": "the machine could not be checked",
     "prepare": "the data could not be prepared",
     "fetch": "the checkpoint to resume from could not be restored",
 }
-"""Id of a step before the training -> the reason of its failure where it gives none."""
+"""Id of a step before the training -> the reason of its failure, used when the step gives none."""
 STORE_OUTAGE = "the store could not be reached after the training"
 _CLUSTER = "the job in the cluster may continue"
 _AGAIN = "gh run rerun {run} --failed"
@@ -162,8 +162,8 @@ DEPLOYMENT = {
 def unreported_end(needs: Json, *, run: str, attempt: str, annotations: Annotations) -> JobEnd | None:
     """Return the end that has to be reported; None if all is well or each job reported its own end.
 
-    `needs` is GitHub's context of that name: job -> result and outputs. What was skipped as a consequence of
-    another job's end is no end of its own.
+    `needs` is GitHub's context of that name: job -> result and outputs. A job that was skipped because
+    another one failed or was cancelled is not reported.
     """
     table = {name: texts for name, texts in _table_of(needs).items() if name in needs}
     reasons, remedies, by_person = [], [], False
@@ -185,10 +185,10 @@ def unreported_end(needs: Json, *, run: str, attempt: str, annotations: Annotati
 
 
 def next_command(remedy: str, attempt: str) -> str:
-    """Return the command, or what replaces a re-run where GitHub allows no further one."""
+    """Return the command, or the advice to start a new run if GitHub allows no further attempt."""
     if "gh run rerun" not in remedy or not attempt.isdigit() or int(attempt) < MOST_ATTEMPTS:
         return remedy
-    return f"start a new run: gh workflow run ...; GitHub runs one run at most {MOST_ATTEMPTS} times"
+    return f"start a new run: gh workflow run ...; GitHub allows {MOST_ATTEMPTS} attempts of a run"
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,12 @@ class StepsEnd:
     """Ends of the steps of the training job."""
 
     event: str
-    """The event for Slack; empty if nothing was trained because nothing had to be."""
+    """The event for Slack; empty if there was nothing to train."""
     reason: str = ""
-    """Why it failed, where the run's record does not hold it."""
+    """Why it failed, if the run's record does not hold the reason."""
     next_step: str = ""
     continues: bool = False
-    """Whether a next segment is due: it stopped early with a checkpoint, or a service was away."""
+    """Whether a next segment is due: the job stopped early with a checkpoint, or met an outage."""
 
 
 def end_of_steps(steps: Json, *, status: str, run: str, attempt: str, segment: int) -> StepsEnd:
@@ -237,7 +237,7 @@ def _step(steps: Json, name: str) -> Json:
 
 
 def is_reported(needs: Json, job: str, attempt: str) -> bool:
-    """Return whether a job reported its own end in this attempt; GitHub may pass those of an earlier one."""
+    """Return whether a job reported its own end in this attempt; GitHub may pass an earlier one's outputs."""
     return outputs_of(needs, job).get("reported") == attempt
 
 
@@ -307,7 +307,7 @@ def _result(needs: Json, name: str) -> str:
 
 
 def outputs_of(needs: Json, name: str) -> Json:
-    """Return the outputs of a job, with those that it hands on as JSON in its output `end`."""
+    """Return the outputs of a job, with those that it packs as JSON into its output `end`."""
     outputs: Json = (needs.get(name) or {}).get("outputs") or {}
     return {**outputs, **_object(outputs.get("end"))}
 

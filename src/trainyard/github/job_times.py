@@ -10,16 +10,16 @@ from trainyard.errors import ConfigError
 JOB_MINUTES = 480
 """Time limit of the training job, unless TRAINYARD_JOB_MINUTES is shorter."""
 STORING_MINUTES = 30
-"""The part of the job's time that is left for storing by default."""
+"""Minutes that are left for storing by default."""
 ROLE_MINUTES = 2
-"""Most minutes that assuming the role to store with takes: that step's limit (`training_ci.yml`)."""
+"""Minutes to allow for assuming the AWS role that stores."""
 LEAST_STORING_MINUTES = ROLE_MINUTES + 8
-"""The part of the job's time that a deadline has to leave, the time for assuming the role included."""
+"""Minutes that a deadline must leave for storing, including `ROLE_MINUTES`."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def job_minutes_of(text: str) -> int:
-    """Return the time limit of the training job. Raises ConfigError."""
+    """Return the time limit of the training job in minutes. Raises ConfigError for an invalid one."""
     minutes, least = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else 0, 2 * STORING_MINUTES
     if text and not least <= minutes <= JOB_MINUTES:
         raise ConfigError(
@@ -29,7 +29,7 @@ def job_minutes_of(text: str) -> int:
 
 
 def deadline_of(text: str, job_minutes: int) -> str:
-    """Return the deadline; by default one that leaves time for storing. Raises ConfigError if too late."""
+    """Return the deadline; by default one that leaves time for storing. Raises ConfigError."""
     if not text:
         return f"{job_minutes - STORING_MINUTES}m"
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)

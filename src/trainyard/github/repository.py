@@ -83,7 +83,7 @@ def list_items(ask: "Ask", path: str, key: str, *, size: int = 100, or_none: boo
 
 
 def get_repository(ask: "Ask", host: str, name: str) -> Repository:
-    """Return the facts about a repository. Raises an error where training cannot be set up in it."""
+    """Return the facts about a repository. Raises ConfigError or ServiceError where none can train."""
     found = request(ask, "GET", f"repos/{name}", or_none=True)
     if found is None:
         raise ServiceError(
@@ -106,8 +106,8 @@ def get_repository(ask: "Ask", host: str, name: str) -> Repository:
     if found.get("fork"):
         parent = (found.get("parent") or {}).get("full_name") or "another repository"
         raise ConfigError(
-            f"{repository.name} is a fork of {parent}, where pushes and the schedule train nothing. Make a "
-            f"copy: {_push_command('OWNER/NAME')}, then --repository OWNER/NAME."
+            f"{repository.name} is a fork of {parent}. In a fork pushes and the schedule train nothing. "
+            f"Make a copy: {_push_command('OWNER/NAME')}, then --repository OWNER/NAME."
         )
     if found.get("archived"):
         raise ConfigError(
@@ -116,8 +116,8 @@ def get_repository(ask: "Ask", host: str, name: str) -> Repository:
         )
     if not (found.get("permissions") or {}).get("admin"):
         raise ServiceError(
-            f"You are not an administrator of {repository.name}, but only one may set it up. Ask to become "
-            "one, or name your own copy: --repository OWNER/NAME"
+            f"You are not an administrator of {repository.name}, but only an administrator may set it up. "
+            "Ask for that right, or name your own copy: --repository OWNER/NAME"
         )
     return repository
 

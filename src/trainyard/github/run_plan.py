@@ -2,7 +2,7 @@
 
     inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
 
-It validates and arranges, and plans memory, time and cost on the machine as far as that is known.
+It validates the inputs, and plans memory, time and cost if the machine is known.
 `report.plan.run_plan_summary` formats the plan for people.
 
 A run needs settings for where to train and where to store. A fresh copy of the repository has neither: there
@@ -242,7 +242,7 @@ def _queue(machine: Machine, target: Target, segment: Segment, variables: Mappin
     """Return the concurrency group of the training job.
 
     By default there is one for each set of labels and each of TRAINYARD_RUNNERS machines. A next segment has
-    a group of its own, so that it waits for one job that has the machine, and not for every push before it.
+    its own group, so that it waits only for the job on the machine, and not for every queued push.
     """
     if target is not Target.GPU_RUNNER:
         return machine.queue
@@ -256,7 +256,7 @@ def _queue(machine: Machine, target: Target, segment: Segment, variables: Mappin
 
 
 def _checks_store(store: str, segment: Segment, variables: Mapping[str, str]) -> bool:
-    """Return whether a hosted runner can check the store; that of a later segment is in use already."""
+    """Return whether a hosted runner checks the store; a later segment's store is in use already."""
     is_allowed = variables.get("TRAINYARD_CHECK") != "off" and bool(variables.get("TRAINYARD_AWS_ROLE"))
     return is_allowed and store.startswith("s3://") and segment.number == 1
 
@@ -326,13 +326,15 @@ def plan_on(machine: Machine, config: Config) -> Figures:
         return Figures(steps, each, {}, f"recipe {config.recipe} is not modelled")
     if machine.cluster:
         return Figures(steps, each, {}, "memory and world size are checked with the job")
+    on_codebuild = machine.queue.startswith("trainyard-codebuild")
     if machine.hardware is None:
-        return Figures(steps, each, {}, "TRAINYARD_INSTANCE_TYPE does not say what the runner is")
+        unlisted = "the catalogue has no machine like this one of CodeBuild"
+        return Figures(steps, each, {}, unlisted if on_codebuild else "TRAINYARD_INSTANCE_TYPE is not set")
     instance = find_instance(machine.hardware)
     on_cpu = config.model.device == "cpu"
     device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
     plan = plan_training(config, device, rented=RentedMachines(instance, 1, devices)).to_json()
-    if machine.queue.startswith("trainyard-codebuild"):
+    if on_codebuild:
         _remove_price(plan)
     return Figures(steps, each or plan["run"]["tokens_per_step"], plan, "")
 

@@ -17,7 +17,7 @@ OLDEST = (2, 329, 0)
 UPDATE_SECONDS = 30 * 86400.0
 """A runner has this long after a release to take it."""
 WARNING_SECONDS = 7 * 86400.0
-"""A runner is reported this long before GitHub refuses it. Those that update themselves never get here."""
+"""A runner is reported this long before GitHub refuses it. One that updates itself never is."""
 NEXT_STEP = (
     "Install the newest runner, or remove --disableupdate from its registration so that it updates itself; "
     "build the image of a container again"
@@ -57,7 +57,7 @@ def version_problem(text: str, releases: Iterable[RunnerRelease], *, now: float)
     if version is None:
         return None
     if version < OLDEST:
-        return f"version {text} is older than {_text(OLDEST)}, and GitHub registers it no more"
+        return f"version {text} is older than {_text(OLDEST)}, and GitHub no longer registers it"
     newer = [each for each in releases if each.version > version]
     if not newer:
         return None

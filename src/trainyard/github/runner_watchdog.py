@@ -93,7 +93,7 @@ def find_outages(
 
 
 def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
-    """Return the findings of both polls, without jobs just queued and runners that restart."""
+    """Return the findings that both polls have: no job just queued, and no runner that only restarts."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return WatchFindings(
@@ -105,7 +105,7 @@ def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings
 def update_issues(
     api: "GitHub", found: tuple[Outage, ...], *, dry_run: bool
 ) -> tuple[list[Outage], list[str]]:
-    """Open an issue for each new outage and close those that are over; return the new and the ended ones.
+    """Open an issue for each new outage, and close those that are over; return new outages and ended keys.
 
     The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
     has acted.
@@ -118,7 +118,7 @@ def update_issues(
     for outage in () if dry_run else new:
         mark = _MARK.format(outage.key)
         lasts = outage.key.startswith(_DEAD)
-        end = "Close this issue then" if lasts else "This issue is closed when it is over"
+        end = "Close this issue afterwards" if lasts else "This issue is closed when it is over"
         body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
         api.post("/issues", {"title": outage.title[:250], "body": body})
     for key in () if dry_run else over:
@@ -247,7 +247,7 @@ def _jobs(api: "GitHub", status: str, training: int | None) -> Iterator[Job]:
 
 
 def _list_runners(api: "GitHub", runners_api: "GitHub", labels: frozenset[str]) -> list[Runner] | None:
-    """Return the repository's runners; if none fits, also its organisation's. None if those are not shown."""
+    """Return the repository's runners; if none fits, also its organisation's. None if that is refused."""
     own = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
     if any(has_labels(each, labels) for each in own):
         return own

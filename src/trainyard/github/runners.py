@@ -21,7 +21,7 @@ GRACE_SECONDS = 15 * 60.0
 GitHub's schedule may also start a poll this much too late.
 """
 MACHINE_SECONDS = 60 * 60.0
-"""CodeBuild starts a machine in minutes; it ignored a job that waits this long, which would wait a day."""
+"""CodeBuild starts a machine in minutes. A job that waits this long was ignored and would wait a day."""
 _CODEBUILD = "codebuild-"
 
 
@@ -104,7 +104,7 @@ def judge_runners(
 def judge_versions(
     runners: Iterable[Runner], labels: frozenset[str], releases: Sequence[RunnerRelease], *, now: float
 ) -> Iterator[Outage]:
-    """Yield an outage for each version that GitHub refuses, or will within a week; runners share it."""
+    """Yield an outage for each version that GitHub refuses, or will within a week."""
     fitting = [runner for runner in runners if has_labels(runner, labels)]
     for version in dict.fromkeys(runner.version for runner in fitting):
         if problem := version_problem(version, releases, now=now):

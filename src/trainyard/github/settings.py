@@ -3,7 +3,7 @@
 `Settings.rows` is the table. The function of a row reads GitHub and returns the state: correct, a person's
 task, or a change with the calls that make it. It is called again after its change, so that a row is done only
 when GitHub shows it. Settings that somebody chose are kept, or shown before they are replaced; nothing is
-removed. The functions that ask GitHub, AWS and the person are passed in.
+removed. The functions that query GitHub, AWS and the person are passed in.
 """
 
 import shlex
@@ -73,7 +73,7 @@ class WantedSetup:
 
     labels: Sequence[str] = ()
     group: str = ""
-    """The runner group of the organisation; it goes with the labels."""
+    """The organisation's runner group, used together with the labels."""
     kind: RunnerKind | None = None
     """The kind of machine that the labels name; None to find it out."""
     store: str = ""
@@ -88,7 +88,7 @@ class WantedSetup:
 
 @dataclass(frozen=True)
 class ChangePolicy:
-    """Policy of which changes are made, and how a secret is set."""
+    """Policy for changes: which are made, which need consent, and how a secret is set."""
 
     dry_run: bool
     confirm: Callable[[SetupStep], bool]
@@ -109,11 +109,11 @@ class Trained:
     check_id: str = ""
     """The id of the run that made this check, for `gh run view`."""
     proven_run: str = ""
-    """A run whose training job was green."""
+    """Number of a run whose training job was green."""
     last: str = ""
     """Number and result of the newest run of all."""
     role_run: str = ""
-    """A run that assumed the role."""
+    """Number of a run that assumed the role."""
 
 
 class Settings:
@@ -132,6 +132,7 @@ class Settings:
         self._wanted, self._policy, self._ask_aws = wanted, policy, ask_aws
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
         self._group = wanted.group
+        self._script = f"{SCRIPT} --repository {self._for_gh}"
         self._kind: RunnerKind | None = RunnerKind.SELF_HOSTED
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._is_registered = self._is_command_shown = False
@@ -140,7 +141,7 @@ class Settings:
         self._variables: dict[str, dict[str, Any]] | None = None
         self._trained: Trained | None = None
         self.verdicts: dict[str, SetupVerdict] = {}
-        """The verdicts of the rows before; whoever goes through the table writes them."""
+        """The verdicts of the earlier rows, written by the caller."""
 
     def rows(self) -> Iterator[tuple[str, Callable[[], SetupStep]]]:
         """Yield name and function of each row, in order."""
@@ -175,7 +176,7 @@ class Settings:
         yield "branch rule", self._check_branch_rule
 
     def forget_variables(self) -> None:
-        """Read the variables again when they are needed next."""
+        """Drop the variables that were read, so that the next use reads them again."""
         self._variables = None
 
     def _check_repository(self) -> SetupStep:
@@ -264,7 +265,7 @@ class Settings:
                 "with --runner: self-hosted (a machine that you register), scale-set "
                 "(actions-runner-controller), hosted (GitHub's own) or other"
             )
-            return _by_hand(text, Todo(HERE, f"{SCRIPT} --labels {names} --runner KIND"))
+            return _by_hand(text, Todo(HERE, f"{self._script} --labels {names} --runner KIND"))
         is_kept = found and not (is_named or kind)
         return self._check_variable(LABELS, None if is_kept else labels_text(self._labels, self._group))
 
@@ -291,11 +292,11 @@ class Settings:
         self._store = self._wanted.store or self._value(STORE)
         if self._store.startswith("file://") and self._kind in (RunnerKind.HOSTED, RunnerKind.SCALE_SET):
             text = f"{self._store} is lost with the machine, which ends with its job; name a bucket"
-            return _by_hand(text, Todo(HERE, f"{SCRIPT} --store s3://BUCKET/PREFIX"))
+            return _by_hand(text, Todo(HERE, f"{self._script} --store s3://BUCKET/PREFIX"))
         step = self._check_variable(STORE, self._wanted.store or None)
         if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"
-            todo = Todo(HERE, f"{SCRIPT} --store file:///mnt/storage/store")
+            todo = Todo(HERE, f"{self._script} --store file:///mnt/storage/store")
             return _by_hand(f"{step.text}; {where}", todo)
         return step
 
@@ -338,7 +339,7 @@ class Settings:
         if _reviewers(found):
             return _by_hand("its reviewers delay the message of a failed run: remove them", page)
         if found.get("deployment_branch_policy"):
-            return _by_hand("it refuses branches, whose failed runs are not reported then", page)
+            return _by_hand("failed runs of the branches that it refuses are not reported", page)
         return _ok("open to every branch")
 
     def _check_secret(self, environment: str, name: str) -> SetupStep:
@@ -411,7 +412,7 @@ class Settings:
         if run:
             return _ok(f"run {run} had a machine with {wanted}")
         return _waits(
-            f"whether a machine with {wanted} takes jobs is not known{remark}: the first run shows it"
+            f"no run has shown yet that a machine with {wanted} takes jobs{remark}; the first run will"
         )
 
     def _check_machine(self) -> SetupStep:
@@ -485,7 +486,7 @@ class Settings:
         needed += ["runner"] if self._kind is RunnerKind.SELF_HOSTED else []  # others may appear with a job
         finished = (SetupVerdict.OK, SetupVerdict.DONE, SetupVerdict.OPTIONAL)
         is_ready = all(self.verdicts[name] in finished for name in needed if name in self.verdicts)
-        after = f"; the newest is {found.last}" if found.last else ""
+        after = f"; the newest run is {found.last}" if found.last else ""
         line = f"gh workflow run {WORKFLOW} --repo {self._for_gh} -f config=configs/smoke.yaml"
         text = f"no training was proven yet{after}"
         if is_ready:

@@ -25,7 +25,7 @@ class SetupVerdict(StrEnum):
     OK = "ok"
     """Read from GitHub, and correct."""
     CHANGE = "change"
-    """The step's changes would make it correct. Never the final verdict: a change ends as another one."""
+    """The step's changes would make it correct. Another verdict replaces it at the end."""
     DONE = "done"
     """Changed now, and read back."""
     WOULD = "would do"

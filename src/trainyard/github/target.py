@@ -103,8 +103,8 @@ PLACES = {
 def target_for(requested: str, variables: Mapping[str, str]) -> Target:
     """Return the requested target, or else the one that the repository is set up for.
 
-    A repository that has several trains on its own runner, which is paid for already, before CodeBuild and
-    before a cluster. Outside a workflow nothing is routed. Raises ConfigError for an unknown target.
+    If several are set up, the order is: the own runner, which is paid for already, CodeBuild, the cluster.
+    Outside a workflow nothing is routed. Raises ConfigError for an unknown target.
     """
     if requested and requested not in list(Target):
         raise ConfigError(f"target: {requested!r} is neither {' nor '.join(PLACES)}")

@@ -35,7 +35,7 @@ class Form(StrEnum):
     IMMUTABLE = "immutable"
     """`repo:OWNER@ID/REPO@ID:…`. Another owner's repository of the same name does not match."""
     BOTH = "both"
-    """Both forms, while the right one is not known or about to change."""
+    """Both forms, for use while the right one is not known or is about to change."""
 
 
 @dataclass(frozen=True)

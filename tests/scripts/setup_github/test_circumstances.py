@@ -110,7 +110,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(fre
     github = fresh()
     done = set_up(github, WantedSetup())
     assert [done[name].verdict for name in ("store", "runner")] == [SetupVerdict.YOU, SetupVerdict.WAITS]
-    assert "--store file:///mnt/storage/store" in done.todo("store")
+    assert "--repository me/lab --store file:///mnt/storage/store" in done.todo("store")
     assert not any("registration-token" in call for call in github.calls)
     directory = {"TRAINYARD_RUNS_DIRECTORY": "/mnt/runs"}
     known = set_up(github, WantedSetup(store="file:///mnt/a%20b", variables=directory))

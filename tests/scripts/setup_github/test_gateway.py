@@ -111,8 +111,8 @@ test "$*" = "iam get-role --role-name trainyard-ci --output json --no-cli-pager"
     [
         ("""echo '{"Role": {"AssumeRolePolicyDocument": {"Statement": []}}}'""", {"Statement": []}, ""),
         ("echo 'Unable to locate credentials' >&2; exit 253", None, "Unable to locate credentials"),
-        ("echo '{}'", None, "aws answered something else than a role"),
-        ("echo no", None, "aws answered something else than a role"),
+        ("echo '{}'", None, "aws did not return a role"),
+        ("echo no", None, "aws did not return a role"),
     ],
 )
 def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
@@ -123,7 +123,7 @@ def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert aws_cli.trust_policy_of("trainyard-ci") == (policy, why)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the command aws is not here")
+    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the aws command is not installed")
 
 
 def test_a_person_types_a_secret_into_gh_itself(

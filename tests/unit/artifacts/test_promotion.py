@@ -235,4 +235,4 @@ def test_a_store_that_fails_while_the_name_is_put_back_is_told_with_the_way_out(
 
     message = race(lambda: remove(store, keep_every=100_000), fail, had=300)
     assert message.startswith("the store is down\nbest points at step 200 of run 1, which was removed")
-    assert message.endswith("trainyard store promote --withdraw --name best")
+    assert message.endswith(f"trainyard store promote --store {store.url} --withdraw --name best")

@@ -66,7 +66,7 @@ def test_an_aborted_file_leaves_nothing(store: LocalStore, folder: Path, file: P
 def test_a_disk_that_gives_back_other_bytes_is_noticed(store: LocalStore, folder: Path, file: Path) -> None:
     upload = store.stage(file, "a", metadata={})
     upload.temporary.write_bytes(os.urandom(3_000_000))
-    with pytest.raises(VerificationError, match="does not give back the bytes"):
+    with pytest.raises(VerificationError, match="returned other bytes than were written"):
         upload.commit()
     assert names(folder) == []
 
@@ -186,7 +186,7 @@ def test_a_missing_folder_is_answered_with_what_is_near(tmp_path: Path) -> None:
     (tmp_path / "my store").mkdir()
     for name, words in (
         ("my stor", f"; did you mean {tmp_path.as_uri()}/my%20store?"),
-        ("away/store", f"; of its path only {tmp_path} does."),
+        ("away/store", f"; of its path only {tmp_path} exists."),
         ("other", "other does not exist."),
     ):
         with pytest.raises(ServiceError, match=re.escape(words)):

@@ -20,8 +20,10 @@ from botocore.utils import parse_timestamp
 
 from trainyard.errors import ServiceError, UnsupportedOperationError
 from trainyard.gateways.s3.access import _time_of as time_of
+from trainyard.gateways.s3.access import connect
 from trainyard.gateways.s3.bucket import _refusal as refusal_class
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
+from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
 
@@ -110,6 +112,14 @@ def test_each_cause_is_told(error: Exception, text: str) -> None:
     assert text in said(error)
 
 
+def test_the_variable_of_the_advice_changes_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_REGION would not: AWS_DEFAULT_REGION and the profile's region come first."""
+    assert "Set AWS_DEFAULT_REGION to it" in said(refusal("PermanentRedirect", status=301))
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert connect(attempts=1, call_seconds=1.0, clock=Clock()).client.meta.region_name == "eu-west-1"
+
+
 @pytest.mark.parametrize("code", UNSUPPORTED)
 def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
     for status in (400, 405, 411, 501):
@@ -118,7 +128,7 @@ def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
             ("put_object", "PutObject"),
         ):
             text = said(refusal(code, "No.", status=status), operation)
-            assert f"cannot do {name}: {code} No. To try again does not help" in text
+            assert f"cannot do {name}: {code} No. Trying again does not help" in text
             assert "later" not in text
 
 
@@ -133,7 +143,7 @@ def test_a_head_request_that_says_only_400_may_mean_an_expired_session() -> None
 
 @pytest.mark.parametrize("status", [405, 411, 501])
 def test_a_status_without_a_code_says_as_much(status: int) -> None:
-    assert f"cannot do UploadPart: {status}. To try again" in said(refusal("", status=status), "upload_part")
+    assert f"cannot do UploadPart: {status}. Trying again" in said(refusal("", status=status), "upload_part")
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])

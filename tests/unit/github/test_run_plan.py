@@ -201,7 +201,7 @@ def test_the_summary_says_what_is_not_known(smoke: Config) -> None:
         smoke, plan_run(smoke, overrides=("training.seed=7", "data.train_path=a|b`c"), dry_run=True)
     )
     assert text.startswith("### Dry run: smoke-llama on gpu-runner\n")
-    assert "does not say what the runner is" in text.replace("\\_", "_")
+    assert "TRAINYARD_INSTANCE_TYPE is not set" in text.replace("\\_", "_")
     assert "| cost | not known" in text
     assert "`data.train_path=a¦b'c`" in text
     assert text.endswith("Nothing was started.\n")
@@ -219,6 +219,10 @@ def test_codebuilds_machine_is_like_one_of_the_catalogue_and_costs_something_els
     )
     assert "| cost | not known" in text
     assert "$" not in text
+    fleet = plan_run(
+        smoke, variables=variables | {"TRAINYARD_CODEBUILD_COMPUTE": "fleet:gpus"}, target=Target.CODEBUILD
+    )
+    assert "the catalogue has no machine like this one of CodeBuild" in summary(smoke, fleet)
 
 
 def test_a_recipe_that_is_not_modelled_is_said_so(smoke: Config) -> None:

@@ -15,14 +15,14 @@ from trainyard.run.untrusted_files import parse_json_line
 
 
 def read_evaluations(store: Store, manifest: RunManifest) -> list[dict[str, Any] | None]:
-    """Return the evaluations, oldest first; None stands for an unreadable line."""
+    """Return the evaluations, oldest first; None replaces an unreadable line."""
     keys = (f"{manifest.records_prefix}evaluations.jsonl", evaluations_key(manifest.run_number))
     lines = [line for key in keys for line in (store.read_object(key) or b"").splitlines()]
     return sorted(map(parse_json_line, lines), key=_time)
 
 
 def add_evaluation(store: Store, run_number: int, record: Mapping[str, Any]) -> None:
-    """Record an evaluation of a run that is stored. Raises RunConflictError when another one was faster."""
+    """Record an evaluation of a run that is stored. Raises RunConflictError if another came first."""
     key = evaluations_key(run_number)
     before = store.read_object(key)
     content = (before or b"") + json.dumps(record, ensure_ascii=False).encode() + b"\n"

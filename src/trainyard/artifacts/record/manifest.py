@@ -164,9 +164,9 @@ class RunManifest:
         return self.records or run_prefix(self.run_number)
 
     def may_be_under_way(self, key: str) -> bool:
-        """Return whether an unlisted object may belong to a sync of the running run that is still sending.
+        """Return whether an unlisted object may belong to a sync, of a run still going, that is sending now.
 
-        This includes a sync that retention overtook by putting a manifest without records of its own.
+        Retention may have put a manifest without records of its own since that sync started.
         """
         if not self.is_open:
             # When a followed run resumes, the follower sends its records first, then the open manifest.
@@ -180,7 +180,7 @@ class RunManifest:
     def may_be_left_over(self, key: str) -> bool:
         """Return whether an interrupted sync can have sent the object.
 
-        It can, if the object belongs to an unlisted checkpoint, or to records up to this manifest's version.
+        Such an object belongs to an unlisted checkpoint, or to records up to this manifest's version.
         """
         if (version := records_version_of(key)) is not None:
             return version <= self.version
@@ -234,7 +234,7 @@ def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
 
 
 def _indent_json(value: Any, levels: int, margin: str = "\n") -> str:
-    """Return JSON with this many indented levels; list entries take one line each, encoded at C's speed."""
+    """Return JSON with this many indented levels; list entries take one line each, by the fast encoder."""
     if not value or not levels or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     inner = margin + "  "

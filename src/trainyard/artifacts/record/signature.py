@@ -66,8 +66,7 @@ class SignatureVerdict:
 
 
 def check_signature(store: Store, run_number: int, verifier: "KeyVerifier | None") -> SignatureVerdict:
-    """Check the signature of the newest manifest with `verifier`; without one, only check whether there is
-    one.
+    """Check the signature of the newest manifest with `verifier`; without one, only that it is signed.
 
     An unsigned manifest is a problem only when a verifier is given.
     """

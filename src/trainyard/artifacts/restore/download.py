@@ -78,7 +78,7 @@ class Downloader:
         """Let the store fetch small files that are not there yet.
 
         Return the places of those that have the listed bytes, each read again from the disk. The others are
-        removed, so that whatever still writes to them does no harm.
+        removed, so that a request that still writes to them does no harm.
         """
         wanted = {self._folder / place: place for place, entry in places.items() if entry.size}
         new = {path: place for path, place in wanted.items() if not os.path.lexists(path)}

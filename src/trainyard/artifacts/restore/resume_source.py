@@ -46,7 +46,7 @@ class ResumeRequest:
     """auto, none, the address of a manifest, or the path of a checkpoint."""
     store: str
     run_number: int | None
-    """Its number in the store; None means the one that the store knows it by, if any."""
+    """Its number in the store; None to search for the number that belongs to `run_id`."""
     segment: int
     """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
     look_in_store: bool
@@ -55,7 +55,7 @@ class ResumeRequest:
     progress: Progress = UNSEEN
     """Receives the progress of downloads."""
     wait_seconds: float = 0.0
-    """How long to wait for the main machine to list a checkpoint of which this machine has a newer part."""
+    """Seconds to wait until the main machine lists a checkpoint of which this machine has a part."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def fetch_resume_source(wanted: ResumeRequest, open_store: OpenStore) -> Resumpt
                 f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
                 f"complete checkpoint on this machine, and {wanted.store} has none of run "
                 f"{wanted.run_number or wanted.run_id}. "
-                "Nothing was started."
+                "Nothing was started. Check the store's address, or start a new run."
             )
         if wanted.resume == "auto":
             return Resumption("auto", "there is no checkpoint yet")
@@ -141,9 +141,9 @@ def _newest_here(directory: RunDirectory) -> int | None:
 
 
 def _newest_listed(wanted: ResumeRequest, store: Store) -> int | None:
-    """Return `_newest_stored`, after waiting for a checkpoint of which this machine has a newer part.
+    """Return `_newest_stored`; wait first if this machine has a part of a newer checkpoint.
 
-    The main machine lists it once every machine has stored its part, and may be about to.
+    The main machine lists that checkpoint once every machine has stored its part.
     """
     deadline = time.monotonic() + wanted.wait_seconds
     part = _newest_part(wanted.directory)
@@ -234,7 +234,7 @@ def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:
 
 
 def _move_aside(path: Path, step: int | None) -> None:
-    """Rename whatever is at `path`, if it is not empty."""
+    """Rename the directory `path`, unless it is missing or empty."""
     if not path.exists() or not any(path.iterdir()):
         return
     aside = path.with_name(f"{path.name}.until-{step or 0}")

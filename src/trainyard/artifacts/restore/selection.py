@@ -54,8 +54,8 @@ def select_checkpoints(manifest: RunManifest, selection: Selection) -> list[Chec
         )
     if selection.digest not in (None, match[0].digest):
         raise VerificationError(
-            f"{match[0].prefix}: has the digest {match[0].digest[:12]}… now; "
-            f"{str(selection.digest)[:12]}… was promoted"
+            f"{match[0].prefix}: stored again since its promotion: its digest is {match[0].digest[:12]}…, "
+            f"{str(selection.digest)[:12]}… was promoted. Promote it again, or give its run number and step"
         )
     return match
 

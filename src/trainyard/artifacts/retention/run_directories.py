@@ -5,7 +5,7 @@
 
 Only the directory of a workflow's run is ever removed: named `gh-` and a number, with that name in its
 `run.json`, finished, proven, not in use, with every checkpoint in the store, and with nothing that Trainyard
-did not write. Anything else stays, and so does what cannot be read. The caller reads the proof.
+did not write. Anything else stays, and so does a directory that cannot be read. The caller reads the proof.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _REMOVING = ".removing-"
 
 @dataclass(frozen=True)
 class RunProof:
-    """Place where a run is stored, by the record of its proof."""
+    """Store and number of a run, from the record of its proof."""
 
     run_number: int
     store: str
@@ -113,9 +113,9 @@ def plan_removal(
 
 
 def remove_directories(decisions: list[DirectoryDecision]) -> Iterator[tuple[DirectoryDecision, str]]:
-    """Remove what is to be removed; yield each with the problem, empty if it is gone.
+    """Remove the directories that do not stay; yield each with the problem, empty if it is gone.
 
-    A directory is renamed first, while it is locked, so that an interruption leaves no half of a run.
+    A directory is renamed first, while it is locked, so that an interruption leaves no partial run.
     """
     for each in decisions:
         if each.keep:
@@ -195,7 +195,7 @@ def _require_stored(run: _ProvenRun, store: Store) -> None:
     if verification.run_id != run.run_id:
         raise _ObstacleError(f"run {number} in the store is {verification.run_id}")
     if others := [entry.name for entry in _entries_of(run.directory.path) if entry.name not in _LAYOUT]:
-        raise _ObstacleError(f"{others[0]} is not of a run, and is not in the store")
+        raise _ObstacleError(f"{others[0]} is no file of Trainyard's, and is not in the store")
     stored = {each.step: each.marker.sha256 for each in checkpoints_of(manifest) if each.marker}
     checkpoints = run.directory.checkpoints
     if checkpoints.is_symlink():
@@ -223,7 +223,7 @@ def _digest_of(path: Path) -> str:
 
 
 def _size_of(path: Path) -> int:
-    """The bytes of the files below a folder; what vanishes meanwhile has none."""
+    """The bytes of the files below a folder; files that vanish meanwhile count as 0."""
     total = 0
     for file in path.rglob("*"):
         with contextlib.suppress(OSError):

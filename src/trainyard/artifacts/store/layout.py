@@ -8,7 +8,7 @@ promoted/<name>.json                 the checkpoint that has the name
 evaluations/run-<N>.jsonl            evaluations of its checkpoints that were done after the run was stored
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
 trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it,
-trainyard-readiness.small, .parts    and these two, which it sends as the files of a run are sent
+trainyard-readiness.small, .parts    and these two, which it sends in the same way as files of a run
 """
 
 import re

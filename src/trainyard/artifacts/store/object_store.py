@@ -51,7 +51,7 @@ class StoredObject(Protocol):
 
     @property
     def modified(self) -> float:
-        """Return when the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
+        """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
         ...
 
     @property
@@ -98,7 +98,7 @@ class Store(Protocol):
 
     @property
     def part_bytes(self) -> int | None:
-        """Files above this size are sent in parts of this size; None: as suits a run, or in one piece."""
+        """Files above this size are sent in parts of this size; None: the store chooses."""
         ...
 
     def folders(self) -> Iterator[str]:
@@ -184,7 +184,7 @@ class Store(Protocol):
         ...
 
     def send_small(self, uploads: Sequence[Upload], on_sent: Callable[[str], None]) -> None:
-        """Send many small ones of `uploads` at once, if the store has a fast way; `commit` need not, then.
+        """Send many small ones of `uploads` at once, if the store has a fast way; `commit` sends no more.
 
         Called in one thread at a time. `on_sent` receives the key of each object that became visible.
         """
@@ -194,8 +194,8 @@ class Store(Protocol):
         """Fetch many small ones of `files` at once, if the store has a fast way.
 
         A file is a key, the bytes it should have, and the path of a new file to write. `on_fetched` receives
-        each path that was written, in this thread. Its bytes are not compared with anything. Another file may
-        be there in part.
+        each path that was written, in this thread. Its bytes are not compared with anything. A file that
+        was not fetched may exist in part.
         """
         ...
 
@@ -207,7 +207,7 @@ class Store(Protocol):
         ...
 
     def sweep(self, older_than_seconds: float) -> int:
-        """Abort uploads of runs started this long ago and never completed; return the count. Never raises."""
+        """Abort uncompleted uploads of runs that started this long ago; return the count. Never raises."""
         ...
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.s3.bucket_setup import BucketSetup
 
 CALL_SECONDS = 30.0
-"""Default time limit of one read or write on the connection to a store."""
+"""Default time limit in seconds of one read or write on the connection to a store."""
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ class StoreOptions:
     attempts: int | None = None
     """The most attempts per call, below AWS_MAX_ATTEMPTS."""
     part_bytes: int | None = None
-    """Send every file above this size to S3 in parts of this size, for a check; None: as a run is stored."""
+    """Send every file above this size to S3 in parts of this size, for a check; None for a run."""
 
 
 def open_store(

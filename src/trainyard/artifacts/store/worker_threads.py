@@ -1,6 +1,6 @@
 """Run functions over lists of items on a fixed number of threads.
 
-    files.each(land, files) → parts.each(fetch, parts of a large one) → the results, in order
+    files.each(download, files) → parts.each(fetch, parts of a large file) → the results, in order
 
 A list inside an item of another list needs its own threads. After one item fails, or the waiting thread is
 interrupted, no further item starts in that list or in any other list that shares its `ending`.

@@ -113,7 +113,7 @@ def build_manifest(
 
 
 def _may_be_left_over(key: str, version: int) -> bool:
-    """Return whether a sync can have sent the object; any other object is foreign and stays extra."""
+    """Return whether a sync can have sent the object; any other object is reported as extra."""
     return belongs_to_checkpoint(key) or (records_version_of(key) or version + 1) <= version
 
 

@@ -34,9 +34,9 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.suggested_commands import sync_command
 
 _SETTLE_SECONDS = 30.0
-"""A run that has ended may be about to resume: it is over if no trainer starts for this long."""
+"""A run that has ended may be about to resume. It is over if no trainer starts within these seconds."""
 _PAUSE_SECONDS = 10.0
-"""Between attempts while the store is down."""
+"""Seconds between attempts while the store is down."""
 _logger = logging.getLogger(__name__)
 
 
@@ -91,7 +91,7 @@ def _node_of(directory: RunDirectory) -> NodeFolder:
 
 @dataclass
 class _Watch:
-    """Watches the mark of the machine, and the request to stop."""
+    """Watches this machine's `node.json` and folders, and the request to stop."""
 
     directory: RunDirectory
     stop: threading.Event

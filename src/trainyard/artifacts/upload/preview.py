@@ -61,7 +61,8 @@ def number_for(store: Store, run_id: str, wanted: int | None) -> int:
     owner = owner_of(store, number)
     if owner not in (None, run_id):
         raise RunConflictError(
-            f"Run number {number} in {store.url} belongs to run {owner}; this is {run_id}."
+            f"Run number {number} in {store.url} belongs to run {owner}; this is {run_id}. "
+            "Give a free one, or --run-number auto."
         )
     return number
 

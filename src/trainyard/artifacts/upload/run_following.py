@@ -2,8 +2,8 @@
 
     wait for run.json → claim the number → poll and store new checkpoints → outcome: one pass over everything
 
-A store outage is waited out. The trainer is not involved and does not know that it is followed.
-`running` stores a single checkpoint; `sync` does the last pass.
+It waits until an outage of the store ends. The trainer does not know that it is followed.
+`unfinished_run` stores a single checkpoint; `sync` does the last pass.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
 
 _SETTLE_SECONDS = 30.0
-"""A run that already has an outcome may be about to resume. It is over if nothing changes for this long."""
+"""A run that already has an outcome may be about to resume. It is over if nothing changes that long."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
-"""Between attempts while the store is down."""
+"""Seconds between attempts while the store is down: the first pause, and the longest."""
 _logger = logging.getLogger(__name__)
 
 
@@ -52,11 +52,11 @@ class Patience:
     silence_seconds: float = 1800.0
     """How long a run without an outcome may write nothing, not even its first record."""
     outage_seconds: float = 1800.0
-    """How long a store that was reachable may be away, or a disk may be full."""
+    """How long a store that was reachable may be unreachable, or a disk may be full."""
     poll_seconds: float = 5.0
     """Seconds between two checks of the run directory."""
     others_seconds: float | None = None
-    """How long the last pass waits for the parts of other machines; None means as long as `sync_run` does."""
+    """Seconds that the last pass waits for parts of other machines; None for the default of `sync_run`."""
 
 
 class Ending(StrEnum):

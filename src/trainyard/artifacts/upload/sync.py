@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
 
 OTHERS_SECONDS = 600.0
-"""How long the last pass over a run waits for the parts that other machines store."""
+"""Seconds that the last pass over a run waits for the parts that other machines store."""
 _ABANDONED_SECONDS = 24 * 3600.0
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ def sync_run(
 ) -> SyncReport:
     """Store the run as number `wanted` (None: the number it has, else the next free one).
 
-    `progress` receives the bytes that need not be sent; the store reports those that it sends (`open_store`,
-    `pace`). `others_seconds` is that of `store_contents`.
+    `progress` receives the bytes that need not be sent; the store's `pace` receives those that it sends.
+    `others_seconds` is that of `store_contents`.
 
     Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
     The ServiceError names the files that are still local and gives the command that finishes the upload.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
 
 _FILES_AT_ONCE = 2
-"""Fewer than after the run, because the trainer needs the processors."""
+"""Files sent at once: fewer than after the run, because the trainer needs the processors."""
 
 
 class RunningRun:

@@ -122,7 +122,7 @@ def _compare_bytes(
 def _compare_once(
     store: Store, entry: ManifestObject, identity: str, parts: PartDigests | None
 ) -> str | None:
-    """Return the problem of the bytes of the same object whose checksum was compared."""
+    """Read the object whose checksum was compared, and return the problem of its bytes."""
     digests = FileDigests(parts.part_bytes) if parts else FileDigests()
     try:
         with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:

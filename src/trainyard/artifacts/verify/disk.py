@@ -52,7 +52,7 @@ class DiskComparison:
     """Keys of the objects whose file another machine wrote and keeps (`checkpointing.shared: false`)."""
 
     def text(self, manifest: RunManifest) -> str:
-        """Return for people what was not compared with the disk; empty when everything possible was."""
+        """Return the parts that were not compared with the disk, for people; empty if none."""
         steps = {checkpoint_step_of(key) for key in self.gone if belongs_to_checkpoint(key)}
         others = sum(not belongs_to_checkpoint(key) for key in self.gone)
         earlier = sum(records_version_of(entry.key) is not None for entry in manifest.objects)

@@ -1,6 +1,6 @@
 """Inspect a run in the store for the proof: its number, its verification and its stored steps.
 
-Trouble is part of the result and not an error, because the proof shows it. Nothing is changed.
+A failure is part of the result and not an error, because the proof shows it. Nothing is changed.
 """
 
 from collections.abc import Mapping

@@ -26,9 +26,9 @@ _THREADS = 4
 _BLOCK = 1 << 20
 _HEAD = 64 * 1024
 _HEAD_OF_TEXT = 1024
-"""Text has no null byte in its first bytes."""
+"""A file with a null byte in its first bytes counts as binary."""
 _OVERLAP = 4096
-"""Bytes of a block that are searched again with the next one: more than a name, its secret and a gap."""
+"""Bytes of a block that are searched again with the next one: more than a secret with its name takes."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip file can hold."""
 _TOOLS = (
@@ -117,8 +117,8 @@ def hash_files(
 ) -> list[HashedFile]:
     """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a file.
 
-    It receives a file in blocks, each with the end of the one before, until it finds something. Of a file
-    that starts with a null byte, and so is no text, it receives the first block only. Raises ConfigError for
+    It receives a file in blocks, each with the end of the one before, until it finds something. Of a binary
+    file (a null byte in the first bytes) it receives the first block only. Raises ConfigError for
     a file that cannot be read.
     """
 
@@ -145,7 +145,7 @@ def hash_files(
             raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
         return HashedFile(name, mode, digest.hexdigest(), secret)
 
-    # A task per thread and not per file: for small files the handing over costs more than the reading.
+    # One task per thread, not per file: for small files, starting a task costs more than reading the file.
     every = list(files)
     parts = [every[start::_THREADS] for start in range(_THREADS)]
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -182,7 +182,7 @@ class EcrRepository:
         self.region = self._aws.region
 
     def fixed_tags(self) -> Callable[[str], bool]:
-        """Return whether a tag, once set, cannot be set again.
+        """Return a function that answers whether a tag, once set, cannot be moved.
 
         Raises ConfigError if there is no such repository.
         """

@@ -23,16 +23,16 @@ _Answer = tuple[str | None, str]
 
 
 def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _Answer:
-    """Return why the image cannot be pulled again (None: nothing is known against it), and what was found.
+    """Return why the image cannot be pulled again (None if no reason is known), and the observation.
 
-    A registry that cannot be reached is no such reason; the observation then states it.
+    A registry that cannot be reached is not a reason; the observation states it.
     """
     host, slash, rest = name.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         return None, "the image's registry is not named (TRAINYARD_IMAGE_DIGEST), so it was not queried"
     repository, digits = rest.partition(":")[0], _DIGEST.fullmatch(digest)
     if not (_HOST.fullmatch(host) and _REPOSITORY.fullmatch(repository) and digits):
-        return None, "the image's name or digest on record is none, so no registry was queried"
+        return None, "the recorded name or digest of the image is not valid, so no registry was queried"
     answer: Future[_Answer] = Future()
 
     def ask() -> None:
@@ -65,8 +65,7 @@ def _query_registry(host: str, repository: str, digest: str) -> _Answer:
 
 
 def _has_manifest(host: str, repository: str, digest: str) -> bool:
-    """Return whether a registry that is not ECR has the manifest. Raises VerificationError if its bytes are
-    others.
+    """Return whether a registry other than ECR has the manifest. Raises VerificationError for other bytes.
 
     https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
     """

@@ -48,9 +48,9 @@ class ImageFacts:
 
 
 class LocalBuilder:
-    """Runs docker or buildah, whichever `program` names.
+    """Runs `program`, which is docker or buildah.
 
-    `attests`: whether docker keeps attestations beside an image, which its classic image store cannot.
+    `attests` is whether docker keeps attestations beside an image; its classic image store does not.
     """
 
     def __init__(self, program: str, *, buildx: bool = False, attests: bool = False) -> None:
@@ -235,10 +235,11 @@ def find_builder(wanted: str = "") -> LocalBuilder:
             return LocalBuilder("docker", buildx=buildx, attests=_CONTAINERD_STORE in info.stdout)
     if wanted in ("", "buildah") and run_program(["buildah", "--version"], seconds=_ASK_SECONDS).ok:
         return LocalBuilder("buildah")
-    missing = "docker answers" if wanted == "docker" else "buildah is here" if wanted else "docker or buildah"
+    known = {"docker": "docker does not answer", "buildah": "buildah is not installed"}
+    missing = known.get(wanted, "docker does not answer, and buildah is not installed")
     raise ConfigError(
-        f"An image cannot be built on this machine: no {missing}. Start docker, install buildah, or build "
-        "in AWS with --builder codebuild, which needs neither."
+        f"Images cannot be used on this machine: {missing}. Start docker, or install buildah; a build or a "
+        "check also runs in AWS with --builder codebuild."
     )
 
 
@@ -246,7 +247,7 @@ def find_builder(wanted: str = "") -> LocalBuilder:
 def auth_file(*logins: Login | None, known: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """A file in a temporary folder, with logins in docker's format, that only this user can read.
 
-    `known` are further ones in that format, which `logins` replace.
+    `known` are further logins in that format; `logins` take precedence.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.json")
@@ -261,7 +262,7 @@ def auth_file(*logins: Login | None, known: Mapping[str, Any] | None = None) -> 
 
 
 def known_auths() -> dict[str, Any]:
-    """Return the logins that this user has, in docker's format; a file that buildah is given hides them."""
+    """Return this user's logins in docker's format; buildah ignores them when it gets a file of logins."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     places = (
         *([Path(os.environ["REGISTRY_AUTH_FILE"])] if os.environ.get("REGISTRY_AUTH_FILE") else []),

@@ -1,7 +1,7 @@
 """Use a registry through the `oras` command: read a manifest, set a tag, attach a record to an image.
 
-oras logs in, repeats what a registry was too busy for, and keeps the list of attachments if a registry has no
-API for it. The digest of a manifest is computed here from its bytes.
+oras logs in, retries requests that a busy registry refused, and keeps the list of attachments if a registry
+has no API for it. The digest of a manifest is computed here from its bytes.
 https://oras.land/docs/commands/use_oras_cli
 """
 
@@ -58,13 +58,13 @@ class Registry:
         """Raise ConfigError if oras is not installed, before anything is pushed."""
         if shutil.which("oras") is None:
             raise ConfigError(
-                "oras is not installed, and an image is tagged and given its record with it: "
+                "oras is not installed; it tags an image and attaches its record: "
                 "https://oras.land/docs/installation"
             )
         self._login, self.host = login, login.host
 
     def manifest(self, repository: str, reference: str) -> Manifest | None:
-        """Return what a tag or a digest names; None if there is no such thing.
+        """Return the manifest under a tag or a digest; None if there is none.
 
         Raises VerificationError if the bytes have another digest than the reference.
         """
@@ -110,7 +110,7 @@ class Registry:
     def _oras(
         self, auth: Path, *words: str, folder: Path | None = None, may_lack: bool = False
     ) -> str | None:
-        """Return what oras prints; None if the registry lacks the thing. Raises ServiceError."""
+        """Return the output of oras; with `may_lack`, None for "not found". Raises ServiceError."""
         options = [f"--registry-config={auth}", *(["--plain-http"] if is_loopback(self.host) else [])]
         done = run_program(["oras", *words, *options], seconds=_SECONDS, cwd=folder)
         if done.ok:

@@ -23,7 +23,7 @@ def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount])
         try:
             return Path(source.place).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise ConfigError(f"{what}: {source.place}: {reason}") from None
     if source.kind == "env":
         if not os.environ.get(source.place):

@@ -51,11 +51,11 @@ _BROKEN = 2
 """Attempts of a call that got no answer at all."""
 RETRIED_STATUSES = (429, 500, 502, 503, 504)
 _REFUSED_UNREAD = (429,)
-"""The same for changes: after any other answer, or none, the server may have made the change."""
+"""Statuses after which a change is sent again: with any other, or none, it may have been made."""
 _BUSY = (429, 502, 503)
-"""The same for dry runs, whose 500 and 504 are of a webhook that does not answer."""
+"""Statuses after which a dry run is sent again; its 500 and 504 come from a webhook that does not answer."""
 _RESTARTS = 2
-"""Attempts of a list whose pages became too old to continue (410)."""
+"""Restarts of a list whose pages became too old to continue (410)."""
 _CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
 _HEAD = 4096
 """The metadata of a list is within this many bytes."""
@@ -65,12 +65,12 @@ _MOST_REFUSAL = 1 << 16
 """Bytes to read from the refusal of a stream."""
 PLAIN = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-"""Asked for where a list can be long; who does not have it answers in JSON."""
+"""Requested for lists that can be long; a server without it answers in JSON."""
 METADATA = {
     "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     "list": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
 }
-"""Asks for names and labels only, because the content of a Secret must not be sent."""
+"""Requests names and labels only, because the content of a Secret must not be sent."""
 Json = dict[str, Any]
 Kept = TypeVar("Kept")
 
@@ -132,7 +132,7 @@ class Api:
         return status, _answer_of(answer)
 
     def review(self, path: str, body: Json) -> Json:
-        """Return the answer to a question that is sent as a creation, such as an access review."""
+        """Return the answer to a query that is sent as a creation, such as an access review."""
         answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
         return {} if answer is None else _answer_of(answer)
 
@@ -159,8 +159,7 @@ class Api:
         return self._send("DELETE", path, options)
 
     def stream(self, path: str, *, silence: float) -> "Stream":
-        """Return the stream that the path sends. Raises TooOldError, and the errors of `get` if refused at
-        once.
+        """Return the stream of a path. Raises TooOldError, and the errors of `get` if it is refused.
 
         After `silence` seconds without a byte it ends with ServiceTroubleError.
         """

@@ -151,7 +151,7 @@ def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | Non
         return _program_source(user["exec"], cluster=cluster, path=path)
     if user.get("auth-provider"):
         raise ConfigError(
-            f"{path}: auth-provider is gone since Kubernetes 1.26; write the kubeconfig again, for example "
+            f"{path}: Kubernetes 1.26 removed auth-provider; write the kubeconfig again, for example "
             "with aws eks update-kubeconfig"
         )
     return None

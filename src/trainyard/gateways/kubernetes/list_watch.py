@@ -36,6 +36,7 @@ News = Literal["listed", "changed", "deleted", "broken", "back", "refused"]
 """The kinds of reports of a watch.
 
     listed    all objects that exist now; a known object that is not among them is gone
+    changed   the new state of an object
     deleted   the last state of a deleted object
     broken    the API server does not answer, or rejects our identity; the watch is tried again
     back      it answers again, and no event was missed

@@ -45,7 +45,7 @@ class Field:
     """One field of a message that is decoded."""
 
     name: str
-    """In JSON; empty where JSON has the message's fields in place of it."""
+    """The name in JSON; empty where JSON has the message's fields directly."""
     kind: Kind = Kind.TEXT
     fields: "Mapping[int, Field]" = field(default_factory=dict)
     repeated: bool = False
@@ -155,7 +155,7 @@ def _raw(body: bytes) -> tuple[int, int]:
 
 
 def _next(body: bytes, at: int) -> tuple[int, int, int, int]:
-    """Number, form, beginning and length of the field at `at`; a number in place is as long as its bytes."""
+    """Number, wire type, beginning and length in bytes of the content of the field at `at`."""
     tag, at = _varint(body, at)
     wire = tag & 7
     if wire == _BYTES:
@@ -189,7 +189,7 @@ def _message(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
     at, end = 0, len(body)
     while at < end:
         tag = body[at]
-        if tag < 0x80 and tag & 7 == _BYTES and body[at + 1] < 0x80:  # what most fields are
+        if tag < 0x80 and tag & 7 == _BYTES and body[at + 1] < 0x80:  # as most fields are
             number, size, at = tag >> 3, body[at + 1], at + 2
         else:
             number, _, at, size = _next(body, at)

@@ -274,7 +274,7 @@ class LocalUpload:
             digest, size = hash_stored_file(self.temporary)
             if digest.hex() != self.sha256:
                 self.abort()
-                raise VerificationError(f"{self.target}: the disk does not give back the bytes it was given")
+                raise VerificationError(f"{self.target}: the disk returned other bytes than were written")
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self.temporary.replace(self.target)
             sync_directory(self.target.parent)
@@ -286,10 +286,10 @@ class LocalUpload:
 
 
 def _near(missing: Path) -> str:
-    """Return the end of a sentence: what exists near a folder that does not."""
+    """Return the end of a sentence about a missing folder: its existing parent, or a similar name."""
     with contextlib.suppress(OSError):
         if not missing.parent.is_dir():
-            return f"; of its path only {next(each for each in missing.parents if each.is_dir())} does."
+            return f"; of its path only {next(each for each in missing.parents if each.is_dir())} exists."
         beside = [entry.name for entry in missing.parent.iterdir() if _is_visible_folder(entry)]
         if near := get_close_matches(missing.name, beside, 1):
             return f"; did you mean {missing.with_name(near[0]).as_uri()}?"

@@ -42,7 +42,7 @@ _SURE_TO_BE_THERE = {
     "get_object": "ContentLength",
     "list_objects_v2": "IsTruncated",
 }
-"""A field that a truncated response lacks; Python's HTTP client takes a cut in the headers for their end."""
+"""A field that a truncated response lacks: Python's HTTP client does not notice headers that are cut off."""
 
 
 class _Refusals:

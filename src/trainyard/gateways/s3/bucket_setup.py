@@ -74,7 +74,7 @@ class BucketSetup:
             return BucketFinding(name, True, f"{len(known)} of the newest run, all encrypted")
         how = known[wrong[0]] or "not encrypted"
         return BucketFinding(
-            name, False, f"{len(wrong)} of {len(known)}: {how}, such as {wrong[0]}; copy them anew"
+            name, False, f"{len(wrong)} of {len(known)}: {how}, such as {wrong[0]}; copy them again"
         )
 
     def _encryption_of(self, key: str) -> str | None:
@@ -114,7 +114,7 @@ class BucketSetup:
         return BucketFinding(
             name,
             still is None,
-            found if still is None else f"{still}, also after it was corrected",
+            found if still is None else f"{still}, even after the correction",
             still is None,
         )
 
@@ -183,7 +183,7 @@ def _encryption(answer: _Answer) -> str | None:
 
 def _versioning(answer: _Answer) -> str | None:
     status = answer.get("Status")
-    return None if status == "Enabled" else f"{status or 'never switched on'}: what is overwritten is lost"
+    return None if status == "Enabled" else f"{status or 'never enabled'}: overwritten objects are lost"
 
 
 def _payer(answer: _Answer) -> str | None:

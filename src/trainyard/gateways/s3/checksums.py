@@ -85,7 +85,7 @@ def crc64nvme_of(path: Path) -> str:
 
 
 def is_safe_way(endpoint: str) -> bool:
-    """Return whether nobody on the way to the store can change bytes together with their checksum."""
+    """Return whether nobody between here and the store can change bytes together with their checksum."""
     place = urlsplit(endpoint)
     return place.scheme == "https" or place.hostname in _LOOPBACK
 

@@ -42,7 +42,7 @@ class Clock:
             return False
         if abs(offset - self.offset) >= _NO_DIFFERENCE:
             self.offset = offset
-            _logger.warning("%s Until then, requests go by the other.", difference(self.endpoint, offset))
+            _logger.warning("%s Until then, the store's time is used.", difference(self.endpoint, offset))
         return True
 
 

@@ -31,6 +31,7 @@ _CREDENTIALS = {
     "InvalidToken": "the session token is not valid",
     "TokenRefreshRequired": "the session has expired; sign in or assume the role again",
 }
+_SET_REGION = "Set AWS_DEFAULT_REGION to it (in a workflow with TRAINYARD_AWS_ROLE: TRAINYARD_AWS_REGION)."
 _REGION = ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 
 
@@ -59,7 +60,7 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     if code == "RequestTimeTooSkewed":
         return difference(endpoint, stated_offset(response))
     if code in _REGION:
-        return f"The bucket {bucket} is in another region ({code}: {message}). Set AWS_REGION to it."
+        return f"The bucket {bucket} is in another region ({code}: {message}). {_SET_REGION}"
     if code == "BadDigest":
         return (
             f"{endpoint} received other bytes than were sent, each time ({action}, {code}); none are stored."
@@ -67,7 +68,7 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     reason = f"{code or status} {message}".rstrip(". ")
     if code in UNSUPPORTED or status in (405, 411, 501):
         return (
-            f"{endpoint} cannot do {called}: {reason}. To try again does not help: use another store, or a "
+            f"{endpoint} cannot do {called}: {reason}. Trying again does not help: use another store, or a "
             "version of this one that can."
         )
     if code == "400":  # a HEAD request: its response has no body that could name the cause

@@ -2,7 +2,7 @@
 
 boto3 stays in charge. A request that it made is the pattern for the others, which differ in the key, the
 body and its checksum. A file that is not moved here, for whatever reason, is moved by boto3 afterwards:
-boto3 retries, renews credentials, goes by the store's clock and explains what failed. The caller compares
+boto3 retries, renews credentials, uses the store's clock and explains failures. The caller compares
 every file as if boto3 had moved it.
 """
 
@@ -23,14 +23,14 @@ from trainyard.gateways.s3.access import Connection
 SMALL_BYTES = 256 << 10
 """Larger files are few enough per second for boto3."""
 LEAST_FILES = 32
-"""Fewer are moved by boto3's threads before this client has started."""
+"""Fewer files are moved by boto3's threads before this client has started."""
 _FILES_AT_ONCE = 512
-"""Each has an open file, so that with the connections the usual limit of 1,024 is kept."""
+"""Each is an open file; with the connections they stay below the usual limit of 1,024."""
 _BYTES_AT_ONCE = 32 << 20
-"""On a slow line, more would share it for so long that none is complete in time."""
+"""With more, a slow line is shared by so many files that none is complete in time."""
 _CONNECTIONS = 256
 _MOST_FAILURES = 16
-"""After that many, boto3 sends the rest, because it handles the cause."""
+"""After this many failures boto3 moves the rest, because it handles the cause."""
 _CANCEL_SECONDS = 5.0
 _KEPT_HEADERS = re.compile(
     r"user-agent|x-amz-(meta-.*|server-side-encryption.*|request-payer|sdk-checksum-algorithm)", re.IGNORECASE
@@ -93,8 +93,8 @@ OnMoved = Callable[[SmallFile, Mapping[str, str]], None]
 def move(pattern: Pattern, files: Iterable[SmallFile], on_moved: OnMoved, *, patience_seconds: float) -> bool:
     """Send or fetch `files`. Return False if boto3 should be preferred from now on.
 
-    That is so after several failures, or when no file was complete for so long; the rest is not tried then.
-    Never raises for a failed request. A fetched file may be there in part then.
+    It is False after several failures, or when no file was complete for `patience_seconds`; the rest is then
+    not tried. Never raises for a failed request, after which a fetched file may exist in part.
     """
     from awscrt.exceptions import AwsCrtError
     from botocore.exceptions import BotoCoreError
@@ -111,7 +111,7 @@ def move(pattern: Pattern, files: Iterable[SmallFile], on_moved: OnMoved, *, pat
                 batch.wait_for_one(patience_seconds)
             if batch.failures >= _MOST_FAILURES:
                 return False
-            batch.begin(file)
+            batch.start(file)
         while batch.running:
             batch.wait_for_one(patience_seconds)
     except Empty:
@@ -123,14 +123,14 @@ def move(pattern: Pattern, files: Iterable[SmallFile], on_moved: OnMoved, *, pat
 
 
 class _Batch:
-    """The files that are under way."""
+    """The files whose transfer is in progress."""
 
     def __init__(self, pattern: Pattern, client: Any, on_moved: OnMoved) -> None:
         self.running: dict[int, Any] = {}
         """awscrt's request for each file, by the file's number; None until it is made."""
         self.failures = 0
         self._pattern, self._client, self._on_moved = pattern, client, on_moved
-        self._begun = self._bytes = 0
+        self._started = self._bytes = 0
         self._ended = SimpleQueue[tuple[int, SmallFile, Exception | None, dict[str, str]]]()
 
     def is_full(self, size: int) -> bool:
@@ -138,11 +138,11 @@ class _Batch:
         more = len(self.running) >= _FILES_AT_ONCE or self._bytes + size > _BYTES_AT_ONCE
         return more and bool(self.running)
 
-    def begin(self, file: SmallFile) -> None:
+    def start(self, file: SmallFile) -> None:
         from awscrt.http import HttpHeaders, HttpRequest
         from awscrt.s3 import S3RequestType
 
-        number, response_headers = self._begun, dict[str, str]()
+        number, response_headers = self._started, dict[str, str]()
 
         def on_headers(headers: list[tuple[str, str]], **_: Any) -> None:
             response_headers.update((name.lower(), value) for name, value in headers)
@@ -157,7 +157,7 @@ class _Batch:
         else:
             headers += [("content-length", "0"), ("range", f"bytes=0-{file.size}")]  # shows if there is more
             how = {"operation_name": "GetObject", "recv_filepath": str(file.path)}
-        self._begun += 1
+        self._started += 1
         self._bytes += file.size
         self.running[number] = None  # before it is made, so that an interrupt finds it
         try:
@@ -173,7 +173,7 @@ class _Batch:
             on_done(error)
 
     def wait_for_one(self, seconds: float) -> None:
-        """Wait for the next file that ends. Raises Empty when none does for so long."""
+        """Wait for the next file that ends. Raises Empty when none does within `seconds`."""
         number, file, error, response_headers = self._ended.get(timeout=seconds)
         self._bytes -= file.size
         self.running.pop(number, None)
@@ -184,7 +184,7 @@ class _Batch:
             _logger.debug("%s: %s", file.key, error)
 
     def end(self) -> None:
-        """Cancel what is still under way, wait for it for a while, and take what was complete."""
+        """Cancel the remaining requests, wait a while for their end, and take the files that are complete."""
         requests = [request for request in self.running.values() if request is not None]
         for request in requests:
             request.cancel()

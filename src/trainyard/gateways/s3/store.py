@@ -126,7 +126,7 @@ class S3Store:
             wait_before_retry(attempt)
         raise ServiceError(
             f"{key}: its bytes from {self._bucket.endpoint} do not match its checksum, each time. "
-            "Something on the way changes them."
+            "Something between here and the store changes them."
         )
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
@@ -205,7 +205,7 @@ class S3Store:
                         done += len(piece)
                     if done - before == answer["ContentLength"]:
                         return
-                    raise ConnectionError("the answer broke off")
+                    raise ConnectionError("the response broke off")
                 except (BotoCoreError, OSError) as error:
                     attempt = 1 if done - before >= _CHUNK_BYTES else attempt + 1
                     if attempt >= self._bucket.attempts:

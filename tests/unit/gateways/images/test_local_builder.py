@@ -69,8 +69,9 @@ def test_docker_is_taken_where_its_daemon_answers_else_buildah(
     if chosen:
         assert find_builder(wanted).program == chosen[0]
         return
-    missing = {"docker": "no docker answers", "buildah": "no buildah is here", "": "no docker or buildah"}
-    with pytest.raises(ConfigError, match=rf"{missing[wanted]}\. .*--builder codebuild"):
+    missing = {"docker": "docker does not answer", "buildah": "buildah is not installed"}
+    words = missing.get(wanted, "docker does not answer, and buildah is not installed")
+    with pytest.raises(ConfigError, match=rf"machine: {words}\. .*--builder codebuild"):
         find_builder(wanted)
 
 
