@@ -70,14 +70,14 @@ def degrees_of(config: Config, *, nodes: int, per_node: int) -> Degrees:
 
 
 def degree_problems(config: Config, found: Degrees) -> Iterator[str]:
-    """Yield everything about the degrees and the batches that no program could train with."""
+    """Yield a message for each degree or batch size that no program could train with."""
     yield from _world_problems(found)
     yield from _batch_problems(found)
     yield from _model_problems(config, found)
 
 
 def unused_degrees(config: Config, program: str, *names: str) -> Iterator[str]:
-    """Yield the degrees `names` of section `compute` that the configuration requests and `program` lacks."""
+    """Yield a message for each degree in `names` that the configuration sets and `program` lacks."""
     for name in names:
         if (degree := getattr(config.compute, name)) > 1:
             yield f"compute.{name}: {degree}, but recipe {program} does not have it; set it to 1"
