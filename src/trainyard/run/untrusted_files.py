@@ -138,7 +138,7 @@ def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
     """Parse the object of a JSON document. Raises DamagedFileError when it is not an object."""
     value = parse_json(content, name)
     if not isinstance(value, dict):
-        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, where an object belongs")
+        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, not an object")
     return value
 
 

@@ -80,7 +80,7 @@ def weights_of(model: HubModel) -> Path:
     """Return the folder including the weights, fetched if needed. Raises what `description_of` raises."""
     if (cached := _cached_folder(model)) is not None:
         return cached
-    _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
+    _logger.info("weights of %s: downloading the files that are not in the Hugging Face cache", model)
     start = time.monotonic()
     folder = _fetch(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -79,7 +79,7 @@ def _files_of(folder: Path) -> list[Path]:
                 "which belong together; name one file"
             )
     if missing := [file.name for file in files if not file.is_file()]:
-        raise ConfigError(f"model.path: {index} names files that are not there: {', '.join(missing)}")
+        raise ConfigError(f"model.path: {index} names missing files: {', '.join(missing)}; download them too")
     return files
 
 
