@@ -93,12 +93,12 @@ def _world_problems(found: Degrees) -> Iterator[str]:
     if found.tensor > found.per_node or found.per_node % found.tensor:
         yield (
             f"compute.tensor_parallel: {found.tensor} does not divide the {found.per_node} processes of "
-            "a node; its exchanges need the links within a node"
+            "a node; its collectives need the links within a node"
         )
     if found.expert > 1 and (found.data * found.context) % found.expert:
         yield (
             f"compute.expert_parallel: {found.expert} does not divide data × context = "
-            f"{found.data * found.context}, across which experts lie"
+            f"{found.data * found.context}, over which experts are divided"
         )
 
 

@@ -193,7 +193,7 @@ def prove(
 ) -> Proof:
     """Judge a run by its `run.json`, its metrics and events, and the findings in the store.
 
-    A row or an event that is None stands for an unreadable line. `recomputed` has digests that were computed
+    A row or an event that is None is an unreadable line. `recomputed` has digests that were computed
     again from the present files. `compared` is the run whose figures are shown beside those of this one.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()

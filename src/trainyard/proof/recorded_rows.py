@@ -104,7 +104,7 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
             return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
     for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
         if row.get(key, 0) != 0:
-            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words}, says metrics.jsonl"
+            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words} (metrics.jsonl)"
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
     if not cadence.logs_last:

@@ -124,7 +124,7 @@ def describe_files(
 
 
 def is_shard(name: str) -> bool:
-    """Return whether each process of a run writes such a file of its own; the main one writes all others."""
+    """Return whether `name` is a shard, which each process writes; the main one writes all other files."""
     return PurePosixPath(name).suffix == ".distcp"
 
 

@@ -26,10 +26,10 @@ from trainyard.run.untrusted_files import (
 _BLOCK_BYTES = 1 << 18
 _SEPARATORS = bytes.maketrans(b"{}:\n", b" ,, ")
 _MOST_OTHER_ROWS = 64
-"""Rows of other keys in a block, beyond which each row is parsed by itself."""
+"""Number of rows with other keys in a block above which each row is parsed by itself."""
 
 _AT_ONCE = 64
-"""Rows whose keys are compared at once."""
+"""Number of rows whose keys are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ def _is_flat(block: bytes, values: int) -> bool:
 
 
 def _split(keys: list[Any], values: list[Any], names: tuple[str, ...]) -> tuple[int, list[EqualRows]]:
-    """Return how many rows there are and the rows: where one has other keys, up to it and after it.
+    """Return the number of rows, and the rows, divided before and after each row with other keys.
 
-    A row begins with the same key as the first one. Where one does not, or too many have other keys, there
-    are none.
+    Each row must begin with the same key as the first one. If one does not, or too many have other keys, the
+    result is empty.
     """
     width, usual = len(names), list(names)
     count, rest = divmod(len(keys), width)

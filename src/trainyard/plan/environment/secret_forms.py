@@ -17,12 +17,12 @@ class SecretForm(NamedTuple):
     """One form of a secret."""
 
     kind: str
-    """For people, such as `a token of GitHub`."""
+    """The name for people, such as `a token of GitHub`."""
     hints: tuple[bytes, ...]
     """Every match starts with one of them. Finding them first is many times as fast as a search."""
     pattern: re.Pattern[bytes]
     source: str
-    """Where the form is described, or was seen, and when that was read."""
+    """The source of the form, and when it was read or seen."""
 
 
 # Not in the middle of a word; in JSON and Python a word may follow an escape such as \n, in an address %3D.

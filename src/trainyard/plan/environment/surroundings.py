@@ -19,7 +19,7 @@ class VariableScope:
     gpus: int | None = None
     """GPUs per node that are used."""
     network: str = "auto"
-    """As in `compute.network`."""
+    """The value of `compute.network`."""
     plugin: Version | None = None
     """The version of aws-ofi-nccl."""
     torch: Version | None = None

@@ -55,7 +55,7 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | N
             f"name it {RENAMED[name]}",
         )
     if re.fullmatch(r"NCCL_IB_\w+", name):
-        return _info("settings of InfiniBand do nothing on EFA, nor over TCP")
+        return _info("settings of InfiniBand have no effect on EFA or TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
         return _rule_nvls(value, place)
     return _misspelt(name)
@@ -117,13 +117,13 @@ def _provider(value: str, place: VariableScope) -> Judgement | None:
     if value.lower() != "efa":
         wanted = _error if place.on_efa else _warning
         return wanted(
-            f"libfabric then offers {value or 'nothing'} and not EFA; the plugin takes no other provider"
+            f"libfabric then offers {value or 'nothing'} instead of EFA, the only provider of the plugin"
         )
     if place.has_efa is False:
         return _warning("there is no EFA here: a plugin in the image then finds no provider")
     if place.plugin is not None and place.plugin < (1, 6):
         return None
-    return _info("aws-ofi-nccl 1.6 and later take no other provider")
+    return _info("aws-ofi-nccl 1.6 and later always use this provider")
 
 
 def _net(value: str, place: VariableScope) -> Judgement | None:

@@ -1,8 +1,8 @@
-"""Fetch the files of a model from the Hugging Face Hub into the local cache, at a commit that is recorded.
+"""Download the files of a model from the Hugging Face Hub into the local cache, at a recorded commit.
 
     owner/name[@revision] --huggingface_hub--> ~/.cache/huggingface/hub/…/snapshots/<commit>/
 
-Only config.json, the tokenizer and the safetensors files are fetched. huggingface_hub itself reads HF_TOKEN,
+Only config.json, tokenizer and safetensors files are downloaded. huggingface_hub itself reads HF_TOKEN,
 HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE. This module does not interpret the files.
 """
 

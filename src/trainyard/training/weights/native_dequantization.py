@@ -137,7 +137,7 @@ def _rows(data: np.ndarray, kind: _BlockType) -> np.ndarray:
     size = data.shape[-1] * data.itemsize if data.ndim else data.nbytes
     if data.ndim == 0 or size % kind.size:
         raise DataError(
-            f"{kind.name} weights: a row of {size} bytes is not whole blocks of {kind.size} bytes; "
+            f"{kind.name} weights: a row of {size} bytes is not a multiple of {kind.size} bytes, a block; "
             "the file is cut off, or its tensor is of another type"
         )
     return np.ascontiguousarray(data).view(np.uint8)

@@ -38,7 +38,7 @@ _CORE = frozenset(
         "num_key_value_heads",
     )
 )
-"""The keys without which no model can be built."""
+"""The keys that are needed to build a model."""
 
 
 def load_with_weights(
