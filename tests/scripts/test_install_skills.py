@@ -72,7 +72,7 @@ def test_wrong_names_and_places_are_refused(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(ConfigError, match="no skill 'monitor'; there are checkpoint-manager"):
         run_command(["skills", "install", "monitor", "--for", "claude"])
     Path(".claude").write_text("a file")
-    with pytest.raises(ConfigError, match=r"a file is where a folder belongs|cannot be made"):
+    with pytest.raises(ConfigError, match=r"is a file and must be a folder|cannot be created"):
         run_command(["skills", "install", "--for", "claude"])
     for words in ([], ["--for", "nobody"], ["--for", "claude", "--to", "x"], ["--to", "x", "--user"]):
         with pytest.raises(SystemExit):

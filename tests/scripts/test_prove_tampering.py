@@ -349,8 +349,8 @@ RUN_JSON: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("trained", lambda run: run["outcome"].update(first_loss=9.0), "the outcome's first loss is 9.0"),
     ("trained", lambda run: run["outcome"].update(validation_loss=0.1), "validation loss is 0.1"),
     ("trained", lambda run: run["outcome"].pop("validation_loss"), "validation loss is not on record"),
-    ("repeatable", lambda run: run.update(seed=1), "run.json says seed 1, config.yaml says 42"),
-    ("trained", lambda run: (run["plan"].update(steps=15), run["outcome"].update(steps=15)), "asks for 20"),
+    ("repeatable", lambda run: run.update(seed=1), "run.json has seed 1, config.yaml has 42"),
+    ("trained", lambda run: (run["plan"].update(steps=15), run["outcome"].update(steps=15)), "requests 20"),
 ]
 
 

@@ -92,7 +92,7 @@ def test_a_file_in_the_place_of_the_folder_report_is_named(
     finished_run.report.touch()
     done = program("training_dashboard.py", finished_run.path, "--write")
     assert done.returncode == 2
-    assert f"{finished_run.report}: a file is where a folder belongs" in done.stderr
+    assert f"{finished_run.report}: is a file and must be a folder" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["/etc/passwd", "/etc", "/dev/null"])

@@ -67,8 +67,8 @@ def _own_mask(work: TrainingWorkload) -> int:
 def shared_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask.
 
-    Flex attention has the start of each token's document instead of a mask, and of each pair of blocks of 128
-    tokens whether it is seen: two lists for the forward pass and two for the backward pass.
+    Instead of a mask, flex attention keeps the start of each token's document, and for each pair of blocks of
+    128 tokens whether it is visible: two lists for the forward pass and two for the backward pass.
     """
     if not work.separate or (work.compiled and scores_are_kept(work)):
         return 0

@@ -37,8 +37,8 @@ def changes_that_fit(
 ) -> tuple[Change, ...]:
     """Return changes that fit: on these machines, on more of them, on a cheaper type, or on another type.
 
-    There are `nodes` machines with `devices` training devices each. The second and third are tried only if
-    nothing fits on these machines. Empty when nothing helps.
+    There are `nodes` machines with `devices` training devices each. More machines and a cheaper type are
+    tried only if nothing fits on these machines. Empty when nothing helps.
     """
     ways = [_change(work, changed) for changed in _first_fit(work, device, devices * nodes)]
     unchanged = next((t for t in _by_price() if _is_trained_unchanged(work, t)), None)

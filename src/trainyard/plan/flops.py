@@ -1,9 +1,9 @@
 """Count the floating-point operations of the model, without recomputation.
 
 A token takes 6 N + 12 L d s: N parameters that it is multiplied with (two operations forward, four backward),
-L blocks, d the width of all heads together, s tokens of the sequence (PaLM, arXiv:2204.02311, appendix B; the
-way torchtitan and llm-foundry count, who like it do not halve attention for being causal). The input table is
-looked up, so it is not in N; the output layer is.
+L blocks, d the width of all heads together, s tokens of the sequence (PaLM, arXiv:2204.02311, appendix B).
+torchtitan and llm-foundry count the same: attention is not halved for being causal. The input table is looked
+up, so it is not in N; the output layer is.
 """
 
 from trainyard.config.parameters import count_parameters

@@ -153,7 +153,7 @@ def find_instance(name: str) -> InstanceType:
 
 
 def instance_called(name: str) -> InstanceType | None:
-    """The type of EC2 for this name, also for HyperPod's; None for a type that is not in the catalogue."""
+    """Return the type of this EC2 or HyperPod name; None if it is not in the catalogue."""
     plain = name.removeprefix(HYPERPOD)
     return next((instance for instance in CATALOGUE if instance.name == plain), None)
 

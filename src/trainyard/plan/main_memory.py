@@ -19,11 +19,11 @@ class MainMemoryNeed:
     tensors_bytes: int
     """Bytes at the peak of a step."""
     largest_batch_size: int | None
-    """Largest batch size that fits; 0 if not even one sequence does; None where it does not matter."""
+    """Largest batch size that fits; 0 if not even one sequence does; None with GPUs."""
 
 
 def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> MainMemoryNeed:
-    """The need of `config` on a machine with so many GPUs to train on; 0 trains on the processors."""
+    """Return the memory that `config` needs on a machine that trains on `gpus` GPUs; 0 is the CPU."""
     if gpus:
         work = _workload(config, on_gpu=True, processes=gpus)
         processes = gpus if config.compute.strategy != "single" else 1

@@ -21,9 +21,9 @@ class StateBytes:
     """Bytes per parameter that a program holds."""
 
     kept: int
-    """On every process that has the parameter."""
+    """Bytes on every process that has the parameter."""
     shared: int
-    """Divided over the data-parallel processes."""
+    """Bytes that are divided over the data-parallel processes."""
 
 
 MEGATRON = StateBytes(kept=2 + 4, shared=12)

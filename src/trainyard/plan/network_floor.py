@@ -28,7 +28,7 @@ PUBLISHED = (
     PublishedBandwidth("p5.48xlarge", 436.95, 400.0),
     PublishedBandwidth("p4de.24xlarge", 76.79, 50.0),
 )
-# Message size of the published rows, in bytes. Smaller messages are slower.
+# Message size of the published rows, in bytes; smaller messages are slower.
 PUBLISHED_BYTES = 1 << 30
 
 

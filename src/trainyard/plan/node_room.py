@@ -1,8 +1,8 @@
-"""The room that one pod can have on a node, by the instance type alone or as a cluster was seen to have it.
+"""Compute the room of one pod on a node from the instance type; `NodeRoom` also holds a measured one.
 
-The type says less than the node: the kubelet reserves memory by the number of pods that a node may hold, and
-the EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has, and
-also less than Karpenter, which starts nodes for waiting pods, expects it to have.
+The figures are lower bounds. The kubelet reserves memory by the number of pods that a node may hold, and the
+EFA setup reserves pages of 2 MiB; both depend on the node, not on its type. So the room is less than a node
+really has, and less than Karpenter, which starts nodes for waiting pods, expects it to have.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainyard.plan.instances import instance_called
 _HUGEPAGES_MIB_PER_CPU = 220
 """Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
 _SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
-"""Memory left to the kubelet, the system and DaemonSets, as HyperPod's own command line leaves it."""
+"""Memory left to the kubelet, the system and DaemonSets, the same as HyperPod's own command line leaves."""
 _DAEMONS_MIB = 500
 """Memory of the usual DaemonSets, which Karpenter adds to the pod's."""
 _SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
@@ -33,7 +33,7 @@ class NodeRoom:
 
 
 def room_of_type(name: str) -> NodeRoom | None:
-    """The room on a node of this type, less than it really has; None for a type that is not catalogued."""
+    """Return a lower bound of the room on a node of this type; None if the catalogue lacks the type."""
     instance = instance_called(name)
     if instance is None:
         return None

@@ -70,14 +70,14 @@ def degrees_of(config: Config, *, nodes: int, per_node: int) -> Degrees:
 
 
 def degree_problems(config: Config, found: Degrees) -> Iterator[str]:
-    """Yield everything about the degrees and the batches that no program could train with."""
+    """Yield a message for each degree or batch size that no program could train with."""
     yield from _world_problems(found)
     yield from _batch_problems(found)
     yield from _model_problems(config, found)
 
 
 def unused_degrees(config: Config, program: str, *names: str) -> Iterator[str]:
-    """Yield the degrees `names` of section `compute` that the configuration requests and `program` lacks."""
+    """Yield a message for each degree in `names` that the configuration sets and `program` lacks."""
     for name in names:
         if (degree := getattr(config.compute, name)) > 1:
             yield f"compute.{name}: {degree}, but recipe {program} does not have it; set it to 1"
@@ -93,12 +93,12 @@ def _world_problems(found: Degrees) -> Iterator[str]:
     if found.tensor > found.per_node or found.per_node % found.tensor:
         yield (
             f"compute.tensor_parallel: {found.tensor} does not divide the {found.per_node} processes of "
-            "a node; its exchanges need the links within a node"
+            "a node; its collectives need the links within a node"
         )
     if found.expert > 1 and (found.data * found.context) % found.expert:
         yield (
             f"compute.expert_parallel: {found.expert} does not divide data × context = "
-            f"{found.data * found.context}, across which experts lie"
+            f"{found.data * found.context}, over which experts are divided"
         )
 
 

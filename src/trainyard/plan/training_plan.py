@@ -22,7 +22,7 @@ from trainyard.plan.workload import TrainingWorkload, training_workload
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Needs of a configuration on a kind of device."""
+    """Memory, time and cost of a configuration on a kind of device."""
 
     config: Config
     device: Device
@@ -117,12 +117,12 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan `config` on `device`; `mfu` replaces the assumed share of the peak.
 
-    Raises ConfigError for another recipe than pretraining, which is not modelled.
+    Raises ConfigError for every recipe except pretraining; the others are not modelled.
     """
     if config.recipe != "pretrain":
         raise ConfigError(
             f"recipe: {config.recipe} cannot be planned: only the trainer of this repository is modelled.\n"
-            "A few steps of the program measure it. --set recipe=pretrain plans next tokens in its batches."
+            "Run a few steps to measure it, or plan next-token training in its batches: --set recipe=pretrain"
         )
     work = training_workload(config, on_gpu=device.on_gpu, processes=rented.processes)
     expected = estimate(

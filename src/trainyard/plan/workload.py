@@ -115,7 +115,7 @@ class TrainingWorkload:
 def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
     """Return the workload of `config` on each of `processes` devices.
 
-    Raises ConfigError when they cannot be shared out as `compute` says.
+    Raises ConfigError when the devices do not divide by the degrees in `compute`.
     """
     return TrainingWorkload(
         architecture=config.model.architecture,

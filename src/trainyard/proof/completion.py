@@ -86,20 +86,20 @@ def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | Non
         integer_or_none(plan.get("steps")),
         integer_or_none(setting(settings, "program.steps")),
     )
-    if requested is None and setting(settings, "recipe") != COMMAND:  # a preset says it by training.max_steps
+    if requested is None and setting(settings, "recipe") != COMMAND:  # a preset uses training.max_steps
         requested = integer_or_none(setting(settings, "training.max_steps"))
     if planned == requested:
         return None
-    words = ["no number of" if steps is None else f"{steps:,}" for steps in (planned, requested)]
-    return f"run.json plans {words[0]} steps, config.yaml asks for {words[1]}"
+    words = ["an open number of" if steps is None else f"{steps:,}" for steps in (planned, requested)]
+    return f"run.json plans {words[0]} steps, config.yaml requests {words[1]}"
 
 
 def _program_records_problem(
     outcome: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course
 ) -> str | None:
-    """Return what the rows of a program contradict.
+    """Return how a program's rows are wrong or contradict its outcome.
 
-    It decides which steps it logs, also whether the last one.
+    The program decides which steps it logs, and whether it logs the last one.
     """
     done = integer_or_none(outcome.get("steps")) or 0
     cadence = Cadence(
@@ -121,7 +121,7 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
     """Return why the outcome does not show that the run did all of its steps; None when it does."""
     done = integer_or_none(outcome.get("steps"))
     if planned is None or planned < 1:
-        return "the plan does not say how many steps were requested"
+        return "run.json does not have the number of requested steps"
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
     if done != planned:
@@ -146,9 +146,9 @@ def _bad_end(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 
 def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
-    """Return why the plan differs from the configuration.
+    """Return how the plan differs from the configuration.
 
-    A smaller plan would count fewer steps as all of them.
+    A run with a smaller plan would count as complete after fewer steps.
     """
     plan = section_or_empty(run, "plan")
     most = integer_or_none(setting(settings, "training.max_steps"))
@@ -156,11 +156,11 @@ def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None
     per_epoch = integer_or_none(plan.get("steps_per_epoch"))
     limits = [most] if most is not None else []
     if epochs is not None and per_epoch is None:
-        return "the plan does not say how many steps an epoch has"
+        return "run.json does not have the plan's number of steps per epoch"
     if epochs is not None and per_epoch is not None:
         limits.append(epochs * per_epoch)
     if limits and plan["steps"] != min(limits):
-        return f"run.json plans {plan['steps']:,} steps, config.yaml asks for {min(limits):,}"
+        return f"run.json plans {plan['steps']:,} steps, config.yaml requests {min(limits):,}"
     return None
 
 
@@ -184,7 +184,7 @@ def _records_problem(
 
 
 def _other_figures(outcome: RecordedFacts, figures: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """The first figure of the outcome that is not the one of the rows."""
+    """Return the first figure of the outcome that differs from the rows."""
     for name in names:
         claimed, recorded = outcome.get(name), figures.get(name)
         if claimed != recorded:

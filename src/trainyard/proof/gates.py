@@ -46,7 +46,7 @@ class ComparedRun:
     """An earlier run with which the figures are compared."""
 
     name: str
-    """Such as `last green run 11`."""
+    """Its name for people, such as `last green run 11`."""
     facts: RecordedFacts = field(default_factory=dict)
     """Its `run.json`."""
     evaluation: RecordedFacts = field(default_factory=dict)
@@ -68,7 +68,7 @@ class ComparedFigure:
     name: str
     value: float | None
     was: float | None = None
-    """Of the compared run."""
+    """The figure of the compared run."""
     needs: str = ""
     """The threshold, such as `>= 0.6`."""
 
@@ -83,11 +83,11 @@ class Learned:
     evidence: str
     is_red: bool = False
     next_step: str = ""
-    """`{again}` and `{evaluate}` are the commands that train and evaluate it again."""
+    """`{again}` and `{evaluate}` stand for the commands that train and evaluate the run again."""
     is_judged: bool = True
     """False if it is too short to say."""
     figures: tuple[ComparedFigure, ...] = ()
-    """What people decide by: the judged figure and those of the evaluation."""
+    """The figures for people to decide by: the judged one and those of the evaluation."""
 
 
 def judge_learning(
@@ -215,9 +215,7 @@ def _beyond(change: Change, *, within: bool = False) -> str:
 
 
 def _starts_from_weights(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> bool:
-    """Return whether it started from given weights or from another run's checkpoint, and not from random
-    ones.
-    """
+    """Return whether the run started from given weights or another run's checkpoint, not at random."""
     return bool(
         section_or_empty(run, "model")
         or section_or_empty(run, "parent")
@@ -269,9 +267,7 @@ def _judge_comparison(
         return Learned(beside, is_judged=False)
     fingerprints = [section_or_empty(each, "data").get("fingerprint") for each in (run, compared.facts)]
     if digest_or_none(fingerprints[0]) is None or fingerprints[0] != fingerprints[1]:
-        text = (
-            f"{compared.name} ({_shown(was)}) had other data or another tokenizer, so that it is not judged"
-        )
+        text = f"{compared.name} ({_shown(was)}) had other data or another tokenizer, so it is not compared"
         return Learned(text, is_judged=False)
     tolerance = setting(settings, "proof.learned.tolerance")
     share = tolerance if is_finite_number(tolerance) else 0.0
@@ -323,7 +319,7 @@ def evaluated_figures(
 
 
 def _shown(value: object) -> str:
-    """About three significant digits; with more, two levels that differ would look equal."""
+    """Return `value` with about three significant digits; fewer would make different levels look equal."""
     if not is_finite_number(value):
         return "not on record" if value is None else str(value)
     return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"

@@ -33,7 +33,7 @@ class NetworkFinding:
     evidence: str
     holds: bool = True
     fix: str = ""
-    """What to change before it is trained again; empty where it holds, or where a record is missing."""
+    """The change to make before it is trained again; empty if the part holds or a record is missing."""
 
 
 @dataclass(frozen=True)
@@ -126,5 +126,5 @@ def _decisive_events(start: _Start) -> Iterator[RecordedFacts]:
 def _evidence(found: NetworkVerdict, size: int) -> str:
     few = next((line for line in found.evidence if "interfaces were found" in line), "")
     kind = _KINDS.get(found.verdict, found.verdict.value)
-    text = f"{size:,} processes on several machines, every channel over {kind}, by the logs of NCCL"
+    text = f"{size:,} processes on several machines, every channel over {kind}, according to NCCL's logs"
     return f"{text}; {few}" if few else text

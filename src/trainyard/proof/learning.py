@@ -38,7 +38,7 @@ SIGNIFICANT_FROM_ONE = 4.0
 # Few validations of a run that swings have no noise of their own. It is then at most this share of the first:
 # a validation reads the same text each time.
 MOST_OF_VALIDATION = 0.15
-# The figures that show learning, the first that is logged decides, and its sign: rewards should rise.
+# The figures that show learning, with a sign (rewards should rise). The first that is logged decides.
 FIGURES = {"reward": ("reward", -1), "val_loss": ("validation loss", 1), "loss": ("loss", 1)}
 
 
@@ -56,9 +56,9 @@ class Curves:
 
     by_name: dict[str, Curve] = field(default_factory=lambda: {name: Curve() for name in FIGURES})
     bits_per_byte: float | None = None
-    """Of the last validation."""
+    """Bits per byte of the last validation."""
     chosen: str = ""
-    """The figure that decides; empty: the first of `FIGURES` that has values."""
+    """The name of the figure that decides; empty means the first of `FIGURES` that has values."""
 
     def collect(self, rows: Iterable[RecordedFacts | None]) -> Iterator[RecordedFacts | None]:
         """Yield the rows unchanged, and keep their figures."""
@@ -119,7 +119,7 @@ class Change:
     is_worse: bool
     figure: str = "loss"
     starts_from: str = ""
-    """The figure of `first`, where it is not `figure`: the training loss before a late first validation."""
+    """The figure of `first` if that is not `figure`: the training loss before a late first validation."""
 
 
 def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change | None:

@@ -38,9 +38,9 @@ class Noise:
     """The noise of a curve; each field is a standard deviation."""
 
     one: float
-    """Of one value; 0 for fewer than three."""
+    """Noise of one value; 0 for fewer than three values."""
     tenth: float
-    """Of the mean of a tenth of the values."""
+    """Noise of the mean of a tenth of the values."""
     calm_one: float
     calm_tenth: float
     """The same, by the calmest part of the curve; never larger."""

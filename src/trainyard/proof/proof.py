@@ -113,11 +113,11 @@ class Recomputed:
     data: str | None = None
     """The fingerprint of the prepared data."""
     data_problem: str | None = None
-    """Why the prepared data can be shown to be others than the run's; None if that is not known."""
+    """Why the prepared data is known to differ from the run's; None if that is not known."""
     image_problem: str | None = None
     """Why the image of the run cannot be pulled again, according to its registry."""
     image_note: str = ""
-    """What its registry was found to hold, or why it was not queried."""
+    """The result of the query of its registry, or why it was not queried."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Part:
     next_step: str | None = None
     """The command or action that would make the part hold; None when it holds."""
     is_judged: bool = True
-    """False where it is too short to say, which counts as holding."""
+    """False if the run is too short to judge, which counts as holding."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Proof:
     """
     figures: tuple[ComparedFigure, ...] = ()
     compared_with: str = ""
-    """The run beside whose figures they are shown."""
+    """The run whose figures are shown beside these."""
 
     @property
     def proven(self) -> bool:
@@ -193,7 +193,7 @@ def prove(
 ) -> Proof:
     """Judge a run by its `run.json`, its metrics and events, and the findings in the store.
 
-    A row or an event that is None stands for an unreadable line. `recomputed` has digests that were computed
+    A row or an event that is None is an unreadable line. `recomputed` has digests that were computed
     again from the present files. `compared` is the run whose figures are shown beside those of this one.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
@@ -253,7 +253,7 @@ def _learned_part(learned: Learned, place: ProofPlace) -> Part:
 
 
 def _program_length(run: RecordedFacts) -> str:
-    """Return how many steps a program did, and who decided that."""
+    """Return how many steps a program did, and of how many that were requested or announced."""
     outcome = section_or_empty(run, "outcome")
     requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
@@ -285,7 +285,7 @@ def _stored_part(
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
-        kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
+        kept = f"a run that failed is not stored; its files are in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
         return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
@@ -329,7 +329,7 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
         if recorded.get(part) != digest:
             on_record = str(recorded.get(part))[:12]
             return (
-                f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json says {on_record}…"
+                f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json has {on_record}…"
             )
     return None
 
@@ -342,7 +342,7 @@ def _format_count(verification: "Verification") -> str:
 def _fixing_step(
     run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
 ) -> str:
-    """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote.
+    """Return the command that fixes `problem`: a sync helps only if the disk has the bytes the run wrote.
 
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
@@ -371,21 +371,19 @@ def _repeatable_part(
     if (mixture := mixed_origin(run)) is not None:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
     if (changed := changed_inputs(run)) is not None:
-        return Part(
-            "repeatable", False, changed, f"train it again, and leave them as they are: {place.again}"
-        )
+        return Part("repeatable", False, changed, f"train it again without changing them: {place.again}")
     if (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
     if again.data not in (None, fingerprint):
-        text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
+        text = f"the prepared data has the fingerprint {again.data}, run.json has {fingerprint}"
         step = f"prepare the run's own data again, or train with these: {place.again}"
         return Part("repeatable", False, text, step)
     if again.data_problem is not None:
-        step = f"train it again, which prepares the data anew: {place.again}"
+        step = f"train it again, which also prepares the data again: {place.again}"
         return Part("repeatable", False, again.data_problem, step)
     if again.image_problem is not None:
-        step = f"push that image again, or train in one that is kept: {place.again}"
+        step = f"push that image again, or train in one that its registry keeps: {place.again}"
         return Part("repeatable", False, again.image_problem, step)
     note = f"; {again.image_note}" if again.image_note else ""
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
@@ -394,8 +392,8 @@ def _repeatable_part(
 _PROGRAM_REMEDIES = {
     "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
     "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
-    "lock": "name the file that pins its packages with program.lock",
-    "data": "name the files that it reads with program.data, or [] if it reads none",
+    "lock": "set program.lock to the file that pins its packages",
+    "data": "list the files that it reads in program.data, or set that to [] if it reads none",
 }
 
 

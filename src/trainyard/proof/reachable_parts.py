@@ -42,7 +42,7 @@ class PlannedRun:
     is_recorded: bool = True
     """Whether a run directory is kept; there is none for a command of the user's own."""
     keeps_network_log: bool = True
-    """Whether every process keeps NCCL's log; a CPU has none, nor has a driver of Ray by itself."""
+    """Whether every process keeps NCCL's log; a run on CPUs and the driver of Ray have none."""
 
 
 @dataclass(frozen=True)

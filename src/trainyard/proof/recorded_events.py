@@ -55,7 +55,7 @@ def _start_problem(events: list[RecordedFacts], parent: object) -> str | None:
     if first is None:
         return "events.jsonl does not say that the run started"
     if first.get("event") == "resumed" and (parent is None or first.get("manifest_sha256") != parent):
-        return "events.jsonl begins with a resumption, but not from the checkpoint in run.json's parent"
+        return "events.jsonl begins with a resumption, but not of the checkpoint that run.json has as parent"
     return _hang_problem(events)
 
 
@@ -118,7 +118,7 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
 
 
 def _saved_manifests(events: list[RecordedFacts], parent: object) -> dict[int, Any]:
-    """The manifest of each step's last save; resuming from a checkpoint of its own counts as a save of it."""
+    """Return each step's last saved manifest; resuming from one of the run's own counts as a save of it."""
     saved: dict[int, Any] = {}
     for event in events:
         name, step = event.get("event"), integer_or_none(event.get("step"))

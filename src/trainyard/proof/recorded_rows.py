@@ -104,7 +104,7 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
             return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
     for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
         if row.get(key, 0) != 0:
-            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words}, as the program says"
+            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words} (metrics.jsonl)"
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
     if not cadence.logs_last:
@@ -117,7 +117,7 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
     step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
-        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were requested"
+        return f"metrics.jsonl has a row of step {step:,}, but the run has {cadence.last:,} steps"
     if step < max(1, cadence.begins_after):
         return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
     if before is not None and step <= before:
@@ -140,7 +140,7 @@ def _end_problem(last: int | None, cadence: Cadence) -> str | None:
     if last is None:
         return "metrics.jsonl has no row with a step and a loss"
     if last != cadence.last and cadence.logs_last:
-        return f"the outcome says {cadence.last:,} steps, the last loss on record is of step {last:,}"
+        return f"the outcome says {cadence.last:,} steps, but the last loss on record is of step {last:,}"
     return None
 
 

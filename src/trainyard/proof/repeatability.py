@@ -41,7 +41,7 @@ def missing_facts(run: RecordedFacts) -> list[str]:
 
 
 def _missing_of_program(run: RecordedFacts) -> list[str]:
-    """The names of the facts that are missing about the run of any program, and how each is recorded."""
+    """Return the names of the missing facts about a run of any program (`recipe: command`)."""
     git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
     known = {
         "commit": commit_or_none(git.get("commit")) is not None,
@@ -75,8 +75,7 @@ def mixed_origin(run: RecordedFacts) -> str | None:
 
 
 def other_topology(run: RecordedFacts) -> str | None:
-    """Return how an earlier segment divided its steps over processes or threads in another way than the last
-    one.
+    """Return how an earlier segment divided its steps over processes or threads differently from the last.
 
     Every step had the same samples and settings, so that repeating the run gives the same weights up to
     rounding, but not to the bit.
@@ -122,7 +121,7 @@ def _named(keys: list[str]) -> str:
         "device": "another device",
         "device_name": "another device",
         "threads": "other threads",
-        "simd_bits": "another width of vectors",
+        "simd_bits": "another vector width",
         "torch": "another torch",
         "world_size": "another world size",
         "local_world_size": "other processes per machine",
@@ -134,9 +133,9 @@ def _named(keys: list[str]) -> str:
 
 
 def provenance_line(run: RecordedFacts) -> str:
-    """The origin of a run with no missing facts, in one line with short hashes.
+    """Return the origin of a run with no missing facts, in one line with short hashes.
 
-    It says how exactly the run can be repeated where that is not to the bit.
+    The line states the exactness of a repetition if that is not to the bit.
     """
     git = section_or_empty(run, "git")
     tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
@@ -172,7 +171,7 @@ def changed_seed(run: RecordedFacts, settings: RecordedFacts) -> str | None:
     requested = setting(settings, "training.seed")
     if requested is None or requested == run.get("seed") or is_of_any_program(run):
         return None
-    return f"run.json says seed {run.get('seed')}, config.yaml says {requested}"
+    return f"run.json has seed {run.get('seed')}, config.yaml has {requested}"
 
 
 def _tree_known(git: RecordedFacts) -> bool:

@@ -31,7 +31,7 @@ class CheckpointProblem:
 def checkpoint_problem(
     run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, "StoredCheckpoint"]
 ) -> CheckpointProblem | None:
-    """The first checkpoint that is missing or not the run's; `saved` has the manifests from its events."""
+    """Return the first checkpoint that is missing or not the run's; `saved` has its events' manifests."""
     outcome = section_or_empty(run, "outcome")
     last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
     written = digest_or_none(named.get("manifest_sha256"))

@@ -90,15 +90,15 @@ def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where they are not there. Raises ConfigError when it cannot be."""
+    """Create a folder and its missing parents. Raises ConfigError when that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise ConfigError(
-            f"{path}: a file is where a folder belongs. Move it away, or name another place."
+            f"{path}: is a file and must be a folder. Move it away, or name another path."
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None
+        raise ConfigError(f"{path}: the folder cannot be created ({error.strerror})") from None
 
 
 def sync_directory(path: Path) -> None:

@@ -89,7 +89,7 @@ class CheckpointManifest:
         if len({file.path for file in self.files}) < len(self.files):
             raise ValueError("a file is listed twice")
         if self.is_file and len(self.files) != 1:
-            raise ValueError(f"is_file is true, and {len(self.files)} files are listed")
+            raise ValueError(f"is_file is true, but {len(self.files)} files are listed")
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -118,13 +118,13 @@ def describe_files(
         raise CheckpointError(f"{directory}: the name {odd!r} is not UTF-8, so no store can hold the file")
     for name, file in hashed.items():
         if sizes.get(name) != file.size:
-            raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
+            raise CheckpointError(f"{directory / name}: does not have the {file.size:,} bytes just written")
     found = [hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes]
     return tuple(sorted((*found, *elsewhere), key=lambda file: PurePosixPath(file.path)))
 
 
 def is_shard(name: str) -> bool:
-    """Return whether each process of a run writes such a file of its own; the main one writes all others."""
+    """Return whether `name` is a shard, which each process writes; the main one writes all other files."""
     return PurePosixPath(name).suffix == ".distcp"
 
 

@@ -18,7 +18,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def complete_steps(directory: RunDirectory) -> list[int]:
-    """The steps whose checkpoint has a manifest, oldest first. The files are not read."""
+    """Return the steps whose checkpoint has a manifest, oldest first. The files are not read."""
     return [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
 
 

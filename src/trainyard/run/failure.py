@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
-_MENDING = {
+_ADVICE = {
     FailureKind.STORAGE: "Once that is fixed",
     FailureKind.DATA: "Once the data is fixed",
     FailureKind.CONFIGURATION: "Once that is fixed",
@@ -93,8 +93,8 @@ def failure_of(error: BaseException) -> Failure:
         return known
     for classes, kind in _KINDS:
         if isinstance(error, classes):
-            return Failure(kind, mend=_MENDING.get(kind, ""))
-    return Failure(FailureKind.BUG, mend=_MENDING[FailureKind.BUG])
+            return Failure(kind, mend=_ADVICE.get(kind, ""))
+    return Failure(FailureKind.BUG, mend=_ADVICE[FailureKind.BUG])
 
 
 _KINDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureKind], ...] = (
@@ -123,7 +123,7 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
 
 
 def short_reason(outcome: Mapping[str, Any]) -> str:
-    """Return in one line why a run ended, without the step, which is shown beside it; empty if unknown."""
+    """Return one line that says why a run ended, without the step; empty if unknown."""
     reason = outcome.get("reason")
     line = " ".join(reason.split()) if isinstance(reason, str) else ""
     return re.sub(r"^Stopped at step \d+ of \d+: ", "", _STEP.sub("", line))

@@ -23,7 +23,7 @@ class JudgedRecords:
     """The records of a run directory. A record that is not a regular file is refused by name."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        """Raises ConfigError for another kind of directory, TrainyardError for a damaged `run.json`."""
+        """Raise ConfigError if it is not a run directory, TrainyardError if `run.json` is damaged."""
         self._directory = directory
         try:
             content = read_bytes(directory.run_file, links=False)
@@ -65,12 +65,12 @@ class JudgedRecords:
             self._digests[name] = digest.hexdigest()
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each record as read, by its name; without records not read to their end."""
+        """Return the SHA-256 of each record as read, by name; records not read to their end are absent."""
         return dict(self._digests)
 
 
 def digests_now(directory: RunDirectory) -> dict[str, str]:
-    """Return the SHA-256 of each record on disk, by its name; without missing and irregular files."""
+    """Return the SHA-256 of each record on disk, by its name. Missing and irregular files are absent."""
     found = {}
     for name in RECORDS:
         with suppress(OSError, DamagedFileError):

@@ -4,8 +4,8 @@
     an operator's variables     --> node: one process per machine, which starts the workers of that machine
     neither                     --> alone, or the only node if several processes were requested
 
-Operators describe nodes, and torch describes processes, in part by the same names (`RANK`, `WORLD_SIZE`).
-Whatever contradicts itself is refused here, before torch is imported. It starts nothing.
+Operators describe nodes and torch describes processes, partly with the same names (`RANK`, `WORLD_SIZE`).
+Contradictions are refused here, before torch is imported. This module starts nothing.
 """
 
 import re
@@ -17,14 +17,14 @@ from typing import Literal
 from trainyard.errors import ConfigError
 
 Processes = int | Literal["auto", "gpu", "cpu"]
-"""Processes per node: a number, or by what the node has. `auto` is one per GPU, and one without a GPU."""
+"""Processes per node: a number, or one per device. `auto` is one per GPU, and one without a GPU."""
 DEFAULT_PORT = 29500
 AGENT = "hyperpodrun"
-"""The program that starts workers in place of torchrun in a pod of HyperPod's training operator."""
+"""The program that starts workers instead of torchrun in a pod of HyperPod's training operator."""
 _BY_MACHINE: tuple[Literal["auto", "gpu", "cpu"], ...] = ("auto", "gpu", "cpu")
 _RENDEZVOUS_BACKENDS = ("c10d", "etcd", "etcd-v2")
 _MOST = 100_000
-"""The largest number of nodes or processes that is taken for one."""
+"""The largest accepted number of nodes or processes."""
 _NODES = ("PET_NNODES", "NNODES")
 _RANKS = ("PET_NODE_RANK", "NODE_RANK", "RANK")
 _PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
@@ -54,7 +54,7 @@ class NodeLauncher:
 
     nodes: int
     rank: int | None
-    """The number of this node; None when the rendezvous or the agent gives it out."""
+    """The number of this node; None when the rendezvous or the agent assigns it."""
     processes: Processes
     address: str | None = None
     """The first node's host, where all nodes meet; None with a rendezvous endpoint, or for one node."""
@@ -80,8 +80,8 @@ def place_in_run(
     """Return what this process is; None when it is the only process of the run.
 
     `processes` is the number per node that the command line requests, `has_agent` whether the program AGENT
-    is there. Raises ConfigError for variables that contradict each other or the command line, or that leave
-    out what several nodes need.
+    is installed. Raises ConfigError for variables that contradict each other or the command line, and when
+    a variable that several nodes need is missing.
     """
     if _variables_set(environment, ("LOCAL_RANK",)):
         return _worker(environment, processes)
@@ -93,8 +93,8 @@ def place_in_run(
         return None if per_node is None else NodeLauncher(1, 0, per_node)
     if nodes is None and world is None:
         raise _refusal(
-            f"{_assignment(environment, _RANKS)} gives the number of this node, but nothing says how many "
-            "nodes there are. Set PET_NNODES, or WORLD_SIZE to the number of nodes"
+            f"{_assignment(environment, _RANKS)} is the number of this node, but the number of nodes is not "
+            "set. Set PET_NNODES or WORLD_SIZE to it"
         )
     count = nodes if nodes is not None else world
     assert count is not None
@@ -114,7 +114,7 @@ def is_first_node(environment: Mapping[str, str]) -> bool:
 def node_number(environment: Mapping[str, str]) -> int | None:
     """Return the number of this node; None if nothing states it.
 
-    An operator that sets no number has it in the name of the pod, TRAINYARD_POD: the first one ends in `-0`.
+    If an operator sets none, it is the end of the pod's name in TRAINYARD_POD: `-0` for the first node.
     """
     for name in _variables_set(environment, _NODE_NUMBERS):
         return _number(environment, name)
@@ -123,7 +123,7 @@ def node_number(environment: Mapping[str, str]) -> int | None:
 
 
 def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) -> list[str]:
-    """The options for torchrun, or for the agent in its place, that start `processes` workers of `node`.
+    """Return the options with which torchrun, or the agent, starts `processes` workers of `node`.
 
     `grace_seconds` is how long workers may take from SIGTERM to their end.
     """
@@ -142,17 +142,15 @@ def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) 
 
 
 def nccl_log(logs: PurePath, node: int | str) -> str:
-    """Return the file in the folder `logs` for NCCL's log in each process of a node; %h is the host, %p the
-    process.
-    """
+    """Return the path in `logs` of NCCL's log of a node's processes; %h is the host, %p the process."""
     return f"{logs}/nccl-node-{node}-".replace("%", "%%") + "%h-%p.log"
 
 
 def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which NCCL writes its log of the level INFO into the file `log`.
+    """Return the variables with which NCCL writes its log at level INFO into the file `log`.
 
-    In `log`, %h stands for the host and %p for the process. There are none if the user has configured the
-    log, or a level that does not show the channels between machines.
+    In `log`, %h stands for the host and %p for the process. Empty if the user has configured the log file, or
+    a level that does not show the channels between machines.
     """
     level = environment.get("NCCL_DEBUG", "INFO")
     if "NCCL_DEBUG_FILE" in environment or level.upper() not in ("INFO", "TRACE"):
@@ -170,15 +168,18 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
             "workers with --nproc-per-node, or unset LOCAL_RANK"
         )
     if rank >= size:
-        raise _refusal(f"RANK={rank} is not below WORLD_SIZE={size}")
+        raise _refusal(f"RANK={rank} is not below WORLD_SIZE={size}: ranks are 0 to {size - 1}")
     if here is not None and (local >= here or here > size):
-        raise _refusal(f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} do not fit")
+        raise _refusal(
+            f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} contradict each other: "
+            "each must be below or equal to the next, and LOCAL_RANK below LOCAL_WORLD_SIZE"
+        )
     if size > 1 and not _variables_set(environment, ("MASTER_ADDR",)):
-        raise _refusal(f"WORLD_SIZE={size}, but MASTER_ADDR does not say where the processes meet")
+        raise _refusal(f"WORLD_SIZE={size}, but MASTER_ADDR is not set. Set it to the host of rank 0")
     if processes is not None and here is not None and processes != here:
         raise _refusal(
-            f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has started "
-            f"{here} processes here already. Omit the option, or start this without that launcher"
+            f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has already "
+            f"started {here} processes here. Omit the option, or do not use that launcher"
         )
     return Worker(rank, size, local)
 
@@ -188,7 +189,7 @@ def _node(
 ) -> NodeLauncher:
     if nodes == 1:
         if rank:
-            raise _refusal(f"{_assignment(environment, _RANKS)}, but there is one node, and its number is 0")
+            raise _refusal(f"{_assignment(environment, _RANKS)}, but the only node has the number 0")
         if _number(environment, _INDEX):
             raise _refusal(
                 f"{_INDEX}={environment[_INDEX]} is a further pod of an Indexed Job, but there is one node: "
@@ -206,16 +207,16 @@ def _node(
         address, port = _host_and_port(endpoint, port)
     if not address:
         raise _refusal(
-            f"There are {nodes} nodes, but nothing says where they meet. Set PET_MASTER_ADDR to the host of "
-            f"the first node, the same on all. HyperPod's training operator needs {AGENT} in the "
-            "image (pip install hyperpod-elastic-agent)"
+            f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
+            f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
+            "(pip install hyperpod-elastic-agent)"
         )
     if rank is None:
         rank = _number(environment, _INDEX)
     if rank is None:
         raise _refusal(
-            f"{nodes} nodes meet at {address}, but nothing says which of them this one is. Set PET_NODE_RANK "
-            f"to its number, from 0 to {nodes - 1}; a pod of an Indexed Job has it in {_INDEX}"
+            f"{nodes} nodes meet at {address}, but the number of this node is not set. Set PET_NODE_RANK to "
+            f"it, from 0 to {nodes - 1}; a pod of an Indexed Job has it in {_INDEX}"
         )
     if rank >= nodes:
         raise _refusal(
@@ -228,12 +229,12 @@ def _rendezvous(
     environment: Mapping[str, str], endpoint: str, backend: str, address: str | None
 ) -> tuple[str, ...]:
     if backend not in _RENDEZVOUS_BACKENDS:
-        raise _refusal(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}")
+        raise _refusal(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}, static")
     host, _ = _host_and_port(endpoint, DEFAULT_PORT)
     if address and address != host:
         raise _refusal(
-            f"PET_RDZV_ENDPOINT={endpoint} and {_assignment(environment, _ADDRESSES)} name two places to "
-            "meet. Set one of them"
+            f"PET_RDZV_ENDPOINT={endpoint} and {_assignment(environment, _ADDRESSES)} are two rendezvous "
+            "addresses. Unset one of them"
         )
     optional = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
     return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *optional)
@@ -271,7 +272,7 @@ def _nodes(environment: Mapping[str, str]) -> int | None:
 
 
 def _processes(environment: Mapping[str, str], requested: int | None) -> Processes | None:
-    """The processes per node; None if not stated. The command line may replace `auto`, not a number."""
+    """Return the processes per node, None if not set. The command line may replace `auto`, not a number."""
     value = _common_value(environment, _PROCESSES)
     if value is None:
         return requested
@@ -302,17 +303,17 @@ def _require_world(
             f"({nodes} × {per_node} per node)"
         )
     raise _refusal(
-        f"WORLD_SIZE={world} contradicts {_assignment(environment, _NODES)}, and nothing says how many "
-        "processes a node has. Set PET_NPROC_PER_NODE or --nproc-per-node"
+        f"WORLD_SIZE={world} contradicts {_assignment(environment, _NODES)}, unless a node has several "
+        "processes. Set PET_NPROC_PER_NODE or --nproc-per-node to their number"
     )
 
 
 def _require_no_index(environment: Mapping[str, str]) -> None:
-    """Refuse pods of one Job that know where to meet, and not how many they are."""
+    """Refuse a pod of an Indexed Job that knows the rendezvous address but not the number of pods."""
     if _variables_set(environment, (_INDEX,)) and (place := _common_value(environment, _ADDRESSES)):
         raise _refusal(
-            f"This pod of an Indexed Job ({_INDEX}={environment[_INDEX]}) is to meet others at {place}, but "
-            "nothing says how many there are: each would train alone. Set PET_NNODES"
+            f"This pod of an Indexed Job ({_INDEX}={environment[_INDEX]}) meets others at {place}, but their "
+            "number is not set: each would train alone. Set PET_NNODES to the number of pods"
         )
 
 
@@ -322,7 +323,7 @@ def _port(environment: Mapping[str, str]) -> int:
 
 
 def _host_and_port(endpoint: str, default: int) -> tuple[str, int]:
-    """The host and port of `PET_RDZV_ENDPOINT`. Brackets around an IPv6 address and the port are optional."""
+    """Return host and port of `PET_RDZV_ENDPOINT`. The port and brackets around IPv6 are optional."""
     found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(.*))?", endpoint)
     if found is None:
         raise _refusal(f"PET_RDZV_ENDPOINT={endpoint}: expected HOST:PORT")
@@ -343,10 +344,11 @@ def _common_number(environment: Mapping[str, str], names: Sequence[str]) -> int 
 
 
 def _common_value(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Return the value that all of `names` have which are set. Raises ConfigError when they differ."""
+    """Return the common value of those of `names` that are set. Raises ConfigError when they differ."""
     given = _variables_set(environment, names)
     if len(set(given.values())) > 1:
-        raise _refusal(" and ".join(f"{name}={value}" for name, value in given.items()) + " contradict")
+        both = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise _refusal(f"{both} contradict each other. Unset the wrong one")
     return next(iter(given.values()), None)
 
 
@@ -366,7 +368,7 @@ def _number(environment: Mapping[str, str], name: str, *, least: int = 0) -> int
 
 def _parse_number(name: str, value: str, *, least: int) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", value) or not least <= int(value) <= _MOST:
-        raise _refusal(f"{name}: expected a whole number from {least}")
+        raise _refusal(f"{name}: expected a whole number from {least} to {_MOST:,}")
     return int(value)
 
 

@@ -79,9 +79,7 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
 
 
 def keeps_parts(directory: RunDirectory) -> bool:
-    """Return whether the configuration of the run states that each machine keeps its own part of a
-    checkpoint.
-    """
+    """Return whether the run's configuration lets each machine keep its own part of a checkpoint."""
     with contextlib.suppress(OSError, DamagedFileError, ConfigError):
         settings = read_settings(read_bytes(directory.config_file, links=False))
         return setting(settings, "checkpointing.shared") is False

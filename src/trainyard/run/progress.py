@@ -7,9 +7,9 @@ class Progress(Protocol):
     """Receives the current work and its progress; any thread may report."""
 
     def begin(self, what: str, total: int | None = None, unit: str = "B") -> None:
-        """Start `what` ("reading the store"), in place of the work before.
+        """Start `what` ("reading the store"), which replaces the current work.
 
-        `total` is its amount, None if unknown; in bytes, unless `unit` is a plural noun such as `files`.
+        `total` is its amount, None if unknown. It is in bytes unless `unit` is a plural noun such as `files`.
         """
         ...
 

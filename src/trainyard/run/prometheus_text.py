@@ -1,11 +1,11 @@
 """Write figures for Prometheus: a text file that node_exporter's textfile collector reads.
 
     rows of metrics ──the run──> monitoring.prometheus_file
-    looks ──trainyard watch──> --prometheus FILE
+    status ──trainyard watch──> --prometheus FILE
 
 https://prometheus.io/docs/instrumenting/exposition_formats. The two files have no figure in common, because
-node_exporter refuses a figure that two files have. The collector wants names that end in `.prom`, and files
-that are replaced, never half written.
+node_exporter refuses a figure that is in two files. The collector needs names that end in `.prom`, and files
+that are replaced atomically.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ def row_samples(row: Mapping[str, Any], run: str) -> list[Sample]:
 
 
 def prometheus_text(samples: Iterable[Sample]) -> str:
-    """Return the samples as text, those of a name together, as the format requires."""
+    """Return the samples as text, grouped by name as the format requires."""
     lines: dict[str, list[str]] = {}
     for sample in samples:
         labels = ",".join(f'{name}="{_escape(value)}"' for name, value in sample.labels.items())

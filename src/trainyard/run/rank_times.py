@@ -1,6 +1,6 @@
-"""The time that each process of a run needs for its own part of a step: `logs/rank-00003.json`.
+"""Record the time that each process needs for its own part of a step: `logs/rank-00003.json`.
 
-Each process replaces its own file when it logs a step. A look at the run then finds the process that the
+Each process replaces its own file when it logs a step. `trainyard watch` finds in them the process that the
 others wait for, and in a hang the one that stopped first. Nothing else reads these files.
 """
 
@@ -28,12 +28,12 @@ class RankTime:
     time: float
     """Unix seconds."""
     seconds: float | None
-    """For its own part of a step; None if it does not measure it."""
+    """Time for its own part of a step; None if it does not measure that."""
     host: str = ""
 
 
 def write_rank_time(logs: Path, rank: int, row: Mapping[str, object]) -> None:
-    """Replace the file of a process, from its row of a step. What cannot be written is left out."""
+    """Replace the file of process `rank` by the times in `row`. An error of the disk is ignored."""
     known = [value for name in _OWN_PARTS if isinstance(value := row.get(name), int | float)]
     record = {"rank": rank, "step": row["step"], "time": time.time(), "host": socket.gethostname()}
     record |= {"seconds": sum(known)} if known else {}

@@ -26,7 +26,7 @@ _WORDS = {
     "tuple_type": "is not a list",
     "string_pattern_mismatch": "is not a digest: 64 hex digits in lower case",
 }
-"""Pydantic's types of errors in the words of JSON."""
+"""Messages for pydantic's types of errors, in the terms of JSON."""
 Kind = TypeVar("Kind")
 
 
@@ -51,7 +51,7 @@ Text = Annotated[str, Strict()]
 Name = Annotated[str, Strict(), Field(min_length=1)]
 RelativePath = Annotated[str, Strict(), AfterValidator(_path_inside)]
 Digest = Annotated[str, Strict(), Field(pattern="^[0-9a-f]{64}$")]
-# Of a record that code makes, too: a dataclass whose fields may have another name in the file.
+# For dataclasses that code also creates; a field may have another name in the file.
 OF_A_FILE = ConfigDict(populate_by_name=True, use_attribute_docstrings=True)
 SchemaNumber = Annotated[int, Strict(), AfterValidator(_require_known), Field(json_schema_extra={"const": 1})]
 
@@ -87,7 +87,7 @@ class Git(Section):
     branch: Text | None = None
     dirty: Truth | None = None
     diff_sha256: Text | None = None
-    """Of the difference of a dirty tree."""
+    """SHA-256 of the diff of a dirty tree."""
 
 
 class Data(Section):
@@ -129,7 +129,7 @@ class Plan(Section):
 
 
 class StateDigests(Section):
-    """Digests of the final tensors: two runs are the same run exactly when they are equal."""
+    """Digests of the final tensors: two runs have the same result exactly when these are equal."""
 
     model: Text | None = None
     optimizer: Text | None = None
@@ -205,9 +205,9 @@ class Event(Section):
     status: Text | None = None
     reason: Text | None = None
     manifest_sha256: Digest | None = None
-    """Of the checkpoint that was saved, or resumed from."""
+    """SHA-256 of the manifest of the checkpoint that was saved or resumed from."""
     val_loss: Number | None = None
-    """Of the weights that the run started from (validated)."""
+    """Validation loss of the weights that the run started from (event `validated`)."""
     val_bits_per_byte: Number | None = None
 
 
@@ -218,14 +218,14 @@ class MetricRow(Section):
     time: Number
     """Unix seconds."""
     loss: Number | Text | None = None
-    """A text if the loss is not finite, which JSON cannot express. Another program has rows without it."""
+    """A string if the loss is not finite, which JSON cannot express. Other programs have rows without it."""
     epoch: Number | None = None
     val_loss: Number | Text | None = None
     val_bits_per_byte: Number | None = None
     learning_rate: Number | None = None
     grad_norm: Number | Text | None = None
     skipped: Truth | None = None
-    """True where our trainer did not apply the update (`training.skip_bad_steps`)."""
+    """True if Trainyard's trainer did not apply the update (`training.skip_bad_steps`)."""
     reward: Number | None = None
     reward_std: Number | None = None
     accuracy: Number | None = None
@@ -237,7 +237,7 @@ class MetricRow(Section):
     samples: Number | None = None
     tokens_per_second: Number | None = None
     tokens_per_second_per_gpu: Number | None = None
-    """Of a program that prints the speed of one of its GPUs only."""
+    """Tokens per second of one GPU, from a program that prints only that."""
     samples_per_second: Number | None = None
     step_seconds: Number | None = None
     data_seconds: Number | None = None
@@ -245,11 +245,11 @@ class MetricRow(Section):
     backward_seconds: Number | None = None
     optimizer_seconds: Number | None = None
     checkpoint_seconds: Number | None = None
-    """Time that a save held up the training."""
+    """Time for which a save blocked training."""
     mfu: Number | None = None
-    """Share of the peak, 0 to 1."""
+    """Share of the peak FLOP/s, 0 to 1."""
     memory_peak_bytes: Number | None = None
-    """Of main memory, where there is no GPU."""
+    """Peak main memory of the process, if there is no GPU."""
     gpu_memory_bytes: Number | None = None
     gpu_memory_peak_bytes: Number | None = None
     gpu_memory_total_bytes: Number | None = None

@@ -57,7 +57,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RecordError(
-            f"{path}: cannot be written ({error.strerror}). The checkpoints are untouched. Free space or "
+            f"{path}: cannot be written ({error.strerror}). The checkpoints are unchanged. Free space or "
             f"fix it, then: {resume_command(path.parent, started_with=made_by())}"
         ) from error
 

@@ -26,7 +26,7 @@ def not_a_run(path: Path) -> ConfigError:
     if path.is_dir():
         cause = f"{path / 'run.json'}: missing, so {path} is not a run directory"
     elif path.exists():
-        cause = f"{path}: a file, where the directory of a run belongs; {path} is not a run directory"
+        cause = f"{path}: is a file, so it is not a run directory"
     else:
         cause = f"{path / 'run.json'}: missing, so {path} is not a run directory: there is no such folder"
     return ConfigError(f"{cause}. {advice(path)}")
@@ -36,7 +36,7 @@ def advice(path: Path) -> str:
     """Return the sentence that names the run that was meant, or the command that makes one."""
     around = next((each for each in path.absolute().parents if _is_run(each)), None)
     if around is not None and path.exists():
-        return f"It is a part of the run {_as_given(around, path)}; name that"
+        return f"It is inside the run {_as_given(around, path)}; name that directory"
     below = _runs_in(path)
     if below:
         names = [str(path / name) for name in below[-MOST_NAMED:]]
@@ -61,7 +61,7 @@ def checkpoint_meant(path: Path) -> str | None:
     """Return what to give instead of `path`, if the disk shows which checkpoint was meant."""
     around = next((each for each in path.parents if (each / MANIFEST_NAME).is_file()), None)
     if around is not None and path.exists():
-        return f"it is a part of the checkpoint {around}; name that"
+        return f"it is inside the checkpoint {around}; name that directory"
     for run in (path, path.parent, path.parent.parent):
         steps = _complete_steps(RunDirectory(run))
         if steps:

@@ -22,12 +22,14 @@ def locked(directory: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             raise ConfigError(
-                f"{directory} is being trained by process {file.read().strip() or 'unknown'}; two would "
-                "spoil it. Wait for that one, or choose another --run-dir. Nothing was started."
+                f"{directory} is being trained by process {file.read().strip() or 'unknown'}. A second one "
+                "would damage the run. Wait for it, or choose another --run-dir. Nothing was started."
             ) from None
+        except OSError as error:
+            raise unusable(directory, error) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -53,7 +55,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def holder(directory: Path) -> int | None:
-    """Return the process that holds the lock of the run directory; None if none is known to."""
+    """Return the id of the process that holds the lock of the run directory; None if unknown."""
     with suppress(OSError, ValueError):
         if is_locked(directory):
             return int((directory / _NAME).read_text(encoding="ascii"))
@@ -64,7 +66,7 @@ def unusable(directory: Path, error: OSError) -> ConfigError:
     """Return the error of a run directory that cannot be written."""
     return ConfigError(
         f"--run-dir {directory}: cannot be used ({error.strerror}). "
-        f"Name a directory that user {os.geteuid()} can write."
+        f"Name a directory that user {os.geteuid()} can write and lock."
     )
 
 

@@ -40,7 +40,7 @@ class Segment:
     thread: str = ""
     """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
     outages: int = 0
-    """Number of consecutive segments before this one that a service was away for (exit code 4)."""
+    """Number of consecutive segments before this one that ended because a service was away."""
 
     @property
     def run_id(self) -> str:
@@ -49,7 +49,7 @@ class Segment:
 
     @property
     def may_begin(self) -> bool:
-        """Return whether it may start from scratch: it is the first, or those before died without a step."""
+        """Return whether it may start at step 0: it is the first, or those before died without a step."""
         return self.number == 1 or (self.step == 0 and self.deaths > 0)
 
     def next(self, *, step: int, died: bool) -> "Segment":
@@ -58,7 +58,7 @@ class Segment:
         return replace(self, number=self.number + 1, step=step, deaths=deaths, outages=0)
 
     def next_after_outage(self) -> "Segment":
-        """Return the next segment after one that a service was away for."""
+        """Return the next segment after one that ended because a service was unavailable."""
         return replace(self, number=self.number + 1, outages=self.outages + 1)
 
     def with_thread(self, thread: str) -> "Segment":
@@ -91,13 +91,13 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
     if isinstance(value, dict):
         value.setdefault("outages", 0)  # a segment of an earlier version does not count them
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
-        raise _refusal(what, "is not what a segment hands to the next")
+        raise _refusal(what, "is not the text that a segment passes to the next")
     if not (isinstance(value["lineage"], str) and re.fullmatch(r"[0-9]{1,18}", value["lineage"], re.ASCII)):
         raise _refusal(what, "lineage is not the id of a workflow run")
     if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
-        raise _refusal(what, "commit is not a full commit")
+        raise _refusal(what, "commit is not a full commit hash")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
-        raise _refusal(what, "thread is not a thread in Slack")
+        raise _refusal(what, "thread is not a Slack thread (CHANNEL:TS)")
     for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0), ("outages", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
@@ -131,13 +131,13 @@ def read_handover(text: str) -> Handover:
     """Parse a plan, or the handover within the plan job's output. Raises ConfigError for anything else."""
     try:
         value = parse_json_object(text, "--plan")
-        if isinstance(value.get("plan"), dict):  # the output of the plan job holds it among other values
+        if isinstance(value.get("plan"), dict):  # the output of the plan job contains it
             value = value["plan"]
         parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
         return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
     except (DamagedFileError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--plan is not what scripts/plan_run.py resolved ({error})") from None
+        raise ConfigError(f"--plan is no plan of scripts/plan_run.py ({error})") from None
 
 
 @dataclass(frozen=True)

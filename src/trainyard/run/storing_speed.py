@@ -1,4 +1,4 @@
-"""Leave enough of a CI job for storing: from the size of what is stored, and from the speed measured here.
+"""Leave enough time of a CI job for storing, by the size of the checkpoint and the speed measured here.
 
     a sync, a follower ──measure──> RUNS/.storing-speed.json ──> an earlier deadline of the next trainer
 
@@ -18,17 +18,20 @@ from trainyard.run.atomic_files import write_json_atomically
 
 FILE = ".storing-speed.json"
 _LEAST_BYTES = 256_000_000
-"""A smaller upload measures the calls and not the line."""
+"""A smaller upload measures the latency of requests, not the bandwidth."""
 _MARGIN = 1.5
 _REST_SECONDS = 600.0
-"""Besides storing: the manifest, the proof, the report."""
+"""Time for the rest of the job after the upload: the manifest, the proof, the report."""
+_FOLLOW_ADVICE = (
+    " If checkpoints are stored during training (TRAINYARD_FOLLOW=true), only the last one is left then."
+)
 _logger = logging.getLogger("trainyard")
 
 
 def write_storing_speed(runs: Path, size: int, seconds: float) -> None:
-    """Keep the speed of an upload of `size` bytes beside the run directories in `runs`, if it measures one.
+    """Write the speed of an upload of `size` bytes beside the run directories in `runs`.
 
-    A folder that cannot be written to is left as it is.
+    Small uploads are left out, because they measure no bandwidth. An error of the disk is ignored.
     """
     if size >= _LEAST_BYTES and seconds > 0:
         with contextlib.suppress(OSError):
@@ -65,11 +68,12 @@ def deadline_for_storing(
     latest = max(job / 2, job - _REST_SECONDS - _MARGIN * storing)
     if latest >= deadline:
         return deadline
+    is_followed = environment.get("TRAINYARD_FOLLOW") == "true"
     _logger.warning(
         "Training stops after %.0f minutes, not %.0f: the job ends after %.0f, and storing %.1f GB takes "
-        "%.0f minutes at the %.0f MB/s that were measured on this machine. With TRAINYARD_FOLLOW=true only "
-        "the last checkpoint remains to be stored then.",
+        "%.0f minutes at the %.0f MB/s measured on this machine.%s",
         *(latest / 60, deadline / 60, job / 60, size / 1e9, storing / 60, speed / 1e6),
+        "" if is_followed else _FOLLOW_ADVICE,
     )
     return latest
 

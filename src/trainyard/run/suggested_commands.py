@@ -18,6 +18,7 @@ _COMMAND = re.compile(
 )
 
 
+# Script -> the same command of `trainyard`, which is suggested if the folder does not have the script.
 TRAINYARD_WORDS = {
     "build_image": "image build",
     "check_environment": "environment",
@@ -36,7 +37,6 @@ TRAINYARD_WORDS = {
     "training_artifact_sync": "store sync",
     "verify_artifact": "store verify",
 }
-# Script -> the same command of `trainyard`, which is suggested where the folder has no scripts.
 
 _SCRIPT = re.compile(r"(?<![\w/.])(?<!python3 )scripts/(\w+)\.py\b(?!:)")
 """A script that a sentence or a command names, but not the file of `scripts/train.py: no such file`."""
@@ -45,7 +45,7 @@ _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
 
 @dataclass(frozen=True)
 class ClusterTarget:
-    """The options that named a cluster, as they were given; empty ones were not."""
+    """The options that name a cluster, as given on the command line; empty if not given."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -63,7 +63,7 @@ class ClusterTarget:
     def in_text(self, text: str) -> str:
         """Return `text` with these options in its commands for kubectl and manage_cluster.py.
 
-        kubectl knows no cluster of AWS by its name, and a command has its own namespace where it needs one.
+        kubectl takes no name of an AWS cluster, and its commands already have the namespace that they need.
         """
 
         def extended(found: re.Match[str]) -> str:
@@ -95,7 +95,7 @@ def script_command(name: str) -> str:
     """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
     A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
-    not active, the command names the interpreter. Outside a clone it is the command of `trainyard`.
+    not active, the command names the interpreter. Outside a clone it is a `trainyard` command.
     """
     script = name if "/" in name else f"scripts/{name}"
     if (words := TRAINYARD_WORDS.get(Path(name).stem)) and not Path(script).exists():
@@ -104,7 +104,7 @@ def script_command(name: str) -> str:
 
 
 def name_commands_for_here(text: str) -> str:
-    """Return `text` with commands of `trainyard` instead of the scripts that this folder does not have."""
+    """Return `text` with `trainyard` commands instead of scripts that this folder does not have."""
 
     def here(found: re.Match[str]) -> str:
         return (
@@ -194,7 +194,7 @@ def _setting(value: object) -> str:
 def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
     """Return the command that trains the run's configuration again, as a new run.
 
-    It is the pipeline that started the run (`made_by`), so that the new run is stored and proven too.
+    With `started_with` (`made_by`) it is that pipeline, so that the new run is stored and proven too.
     """
     if started_with[:1] == ["trainyard"]:
         config = str(from_here(directory / "config.yaml"))
@@ -206,7 +206,7 @@ def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
 
 
 def sync_command(directory: Path | str, *, store: str, run_number: int | None) -> str:
-    """Return the command that stores the run as `run_number`; None is the number it has, else a free one."""
+    """Return the command that stores the run as `run_number`; None: the number it has, else a free one."""
     flags = f"--run-dir {shlex.quote(str(directory))} --store {shlex.quote(store)}"
     return f"{script_command('training_artifact_sync.py')} {flags} --run-number {run_number or 'auto'} --once"
 

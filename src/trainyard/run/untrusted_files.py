@@ -138,12 +138,12 @@ def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
     """Parse the object of a JSON document. Raises DamagedFileError when it is not an object."""
     value = parse_json(content, name)
     if not isinstance(value, dict):
-        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, where an object belongs")
+        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, not an object")
     return value
 
 
 def parse_json_line(content: bytes) -> dict[str, Any] | None:
-    """Parse the object of one line, None if invalid, as a document is, but three times as fast.
+    """Parse the object of one line like a document, but three times as fast; None if it is invalid.
 
     NaN and infinity are allowed, and a longer whole number counts as infinite; the proof reports them.
     """

@@ -1,4 +1,4 @@
-"""Compute the usual value of a series, and how far above it a value is no noise. Pure.
+"""Compute the usual value of a series, and the distance above it that noise does not explain. Pure.
 
 The trainer and `watch.health` judge a loss by the same rule.
 """
@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable
 
 LEAST_VALUES = 32
-"""Values before the usual one is known."""
+"""Number of values that are needed before the usual one is known."""
 KEPT_VALUES = 4 * LEAST_VALUES
-"""The usual value is that of so many last values."""
+"""Number of last values from which the usual one is computed."""
 _HIGHER = math.log(1.5)
 _DEVIATIONS = 8.0
-"""A value this many standard deviations above the usual one is no noise."""
+"""A value this many standard deviations above the usual one is more than noise."""
 
 
 def median_of(values: Iterable[float]) -> float:
@@ -21,7 +21,7 @@ def median_of(values: Iterable[float]) -> float:
 
 
 def usual_value(values: Iterable[float]) -> tuple[float, float]:
-    """Return the median and the standard deviation, without the weight that single high values would have."""
+    """Return the median and a standard deviation on which single high values have little effect."""
     values = list(values)
     median = median_of(values)
     # 1.4826: from the median absolute deviation to the standard deviation of normal values.
@@ -29,5 +29,5 @@ def usual_value(values: Iterable[float]) -> tuple[float, float]:
 
 
 def noise_limit(deviation: float) -> float:
-    """Return how far the logarithm of a value may lie above the usual one."""
+    """Return the distance by which the logarithm of a value may exceed the usual one."""
     return max(_HIGHER, _DEVIATIONS * deviation)

@@ -172,7 +172,7 @@ def test_a_job_without_variables_of_its_own_is_told_nothing() -> None:
 def test_a_fixed_rank_in_a_command_is_refused_on_several_nodes() -> None:
     command = ("torchrun", "--node_rank", "0", "train.py")
     (line,) = planned("auto", nodes=2, command=command)  # type: ignore[misc]
-    assert "two get the same rank" in line
+    assert "all get the same rank" in line
     assert not isinstance(planned("auto", nodes=1, command=command), list)
 
 

@@ -57,7 +57,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.network=efa",), {"nodes": 2, "gpus_per_node": 0}, "--gpu-per-node is 0"),
     ((), {"environment": {"RANK": "0"}}, "--env RANK: set by the operator"),
     ((), {"environment": {"FI_EFA_MTU_SIZE": "1"}}, "--env FI_EFA_MTU_SIZE"),
-    ((), {"environment": {"NCCL_NET": "Socket"}, "nodes": 2}, "asks for EFA and trains over TCP"),
+    ((), {"environment": {"NCCL_NET": "Socket"}, "nodes": 2}, "requests EFA but trains over TCP"),
     (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
     (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),

@@ -181,7 +181,7 @@ AGAIN = "scripts/train.py --config runs/a/config.yaml"
     [
         ([], "no row with a step and a loss"),
         (whole_rows(500), "the last loss on record is of step 500"),
-        (whole_rows(700), "a row of step 700, and 600 steps were requested"),
+        (whole_rows(700), "a row of step 700, but the run has 600 steps"),
         ([*whole_rows(), {"step": 600, "loss": 1.0}], "a row of step 600 after that of step 600"),
         ([*whole_rows(), {"loss": 1.0}], "a row whose step is 'not on record'"),
         ([{"step": 3, "loss": math.nan}, *whole_rows()], "loss is nan at step 3"),
@@ -279,7 +279,7 @@ def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
     assert "no row of step 300" in part(judge(run, rows[1:], [begun, FINISHED]), "trained").evidence
     del run["parent"]
     assert (
-        "not from the checkpoint in run.json's parent"
+        "not of the checkpoint that run.json has as parent"
         in part(judge(run, rows, [begun, FINISHED]), "trained").evidence
     )
 
@@ -287,10 +287,10 @@ def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"max_steps": 1000}, "run.json plans 600 steps, config.yaml asks for 1,000"),
-        ({"max_steps": 500}, "asks for 500"),
-        ({"epochs": 2}, "config.yaml asks for 80"),
-        ({"max_steps": None, "epochs": 16}, "asks for 640"),
+        ({"max_steps": 1000}, "run.json plans 600 steps, config.yaml requests 1,000"),
+        ({"max_steps": 500}, "requests 500"),
+        ({"epochs": 2}, "config.yaml requests 80"),
+        ({"max_steps": None, "epochs": 16}, "requests 640"),
     ],
 )
 def test_the_plan_must_agree_with_the_configuration(asked: dict[str, Any], words: str) -> None:
@@ -305,7 +305,7 @@ def test_the_plan_must_agree_with_the_configuration(asked: dict[str, Any], words
 
 def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
     repeatable = part(judge(changed("seed", to=7)), "repeatable")
-    assert repeatable.evidence == "run.json says seed 7, config.yaml says 42"
+    assert repeatable.evidence == "run.json has seed 7, config.yaml has 42"
 
 
 @pytest.mark.parametrize(
@@ -568,7 +568,7 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     failed = changed("outcome", "status", to="failed")
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
     assert not stored.holds
-    assert stored.evidence == "a run that failed is not stored; what it saved is in runs/a"
+    assert stored.evidence == "a run that failed is not stored; its files are in runs/a"
     assert "scripts/train.py" in str(stored.next_step)
     nothing = part(judge(failed, found=Found(None)), "stored")
     assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)
@@ -648,7 +648,7 @@ def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
         (("image_digest",), "sha256:" + "f" * 64, "another image"),
         (("hardware", "device"), "cuda:0", "another device"),
         (("hardware", "device_name"), "NVIDIA H200", "another device"),
-        (("hardware", "simd_bits"), 128, "another width of vectors"),
+        (("hardware", "simd_bits"), 128, "another vector width"),
         (("hardware", "torch"), "2.13.0+cpu", "another torch"),
     ],
 )

@@ -37,5 +37,5 @@ def test_a_name_that_no_step_has_is_no_checkpoint(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["report", "checkpoints", "logs", "tensorboard"])
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=rf"/{name}: a file is where a folder belongs"):
+    with pytest.raises(ConfigError, match=rf"/{name}: is a file and must be a folder"):
         RunDirectory(tmp_path).create()

@@ -68,7 +68,7 @@ def test_the_steps_that_are_there_are_named(runs: Path, given: str) -> None:
 def test_a_file_of_a_checkpoint_and_a_run_without_any(runs: Path, tmp_path: Path) -> None:
     run = RunDirectory(runs / "20261120-1200-aaaa")
     assert checkpoint_meant(run.checkpoint(100) / "data") == (
-        f"it is a part of the checkpoint {run.checkpoint(100)}; name that"
+        f"it is inside the checkpoint {run.checkpoint(100)}; name that directory"
     )
     (run.checkpoint(100) / MANIFEST_NAME).unlink()
     assert "--resume none starts at step 0" in checkpoint_advice(run.path)

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,17 @@ def test_a_directory_is_held_once_and_free_again(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(ConfigError, match="is being trained by process"), locked(tmp_path):
         pass
     with locked(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_is_not_called_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be used \(No locks available\)"), locked(tmp_path):
         pass
 
 

@@ -46,7 +46,7 @@ def test_what_is_handed_on_is_read_back() -> None:
         ({"run_number": "812"}, "run_number"),
         ({"step": -1}, "step"),
         ({"deaths": 1.5}, "deaths"),
-        ({"more": 1}, "is not what a segment hands to the next"),
+        ({"more": 1}, "is not the text that a segment passes to the next"),
     ],
 )
 def test_anything_else_is_refused_by_name(change: dict[str, Any], named: str) -> None:

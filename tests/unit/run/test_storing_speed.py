@@ -37,7 +37,18 @@ def test_the_deadline_leaves_time_to_store_and_at_least_half_of_the_job_to_train
     assert job * MINUTE / 2 <= deadline <= planned
     left = job * MINUTE - deadline
     assert left >= size / speed or deadline == job * MINUTE / 2
-    assert (deadline < planned) == ("were measured on this machine" in caplog.text)
+    assert (deadline < planned) == ("measured on this machine" in caplog.text)
+
+
+@pytest.mark.parametrize(("follow", "is_advised"), [("true", False), ("false", True)])
+def test_storing_during_training_is_advised_only_where_it_is_off(
+    follow: str, is_advised: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_storing_speed(tmp_path, 10 * GB, 500.0)
+    environment = {"TRAINYARD_JOB_MINUTES": "60", "TRAINYARD_FOLLOW": follow}
+    with caplog.at_level(logging.WARNING):
+        deadline_for_storing(50 * MINUTE, tmp_path, 20 * GB, environment)
+    assert ("TRAINYARD_FOLLOW=true" in caplog.text) == is_advised
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_line_is_named() -> None:
 
 @pytest.mark.parametrize("text", ["[1]", "null", "7", '"a"', "true"])
 def test_another_value_is_no_object(text: str) -> None:
-    with pytest.raises(DamagedFileError, match="where an object belongs"):
+    with pytest.raises(DamagedFileError, match="not an object"):
         parse_json_object(text, "a.json")
 
 

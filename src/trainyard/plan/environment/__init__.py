@@ -1,5 +1,5 @@
-"""The variables of NCCL, libfabric and torch: which a job is given, and what is wrong with those that it has.
+"""Choose the variables of NCCL, libfabric and torch that a job gets, and check those that it already sets.
 
-In: an instance type and what is known of the software; texts of manifests, Dockerfiles and env files. Out:
+In: an instance type and known versions of the software; texts of manifests, Dockerfiles and env files. Out:
 variables; findings with a reason and a fix.
 """

@@ -1,6 +1,6 @@
 """Lint the environment of training: every variable of every file, and the manifests around them.
 
-files + what the caller knows ──lint──> findings with file, line, reason and fix, the worst first per file
+files + facts of the caller ──lint──> findings with reason and fix, by file and line, the worst first
 """
 
 import re
@@ -23,14 +23,14 @@ _JOBS = ("PyTorchJob", "TrainJob", "HyperPodPyTorchJob")
 _LONGEST_VALUE = 60
 _PLAIN_SECRET = Judgement(
     LintSeverity.ERROR,
-    "a secret in plain text: whoever reads the file, the image or the object has it",
-    "keep it in a Secret and name that (valueFrom.secretKeyRef); replace the one that was written down",
+    "a secret in plain text: everyone who can read the file, the image or the object can use it",
+    "store it in a Secret, refer to that with valueFrom.secretKeyRef, and replace the exposed value",
 )
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One thing that is wrong, or worth knowing."""
+    """One error, warning or hint."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class LintFinding:
 
 
 def lint(files: Iterable[EnvironmentFile]) -> list[LintFinding]:
-    """All findings, by file and line."""
+    """Return all findings, by file and line, the worst first."""
     found = [finding for file in files for finding in _of_file(file)]
     order = list(LintSeverity)
     return sorted(found, key=lambda finding: (finding.file, finding.line, order.index(finding.severity)))
@@ -118,7 +118,5 @@ def _by_operator(name: str, group: SettingGroup) -> Judgement | None:
     if kind not in _JOBS or not _BY_OPERATORS.fullmatch(name):
         return None
     if kind == "TrainJob" and name.startswith("PET_"):
-        return Judgement(LintSeverity.ERROR, "a TrainJob with it is refused: Trainer sets it", "remove it")
-    return Judgement(
-        LintSeverity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it"
-    )
+        return Judgement(LintSeverity.ERROR, "Trainer sets it and refuses a TrainJob with it", "remove it")
+    return Judgement(LintSeverity.WARNING, f"the operator of {kind}s overwrites it in each pod", "remove it")

@@ -1,6 +1,6 @@
-"""Judge the fields of a manifest that decide whether training runs, and on the network that is paid for.
+"""Judge the fields of a manifest that decide whether training runs, and whether it uses the rented network.
 
-It finds what the schema and the webhooks of a cluster would refuse, before anything is sent.
+It finds errors that the schema and the webhooks of a cluster would refuse, before anything is sent.
 """
 
 import re
@@ -28,7 +28,7 @@ class JudgedField:
 
 
 def judge_manifest(document: LocatedMapping) -> Iterator[JudgedField]:
-    """Judge a document that describes pods of training; any other has no findings."""
+    """Yield judgements about a document that describes pods; none about any other document."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
     pods = list(pod_specs(document))
     if not pods:
@@ -57,7 +57,7 @@ def _ray_parameters(document: LocatedMapping, title: str) -> Iterator[JudgedFiel
                     f"rayStartParams.{name}",
                     title,
                     LintSeverity.ERROR,
-                    reason="the values are texts; a number is refused by the API server",
+                    reason="the API server refuses it: the values must be strings",
                     remedy=f'write {name}: "{value}"',
                 )
 
@@ -127,7 +127,7 @@ def _volumes(pod: LocatedMapping, title: str) -> Iterator[JudgedField]:
                 f"volume {volume.text('name')}",
                 title,
                 LintSeverity.WARNING,
-                reason=f"{path} is on a disk of one node: its checkpoints go with it, others lack them",
+                reason=f"{path} is on a disk of one node: others lack it, and it is lost with the node",
                 remedy="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
             )
 
@@ -146,8 +146,8 @@ def _container(
                 name,
                 where,
                 LintSeverity.ERROR,
-                reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
-                remedy="give both the same number",
+                reason=f"the request is {wanted} and the limit {most or 'not set'}: such a pod is refused",
+                remedy="set request and limit to the same number",
             )
     mounted = [mount.text("mountPath").rstrip("/") for mount in container.items_of("volumeMounts")]
     if limits.text(GPU).number and SHARED_MEMORY not in mounted:
@@ -156,7 +156,7 @@ def _container(
             SHARED_MEMORY,
             where,
             LintSeverity.WARNING,
-            reason="it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
+            reason="it is not mounted: the default of 64 MiB is too small for data loaders and NCCL",
             remedy="mount an emptyDir with medium: Memory there",
         )
     yield from _interfaces(limits, pod, where, several=several)
@@ -178,7 +178,7 @@ def _interfaces(
             where,
             LintSeverity.ERROR,
             reason=f"{wanted} are requested, and {instance.name} has {instance.efa}: the pod never starts",
-            remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
+            remedy=f"request {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
         yield _judged_field(
@@ -186,8 +186,8 @@ def _interfaces(
             EFA,
             where,
             LintSeverity.WARNING,
-            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are requested",
-            remedy=f"ask for {instance.efa}",
+            reason=f"only {wanted} of the {instance.efa} interfaces of {instance.name} are requested",
+            remedy=f"request {instance.efa}",
         )
     if gpus > instance.gpus:
         yield _judged_field(
@@ -196,7 +196,7 @@ def _interfaces(
             where,
             LintSeverity.ERROR,
             reason=f"{gpus} are requested, and {instance.name} has {instance.gpus}: the pod never starts",
-            remedy=f"ask for at most {instance.gpus}",
+            remedy=f"request at most {instance.gpus}",
         )
 
 
@@ -210,8 +210,8 @@ def _command(container: LocatedMapping, where: str, *, several: bool) -> Iterato
                 key,
                 where,
                 LintSeverity.ERROR,
-                reason="the rank of a node is fixed in a template that pods share: two get the same rank",
-                remedy="leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
+                reason="the node rank is a number in a template that pods share: all get the same rank",
+                remedy="remove it: torchrun reads PET_NODE_RANK; for other launchers write $(PET_NODE_RANK)",
             )
 
 
@@ -224,6 +224,6 @@ def _image(container: LocatedMapping, where: str) -> Iterator[JudgedField]:
             "image",
             where,
             LintSeverity.WARNING,
-            reason=f"{image[:80]} moves: pods that start later may run another image",
-            remedy="name it with its digest (@sha256:…)",
+            reason=f"the tag of {image[:80]} can move: pods that start later may run another image",
+            remedy="pin it by digest (@sha256:…)",
         )

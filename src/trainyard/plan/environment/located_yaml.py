@@ -1,8 +1,8 @@
-"""YAML and JSON with the line of every value, for findings that name the place.
+"""Read YAML and JSON with the line of every value, for findings that name the place.
 
     text ──composed, bounded──> documents of LocatedMapping, lists and Text
 
-Nothing is constructed but these three, so no tag of a document runs code.
+Only these three types are constructed, so no tag of a document runs code.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,14 +17,14 @@ _INT, _FLOAT, _BOOL, _NULL, _STR = (
 
 
 class Text(str):
-    """A scalar as it is written, with its line; `tag` is what YAML takes it for."""
+    """A scalar as it is written, with its line; `tag` is the YAML tag of its type."""
 
     line: int
     tag: str
 
     @property
     def is_text(self) -> bool:
-        """Return whether it is a string to YAML, not a number, a truth value or nothing."""
+        """Return whether YAML reads it as a string, not as a number, boolean or null."""
         return self.tag not in (_INT, _FLOAT, _BOOL, _NULL)
 
     @property
@@ -43,25 +43,25 @@ class LocatedMapping(dict[str, Any]):
     lines: dict[str, int]
 
     def mapping(self, *keys: str) -> "LocatedMapping":
-        """The mapping below these keys; an empty one where there is none."""
+        """Return the mapping below these keys, or an empty one."""
         found: Any = self
         for key in keys:
             found = found.get(key) if isinstance(found, LocatedMapping) else None
         return found if isinstance(found, LocatedMapping) else _empty(self.line)
 
     def items_of(self, key: str) -> list["LocatedMapping"]:
-        """The mappings in the list below `key`."""
+        """Return the mappings in the list below `key`; empty if there is no list."""
         found = self.get(key)
         return [item for item in found if isinstance(item, LocatedMapping)] if isinstance(found, list) else []
 
     def text(self, key: str) -> Text:
-        """The scalar below `key`; an empty one where there is none."""
+        """Return the scalar below `key`, or an empty one."""
         found = self.get(key)
         return found if isinstance(found, Text) else _text("", _NULL, self.line)
 
 
 def read_documents(text: str, name: str) -> list[LocatedMapping]:
-    """The documents of a file that are mappings. Raises ConfigError for what is not YAML."""
+    """Return the documents of a file that are mappings. Raises ConfigError if it is not YAML."""
     try:
         found = [_locate_node(node) for node in compose_yaml(text, name)]
     except DamagedFileError as error:
@@ -70,7 +70,7 @@ def read_documents(text: str, name: str) -> list[LocatedMapping]:
 
 
 def locate_objects(objects: Iterable[Mapping[str, Any]]) -> list[LocatedMapping]:
-    """Return plain objects, which have no lines, as documents whose every value is on line 1."""
+    """Return plain objects as documents; they have no lines, so every value is on line 1."""
     return [_locate_value(value) for value in objects]
 
 
@@ -90,7 +90,7 @@ def _locate_value(value: Any) -> Any:
 
 
 def all_mappings(value: Any) -> Iterator[LocatedMapping]:
-    """`value` and every mapping below it."""
+    """Yield `value`, if it is a mapping, and every mapping below it."""
     if isinstance(value, LocatedMapping):
         yield value
         for inner in value.values():

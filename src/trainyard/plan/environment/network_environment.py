@@ -1,6 +1,6 @@
 """Choose the variables that the pods of a job get for its network: few, because the EFA plugin sets its own.
 
-`variable_rules` says what is left out, and why. Sources: aws-ofi-nccl (efa-env-var) and
+`variable_rules` explains which are left out. Sources: aws-ofi-nccl (efa-env-var) and
 `src/nccl_ofi_net.cpp`, NCCL `src/plugin/net.cc`.
 """
 
@@ -14,17 +14,17 @@ _PROVIDER_BY_ITSELF = (1, 6)
 
 
 def network_environment(place: VariableScope) -> dict[str, str]:
-    """The variables for `place`; none where no GPUs talk to other machines."""
+    """Return the variables for `place`; none unless GPUs of several machines communicate."""
     if not place.gpus or not place.nodes or place.nodes == 1:
         return {}
-    found = {"NCCL_DEBUG": "INFO"}  # without it nothing shows which network was used
+    found = {"NCCL_DEBUG": "INFO"}  # NCCL writes which network it uses only at INFO
     if not place.on_efa:
         return {**found, "NCCL_NET": "Socket"}
     return {**found, "NCCL_NET": ANY_PLUGIN, **_for_old_plugins(place)}
 
 
 def _for_old_plugins(place: VariableScope) -> dict[str, str]:
-    """The variables that plugins before 1.7 do not set by themselves."""
+    """Return the variables that plugins before 1.7 do not set by themselves."""
     if place.plugin is None or place.plugin >= _RDMA_BY_ITSELF:
         return {}
     found = {"FI_EFA_USE_DEVICE_RDMA": "1"} if place.rdma else {}

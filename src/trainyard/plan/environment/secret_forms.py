@@ -1,4 +1,4 @@
-"""Recognise secrets by their form, or by the name of the variable that holds one: the only table of both.
+"""Recognise secrets by their form, or by the name of their variable; no other module has such a table.
 
     bytes of a file, value of a variable ──secret_value_kind──> kind of secret
     name of a variable ──is_secret_name──> yes or no
@@ -17,12 +17,12 @@ class SecretForm(NamedTuple):
     """One form of a secret."""
 
     kind: str
-    """For people, such as `a token of GitHub`."""
+    """The name for people, such as `a token of GitHub`."""
     hints: tuple[bytes, ...]
     """Every match starts with one of them. Finding them first is many times as fast as a search."""
     pattern: re.Pattern[bytes]
     source: str
-    """Where the form is described, or was seen, and when that was read."""
+    """The source of the form, and when it was read or seen."""
 
 
 # Not in the middle of a word; in JSON and Python a word may follow an escape such as \n, in an address %3D.
@@ -193,16 +193,16 @@ _VENDORS = frozenset(
         *("NGC", "NVIDIA", "AWS", "NPM", "PYPI", "DOCKER", "CODECOV", "COMET", "NEPTUNE", "DISCORD"),
     )
 )
-# TOKENS are secrets after one of these words, and else mostly a number of tokens of a text.
+# TOKENS are secrets after one of these words; elsewhere the variable is usually a number of text tokens.
 _BEFORE_TOKENS = _VENDORS | {"AUTH", "ACCESS", "API", "BEARER"}
-# What may follow without changing what the variable holds, less digits: BASE64, B64, TOKEN_2.
+# Endings that do not change the meaning of a name, without their digits: BASE64, B64, TOKEN_2.
 _ENDINGS = _VENDORS | frozenset(
     (
         *("BASE", "B", "VALUE", "JSON", "OLD", "NEW", "PROD", "PRODUCTION", "DEV", "STAGING", "TEST"),
         *("READ", "WRITE", "RO", "RW", "ADMIN"),
     )
 )
-# A token of a text, and not one that opens a door: PAD_TOKEN, COST_PER_TOKEN.
+# Words before TOKEN that make it a token of a text, not a credential: PAD_TOKEN, COST_PER_TOKEN.
 _OF_TEXT = frozenset(
     (
         *("PAD", "PADDING", "EOS", "BOS", "UNK", "UNKNOWN", "MASK", "CLS", "SEP", "EOT", "EOD", "SOT", "BOI"),

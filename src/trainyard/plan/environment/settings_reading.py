@@ -35,7 +35,7 @@ class Setting:
     by_reference: bool = False
     """Whether the value is elsewhere, as in a Secret."""
     is_baked: bool = False
-    """Whether an image keeps it, with its variables filled in."""
+    """Whether an image keeps it, with the variables in its value expanded."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SettingGroup:
     """Variables of one environment."""
 
     what: str
-    """For people: `PyTorchJob train, container pytorch`; empty where the file has one environment."""
+    """For people: `PyTorchJob train, container pytorch`; empty if the file has one environment."""
     settings: tuple[Setting, ...]
     place: VariableScope
     line: int = 1
@@ -51,7 +51,7 @@ class SettingGroup:
 
 @dataclass(frozen=True)
 class EnvironmentFile:
-    """A file, read."""
+    """The settings of one file."""
 
     name: str
     groups: tuple[SettingGroup, ...]
@@ -60,7 +60,7 @@ class EnvironmentFile:
 
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
-    """The settings of a file; `given` is the place, except for what a manifest says. Raises ConfigError."""
+    """Return the settings of a file; facts in a manifest replace those in `given`. Raises ConfigError."""
     plain = PurePath(name).name.lower()
     if "dockerfile" in plain or "containerfile" in plain:
         return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
@@ -74,7 +74,7 @@ def read_environment_file(name: str, text: str, given: VariableScope) -> Environ
 def read_environment_objects(
     name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope
 ) -> EnvironmentFile:
-    """Return the settings of objects for Kubernetes, as those of a manifest with them would be read."""
+    """Return the settings of Kubernetes objects, read like a manifest with these objects."""
     documents = locate_objects(objects)
     return EnvironmentFile(name, tuple(_manifest_groups(documents, given)), tuple(documents))
 
@@ -118,7 +118,7 @@ def _words(text: str) -> list[str]:
 
 
 def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
-    """Line number and text of each instruction, with continued lines joined."""
+    """Yield line number and text of each instruction, with continued lines joined."""
     start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#"):
@@ -155,14 +155,14 @@ def _manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> I
 
 
 def pod_specs(document: LocatedMapping) -> Iterator[LocatedMapping]:
-    """The specifications of all pods that a document describes."""
+    """Yield the specifications of all pods that a document describes."""
     for mapping in all_mappings(document):
         if isinstance(mapping.get("containers"), list):
             yield mapping
 
 
 def nodes_of(document: LocatedMapping) -> int | None:
-    """The number of pods that the document asks for; None where it does not say."""
+    """Return the number of pods that the document requests; None if it states none."""
     for place in ("trainer", "mlPolicy"):
         stated = document.mapping("spec", place).text("numNodes").number
         if stated is not None:
@@ -200,7 +200,7 @@ def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableSco
 
 
 def instance_of(pod: LocatedMapping) -> InstanceType | None:
-    """The instance type that the pod selects; None without one, and for one that is not in the catalogue."""
+    """Return the instance type that the pod selects; None if there is none or the catalogue lacks it."""
     selector = pod.mapping("nodeSelector")
     return instance_called(next((selector.text(name) for name in _LABELS if selector.text(name)), ""))
 

@@ -1,4 +1,4 @@
-"""The known facts about the place where a process will run; None is unknown, and no rule uses it."""
+"""The known facts about the place where a process will run. None is unknown: no rule may assume a value."""
 
 import re
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class VariableScope:
-    """Places where variables will have their effect."""
+    """The place where variables take effect."""
 
     instance: InstanceType | None = None
     nodes: int | None = None
     efa: int | None = None
-    """EFA interfaces that a process is given."""
+    """EFA interfaces of a process."""
     gpus: int | None = None
-    """GPUs of one node that are used."""
+    """GPUs per node that are used."""
     network: str = "auto"
-    """As in `compute.network`."""
+    """The value of `compute.network`."""
     plugin: Version | None = None
     """The version of aws-ofi-nccl."""
     torch: Version | None = None
     host_network: bool = False
     is_pod: bool = False
-    """Whether all variables of a container are known, so that a missing one is missing."""
+    """Whether all variables of a container are known, so that an absent one is really not set."""
 
     @property
     def rdma(self) -> bool | None:
@@ -41,11 +41,11 @@ class VariableScope:
 
     @property
     def on_efa(self) -> bool:
-        """Return whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
+        """Return whether machines communicate over EFA: several, with interfaces, and network is not tcp."""
         return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
 
 
 def version_of(text: str) -> Version | None:
-    """The numbers of `1.13.0` or `v2.13`; None where there are none."""
+    """Return the numbers of a version such as `1.13.0` or `v2.13`; None if `text` starts with no version."""
     found = re.match(r"v?(\d{1,6}(?:\.\d{1,6}){0,3})", text)
     return tuple(int(part) for part in found[1].split(".")) if found else None

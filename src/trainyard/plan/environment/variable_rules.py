@@ -1,6 +1,6 @@
-"""Judge variables of NCCL, libfabric (EFA) and torch: their effect where they are set, or that there is none.
+"""Judge variables of NCCL, libfabric (EFA) and torch by their effect in the place where they are set.
 
-    name, value, Surroundings ──judge_variable──> Judgement, or None where it is right
+    name, value, VariableScope ──judge_variable──> Judgement, or None if nothing is wrong
 
 Sources: aws-ofi-nccl (efa-env-var, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp`, to 1.21); libfabric
 `prov/efa/src/efa_env.c`; NCCL (its page on variables, `src/plugin/net.cc`, to 2.30); PyTorch
@@ -55,7 +55,7 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | N
             f"name it {RENAMED[name]}",
         )
     if re.fullmatch(r"NCCL_IB_\w+", name):
-        return _info("settings of InfiniBand do nothing on EFA, nor over TCP")
+        return _info("settings of InfiniBand have no effect on EFA or TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
         return _rule_nvls(value, place)
     return _misspelt(name)
@@ -117,30 +117,30 @@ def _provider(value: str, place: VariableScope) -> Judgement | None:
     if value.lower() != "efa":
         wanted = _error if place.on_efa else _warning
         return wanted(
-            f"libfabric then offers {value or 'nothing'} and not EFA; the plugin takes no other provider"
+            f"libfabric then offers {value or 'nothing'} instead of EFA, the only provider of the plugin"
         )
     if place.has_efa is False:
         return _warning("there is no EFA here: a plugin in the image then finds no provider")
     if place.plugin is not None and place.plugin < (1, 6):
         return None
-    return _info("aws-ofi-nccl 1.6 and later take no other provider")
+    return _info("aws-ofi-nccl 1.6 and later always use this provider")
 
 
 def _net(value: str, place: VariableScope) -> Judgement | None:
     plain = value.lower()
     if plain in _PLUGIN_NAMES:
         if place.nodes == 1:
-            return _error(
-                "on one node there is no such network, and NCCL fails: it is for several nodes with EFA"
-            )
+            return _error("NCCL fails: on one node there is no such network; it needs several nodes with EFA")
         if place.has_efa is False or place.network == "tcp":
-            return _error("without EFA there is no such network, and NCCL fails", "set NCCL_NET=Socket")
+            return _error("NCCL fails: without EFA there is no such network", "set NCCL_NET=Socket")
         if plain == "libfabric":
             return _warning(
                 "versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}"
             )
         if plain == "ofi" and place.plugin is not None and place.plugin < _TAKES_OFI:
-            return _error("the plugin answers to ofi from version 1.13 on", f"set NCCL_NET={ANY_PLUGIN!r}")
+            return _error(
+                "the plugin accepts the name ofi since version 1.13", f"set NCCL_NET={ANY_PLUGIN!r}"
+            )
         if plain == "ofi" and place.plugin is None:
             return _info(
                 "it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version"
@@ -149,8 +149,8 @@ def _net(value: str, place: VariableScope) -> Judgement | None:
     if plain == "socket":
         if place.on_efa:
             return _error(
-                "the job asks for EFA and trains over TCP",
-                "remove it, or say compute.network: tcp and ask for no EFA",
+                "the job requests EFA but trains over TCP",
+                "remove it, or set compute.network: tcp and request no EFA",
             )
         return None
     return _error(f"NCCL has no network {value!r} on EC2, and fails") if place.nodes != 1 else None
@@ -161,15 +161,15 @@ def _interface(value: str, place: VariableScope) -> Judgement | None:
     if value.startswith("^"):
         if any(name.startswith("eth") for name in names) and not place.host_network:
             return _error(
-                "a pod's only interface is eth0: without it NCCL says that there is no socket interface",
+                "it excludes eth0, the only interface of a pod: NCCL then has no interface",
                 "remove it, or exclude only lo and docker: ^lo,docker",
             )
         return None
     if place.host_network and any(name.startswith("eth") for name in names):
         return _error("interfaces of the hosts are called ens… or enp…, not eth…", "remove it")
     return _warning(
-        "interfaces have other names on other nodes; EFA needs one for the start only",
-        "remove it, or ^lo,docker",
+        "interfaces have other names on other nodes; EFA needs one only to start",
+        "remove it, or set it to ^lo,docker",
     )
 
 
@@ -180,7 +180,7 @@ def _debug(value: str, place: VariableScope) -> Judgement | None:
         return _warning(f"NCCL knows no level {value!r}", "set NCCL_DEBUG=INFO")
     if place.nodes == 1:
         return None
-    return _warning("which network was used is only written at the level INFO", "set NCCL_DEBUG=INFO")
+    return _warning("NCCL writes which network it uses only at level INFO", "set NCCL_DEBUG=INFO")
 
 
 def _allocator_old(_value: str, place: VariableScope) -> Judgement | None:
@@ -214,8 +214,8 @@ def _library_path(value: str, place: VariableScope) -> Judgement | None:
     if "/opt/amazon/efa/lib" in value and "nccl" in value:
         return None
     return _warning(
-        "it replaces the image's own; without the folders of EFA and its plugin NCCL falls back to TCP",
-        "leave it to the image, or name /opt/amazon/efa/lib and the plugin's folder in it",
+        "it replaces the image's value; without the folders of EFA and its plugin NCCL falls back to TCP",
+        "remove it, or add /opt/amazon/efa/lib and the plugin's folder",
     )
 
 
@@ -232,7 +232,7 @@ _NO_TIMEOUT = _warning(
     "remove it; hangs are found by TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and by monitoring.hang_seconds",
 )
 _ABORTS = _error("libfabric ends the process where it is set")
-_TUNED = _warning("the EFA plugin sets it for each platform; a value of your own wins, and is usually worse")
+_TUNED = _warning("the EFA plugin sets it for each platform; this value replaces that and is usually slower")
 _BY_ITSELF = _info("libfabric and the plugin set it by themselves")
 _SOCKETS = _info("it is for the socket transport only")
 RENAMED = {
@@ -245,7 +245,7 @@ RENAMED = {
 RULES: dict[str, Rule] = {
     "FI_EFA_USE_DEVICE_RDMA": _device_rdma,
     "NCCL_PROTO": _protocol,
-    "NCCL_ALGO": _always(_warning("it fixes what NCCL chooses for each size; it is meant for debugging")),
+    "NCCL_ALGO": _always(_warning("it replaces NCCL's choice for each size; it is meant for debugging")),
     "FI_PROVIDER": _provider,
     "NCCL_NET": _net,
     "NCCL_SOCKET_IFNAME": _interface,
@@ -271,9 +271,9 @@ RULES: dict[str, Rule] = {
         ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_SET_CUDA_SYNC_MEMOPS"), _always(_BY_ITSELF)
     ),
     **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), _always(_SOCKETS)),
-    "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then talk through main memory")),
+    "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then communicate through main memory")),
     "CUDA_LAUNCH_BLOCKING": _unless(
-        ("0", ""), _warning("every kernel is waited for; it is meant for debugging")
+        ("0", ""), _warning("every launch waits for its kernel; it is meant for debugging")
     ),
     "CUDA_DEVICE_MAX_CONNECTIONS": _always(
         _info(
@@ -306,7 +306,7 @@ KNOWN_GOOD = frozenset(
     TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_ENABLE_TIMING
     """.split()  # noqa: SIM905
 )
-"""Variables that may be set, and have no rule."""
+"""Known variables without a rule: any value is accepted."""
 _OURS = re.compile(r"(NCCL|FI|FI_EFA|TORCH_NCCL|PYTORCH)_\w+")
 
 
@@ -323,17 +323,17 @@ _TRAINER = "TRAINYARD_RUN_ID"
 
 
 def missing_variables(names: frozenset[str], place: VariableScope) -> dict[str, Judgement]:
-    """Variables that a container of several nodes with GPUs lacks; nothing where not all of its are known."""
+    """Return the variables that a job with GPUs on several nodes lacks; none unless all its own are known."""
     if not place.is_pod or not place.nodes or place.nodes == 1 or not place.gpus:
         return {}
     found = {}
     if "NCCL_DEBUG" not in names and _TRAINER not in names:
         found["NCCL_DEBUG"] = _warning(
-            "it is not set, so nothing will show which network was used", "set NCCL_DEBUG=INFO"
+            "it is not set: NCCL does not write which network it uses", "set NCCL_DEBUG=INFO"
         )
     if "NCCL_NET" not in names and place.on_efa:
         found["NCCL_NET"] = _warning(
             "it is not set: where EFA does not work, NCCL trains over TCP without an error",
-            f"set NCCL_NET={ANY_PLUGIN!r}, and a missing EFA fails at once",
+            f"set NCCL_NET={ANY_PLUGIN!r}, so that NCCL fails at once without EFA",
         )
     return found

@@ -64,7 +64,7 @@ class SavedCheckpoint:
 
 
 def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) -> dict[str, Any]:
-    """The present values of a checkpoint beside the tensors, with the random generators of every process."""
+    """Return the present values of a checkpoint beside the tensors, with all processes' generators."""
     generators = world.gather(generator_states())
     return {
         "step": state.step,
@@ -163,7 +163,7 @@ def _restorable_tensors(path: Path, index: Metadata, state: TrainingState) -> di
     for name, tensor in tensors.get("exchange", {}).items():
         entry = saved.get(f"exchange.{name}")
         if entry is None or entry.size != tensor.shape:
-            _logger.warning("%s has no state of this exchange of gradients: it starts with a new one", path)
+            _logger.warning("%s has no state of this gradient exchange, which starts with a new one", path)
             del tensors["exchange"]
             break
     return tensors

@@ -27,7 +27,7 @@ _CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memor
 
 
 def build_error(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
-    """Build the error: `what` happened, what to do about it, and the command."""
+    """Return the error: `what` happened, what to do about it, and the command."""
     error = TrainingFailedError(f"{what}\n{suggest_retry(failure, directory)}")
     error.failure = failure
     return error

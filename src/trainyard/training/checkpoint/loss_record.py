@@ -11,10 +11,10 @@ from trainyard.run.usual_value import KEPT_VALUES, LEAST_VALUES, noise_limit, us
 
 @dataclass
 class LossRecord:
-    """The usual losses so far. Every process has the same, because every process knows the loss of a step."""
+    """The usual losses so far. They are equal on all processes, because each knows the loss of a step."""
 
     logarithms: list[float] = field(default_factory=list)
-    """Of the last losses that were no spikes."""
+    """The last losses that were no spikes."""
     lowest: float | None = None
     """The lowest usual value; at first the first loss."""
     spikes: bool = False
@@ -32,11 +32,11 @@ class LossRecord:
 
     @property
     def usual(self) -> float:
-        """The usual loss, of at least one."""
+        """Return the usual loss; there must be at least one."""
         return math.exp(usual_value(self.logarithms)[0])
 
     def add(self, loss: float) -> tuple[str, float] | None:
-        """Take a finite loss; return the event that begins with it, and the loss that it is compared with."""
+        """Add a finite loss; return the event that it starts and the loss it was compared with, or None."""
         if loss <= 0:
             return None
         was_spike, self.spikes = self.spikes, self.is_spike(loss)

@@ -71,4 +71,4 @@ def _require_complete(path: Path, manifest_sha256: str) -> None:
     except (CheckpointError, OSError) as error:
         raise CheckpointError(f"{path} is not complete on this machine ({error}).\n{_FETCH}") from None
     if not same:
-        raise CheckpointError(f"{path} is another checkpoint than that of the main machine.\n{_FETCH}")
+        raise CheckpointError(f"{path} differs from the checkpoint of the main machine.\n{_FETCH}")

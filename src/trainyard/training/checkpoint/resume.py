@@ -89,8 +89,8 @@ def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Pat
     path = _checkpoint_at(Path(str(parent.get("checkpoint"))), sha256_of_file)
     if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
         raise CheckpointError(
-            f"{path}, which {directory.path} was started from, is not the checkpoint it was then. "
-            "Nothing was loaded; start a run of its own with another --run-dir and --resume CHECKPOINT."
+            f"{directory.path} was started from {path}, which has been replaced since. Nothing was loaded; "
+            "start a new run with another --run-dir and --resume CHECKPOINT."
         )
     return path
 
@@ -115,7 +115,7 @@ def _newest_checkpoint(
 def _checkpoint_at(path: Path, digest_of: Callable[[Path], str]) -> Path:
     if not path.is_dir():
         exists = path.exists()
-        what = "a file, where a checkpoint's directory belongs" if exists else "there is no such directory"
+        what = "is a file, not a checkpoint's directory" if exists else "there is no such directory"
         raise ConfigError(f"--resume {path}: {what}; {checkpoint_advice(path)}. Nothing was started.")
     if not (path / MANIFEST_NAME).is_file() and (meant := checkpoint_meant(path)):
         raise ConfigError(f"--resume {path}: is not a checkpoint; {meant}. Nothing was started.")

@@ -101,7 +101,7 @@ class TokenBatches:
 def first_windows(
     tokens: npt.NDArray[np.integer[Any]], *, length: int, count: int, documents: Places | None = None
 ) -> npt.NDArray[np.int64]:
-    """Up to `count` consecutive windows `[window, length + 1]` of token ids, marked like those of a batch."""
+    """Return up to `count` consecutive windows `[window, length + 1]` of token ids, marked as in a batch."""
     available = min(count, window_count(len(tokens), length))
     if not available:
         return np.empty((0, length + 1), dtype=np.int64)

@@ -2,7 +2,7 @@
 
     as given ──values of the run for the open ones──> as the run has it ──> the same configuration, or another
 
-Open can be: the architecture, tokenizer and commit of the weights, the commit of a dataset, and how
+Values that can be open: architecture, tokenizer and commit of the weights, the commit of a dataset, and how
 validation data is held out. This module imports no torch, so that launchers can import it before they start.
 """
 
@@ -21,7 +21,7 @@ from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings, setting
 
 _SPLIT = "data.validation_split"
-# The sections that change what happens before and after a training, and not the training.
+# The sections that affect only the work before and after training.
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 

@@ -35,7 +35,7 @@ def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[
 
 
 def wait_for_maker(path: Path, *, seconds: float) -> None:
-    """Wait while a living process makes `path`. Wait at most `seconds` for one to begin."""
+    """Wait while a living process makes `path`; wait at most `seconds` for one to start."""
     deadline = time.monotonic() + seconds
     while not path.exists() and (_is_being_made(path) or time.monotonic() < deadline):
         time.sleep(_POLL_SECONDS)

@@ -1,10 +1,10 @@
-"""Several prepared datasets, mixed by weight; which sample comes when is a function of seed and step alone.
+"""Mix several prepared datasets by weight; the order of samples is a function of seed and step alone.
 
 Of every thousand sequences each part has exactly its share, in an order that the seed decides. Within a part
 the sequences come as they would alone: each once per pass, in another order in each pass. So nothing has to
 be saved to resume, and any step can be computed directly.
 
-The idea of fixed shares in place of random draws is that of Megatron-LM's BlendedDataset.
+The idea of fixed shares instead of random draws is that of Megatron-LM's BlendedDataset.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 
 BLOCK = 1000
-"""The number of sequences in which each part has exactly its share; a smaller share cannot be had."""
+"""The number of sequences in which each part has exactly its share, so one of them is the smallest share."""
 
 
 def shares_of(weights: Sequence[float]) -> list[int]:
@@ -90,7 +90,7 @@ class MixedData:
 
     parts: tuple[PreparedData, ...]
     weights: Mapping[str, float]
-    """Of the configuration: path -> weight, in the order of `parts`."""
+    """The weights of the configuration: path -> weight, in the order of `parts`."""
 
     @property
     def shares(self) -> list[int]:

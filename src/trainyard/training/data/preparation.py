@@ -145,7 +145,7 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
     files = []
     for file in corpus.files:
         if file.suffix == ".bin" and not file.index and file.size % width:
-            skips.add(f".bin files that are not whole {data.bin_dtype} numbers", file.relative)
+            skips.add(f".bin files that are not a multiple of {data.bin_dtype} in size", file.relative)
         else:
             files.append(file)
     if not files:

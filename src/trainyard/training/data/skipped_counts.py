@@ -16,7 +16,7 @@ class SkipCount:
     """The files or rows that were skipped for one reason."""
 
     reason: str
-    """The skipped things in the plural, such as `binary files`."""
+    """The kind of skipped files or rows in the plural, such as `binary files`."""
     count: int
     examples: tuple[str, ...]
     """The first few, by name; a row is `file:line`."""
@@ -61,7 +61,7 @@ def printable_text(name: str) -> str:
 
 def skip_sentence(skipped: tuple[SkipCount, ...]) -> str:
     """A sentence about skipped files for the end of an error; empty if there are none."""
-    return f" Passed over: {'; '.join(map(str, skipped))}." if skipped else ""
+    return f" Skipped: {'; '.join(map(str, skipped))}." if skipped else ""
 
 
 def _singular(reason: str) -> str:

@@ -29,7 +29,7 @@ from trainyard.training.data.token_stream import (
 )
 
 _SPARE = 1.1
-"""Read this much more than the last windows needed, so that a second round trip is rare."""
+"""Read this many times as much as the last windows needed, so that a second round trip is rare."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,7 @@ class ChunkOrder:
         return Windows(every_start[::length].copy(), replace(self._ready[0][0], consumed=self._consumed))
 
     def needed_rounds(self, count: int, length: int) -> int:
-        """Return how many rounds to read next so that `count` windows can be taken, by what the last ones
-        held.
+        """Return how many rounds to read next for `count` windows, estimated from the last ones.
 
         It is 0 if they can be taken already. It grows at most twofold, in case the last rounds held little.
         """
@@ -196,7 +195,7 @@ class ChunkOrder:
         return ChunkKey(self._here.epoch, self._round, self._here.turn)
 
     def _advance(self, following: StreamPosition) -> None:
-        """Go on to the next chunk, after one whose track continues at `following`."""
+        """Advance to the next chunk, after one whose track continues at `following`."""
         here = self._here
         places = (*here.places[: here.turn], following, *here.places[here.turn + 1 :])
         ended = here.ended if following is not None else tuple(sorted({*here.ended, here.turn}))

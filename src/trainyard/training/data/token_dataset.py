@@ -135,7 +135,7 @@ def read_prepared(directory: Path) -> PreparedData | None:
 
 
 def read_index(directory: Path) -> PreparedData | None:
-    """The data that the index in `directory` describes, whatever became of the files; None without one."""
+    """Return the data that the index in `directory` describes; None without one. Files are not checked."""
     try:
         index = read_json_object(directory / INDEX_NAME)
         train = _token_file_of(index["train"], directory)

@@ -113,7 +113,7 @@ class TokenFile:
 
 
 class TokenWriter:
-    """Writes a token file and hashes it meanwhile. The caller names and publishes the file."""
+    """Writes a token file and hashes it while writing. The caller names and publishes the file."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self._path, self._dtype = path, dtype

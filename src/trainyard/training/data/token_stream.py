@@ -44,7 +44,7 @@ class Position:
     """The position at which a stream of tokens continues: the chunk that holds the next token."""
 
     places: tuple[StreamPosition, ...] = (None,)
-    """For each track, the position of its next chunk."""
+    """The position of the next chunk of each track."""
     ended: tuple[int, ...] = ()
     """The tracks that have no more chunk in this epoch."""
     turn: int = 0

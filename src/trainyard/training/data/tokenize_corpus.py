@@ -63,7 +63,7 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     if not prepared.reused:
         for skipped in prepared.skipped:
             level = logging.INFO if skipped.reason == OTHER_SUFFIX else logging.WARNING
-            _logger.log(level, "passed over %s", skipped)
+            _logger.log(level, "skipped %s", skipped)
     return replace(prepared, seconds=time.monotonic() - start)
 
 
@@ -105,7 +105,7 @@ def _can_validate(prepared: PreparedData, length: int) -> bool:
 def _make_or_find(plan: Preparation, progress: Progress) -> PreparedData:
     prepared = _find(plan.directory, progress)
     if prepared is None and int(os.environ.get("RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whoever sees this folder and was first
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whichever process sees the folder first
         prepared = _find(plan.directory, progress)
     if prepared is not None:
         return prepared
@@ -142,8 +142,8 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
     for file in prepared.files:
         if file.verify() is None:
             return None, (
-                f"{file.path}: its content changed since it was prepared, so it is not known which tokens "
-                "the run was trained with"
+                f"{file.path}: its content changed since it was prepared, so the tokens of the run "
+                "are not known"
             )
     return prepared.fingerprint, None
 

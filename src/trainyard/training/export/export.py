@@ -181,7 +181,7 @@ def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> t
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         _write_files(export, temporary, progress)
-        progress.begin("hashing what was written")
+        progress.begin("hashing the written files")
         files = describe_files(temporary)
         for file in files:
             with (temporary / file.path).open("rb") as written:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 LONGEST_WRITTEN_OUT = 512
-"""In tokens. For longer sequences the scores `[batch, heads, seq, seq]`, kept for backward, cost too much."""
+"""Tokens; for longer ones the scores `[batch, heads, seq, seq]`, kept for backward, take too much memory."""
 
 
 def is_written_out(device: torch.device, length: int) -> bool:

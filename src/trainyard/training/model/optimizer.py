@@ -50,7 +50,7 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
 def schedule_of(
     config: TrainingConfig, total_steps: int, samples_per_step: int, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what the steps of a segment follow, which its checkpoints record.
+    """Return the schedule that the steps of a segment follow, which its checkpoints record.
 
     `before` is what the checkpoint that it resumes from has on record; `schedule_on_extension: keep` takes
     the length of the schedule from it.
@@ -65,7 +65,7 @@ def schedule_of(
 
 
 def schedule_changes(step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return what differs at the 0-based `step`, by name: the value of `before` and that of `now`.
+    """Return the differences at the 0-based `step`, by name: the value of `before` and that of `now`.
 
     The first is the learning rate of the step. A setting that `before` does not have, because it is of an
     older version, is left out.

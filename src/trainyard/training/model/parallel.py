@@ -123,7 +123,7 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
 def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
     """Return whether flex attention pays off.
 
-    Only compiled it avoids an array of scores of queries by keys.
+    Only compiled code avoids an array of scores of queries by keys.
     """
     return compute.compile and device.type == "cuda"
 

@@ -224,7 +224,7 @@ class TrainStep:
             raise self._context.not_finite_error(
                 step + 1,
                 f"Step {step + 1}: {problem} in {self._context.length.place_of(step)}. "
-                f"The weights were not changed by it.{before}",
+                f"The weights are unchanged.{before}",
             )
         losses.skipped_in_row += 1
         figures = {"loss": _finite(loss), "grad_norm": _finite(grad_norm)}

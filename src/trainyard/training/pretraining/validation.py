@@ -1,4 +1,4 @@
-"""Show what a model has learned: its validation loss and bits per byte, and a short text that it writes."""
+"""Measure a model's validation loss and bits per byte, and let it write a short text."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,8 @@
 
 The main thread may be stuck anywhere, even in a collective, and never return. So everything here runs in the
 watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
-when everything is recorded; then the others exit. Ending may need the same thing that the main
-thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
+when everything is recorded; then the others exit. Ending may need the same resource in which
+the main thread is stuck, such as a terminal that accepts no output. So each part has a time limit of seconds.
 
 A process that waits in NCCL or for a lock does not notice that another one has ended, so it polls the kernel.
 """

@@ -182,7 +182,7 @@ class _Lifecycle:
         self._follow_schedule(context, resumes=point is not None)
 
     def _follow_schedule(self, context: RunContext, *, resumes: bool) -> None:
-        """Set what the steps follow; report what differs from the steps before the checkpoint."""
+        """Set the schedule of the steps; report how it differs from the one before the checkpoint."""
         state, before = context.state, context.state.schedule
         training, length = context.config.training, context.length
         state.schedule = schedule_of(training, length.steps, length.samples_per_step, before)

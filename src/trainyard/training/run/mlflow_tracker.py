@@ -86,7 +86,7 @@ class MlflowTracker:
             self._error = error
 
     def _next_items(self) -> list[Row | tuple[str, str]] | None:
-        """Return what is to be written, after waiting for the first of it; None at the end."""
+        """Wait for the first item, and return the items to write; None at the end."""
         items = []
         item = self._rows.get()
         while item is not None:

@@ -3,8 +3,8 @@
     NCCL ──> logs/nccl-rank-R.log ──after the first step, and at the end──> event `network`
                                   ──sockets where EFA is──> event `network_degraded`, and the end
 
-It only applies to runs over several machines: on one machine, NCCL needs no network. The caller hands in who
-reads and judges the logs (`Request.network`). `compute.on_fallback` decides whether the run ends.
+It only applies to runs over several machines: on one machine, NCCL needs no network. The caller passes in the
+reader and judge of the logs (`Request.network`). `compute.on_fallback` decides whether the run ends.
 """
 
 import logging
@@ -26,7 +26,7 @@ from trainyard.training.run.run_context import RunContext
 
 _logger = logging.getLogger(__name__)
 _POLL_SECONDS = 15.0
-"""Seconds between two reads of the logs while the first step takes long, as where it compiles."""
+"""Seconds between two reads of the logs while the first step takes long, for example to compile."""
 
 
 def keep_nccl_log(logs: Path, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -3,8 +3,8 @@
     Recipe: check, data --> RecipeSegment: length, weights, state --> train --> sample --> close
 
 `lifecycle` does everything else: it joins the processes, locks and records, resumes, saves, stops, and writes
-the outcome. A recipe is one module that implements these two classes and names an instance of its `Recipe`
-`RECIPE`, and one line in `config.registries`.
+the outcome. A recipe is one module with a subclass of each of these two classes and an instance `RECIPE` of
+its `Recipe`, and one line in `config.registries`.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class RecipeSegment(ABC):
     length: RunLength
     """The planned length of the complete run."""
     sampling = "writing a sample"
-    """The work of `sample`, as it is shown."""
+    """The name of the work of `sample`, as it is shown."""
 
     @abstractmethod
     def fits(self, fingerprint: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class RecipeSegment(ABC):
 
 
 class Recipe(ABC):
-    """A way to train: its data, and its segments."""
+    """A method of training: its data and its segments."""
 
     def check(self, request: Request[Any]) -> None:  # noqa: B027 - most recipes train everywhere
         """Raise ConfigError when this machine or process cannot train `request` by this recipe."""

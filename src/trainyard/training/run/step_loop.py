@@ -69,7 +69,7 @@ class StepLoop:
             record_network(self._context, self._network)
 
     def _validate_weights(self, validate: Validate) -> None:
-        """Record the validation loss of the given weights, which the run must not end above."""
+        """Record the validation loss of the given weights; the run must not end above it."""
         with (
             self._context.show_current_work("validating the given weights"),
             self._context.watchdog.slow_work(),

@@ -169,10 +169,10 @@ class PrometheusTracker:
         write_prometheus_file(self._path, row_samples(row, self._run_id))
 
     def show(self, sample: str, step: int) -> None:
-        """Text is no figure."""
+        """Do nothing: text is no figure."""
 
     def close(self) -> None:
-        """Leave the file, so that the time of the last row shows since when nothing has come."""
+        """Keep the file: the time of its row shows how old the figures are."""
 
 
 class GuardedTracker:

@@ -88,7 +88,7 @@ def _set_determinism(config: ComputeConfig) -> None:
 
 
 def pin_choices(*, compiled: bool, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Fix what libraries of a GPU choose by measuring, because another choice sums in another order.
+    """Pin the choices that GPU libraries make by measuring, because another choice sums in another order.
 
     Variables that the user has set are left as they are. It must run before the first collective.
     """

@@ -13,7 +13,7 @@ from types import FrameType
 
 _logger = logging.getLogger(__name__)
 COST_LIMIT = "limits.cost_usd is reached"
-"""The reason of a stop after which the run is not continued by itself."""
+"""The reason of a stop after which the run is not continued automatically."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,9 +39,9 @@ class StopRequest:
     def after(
         cls, seconds: float | None, *, gone: float, grace: float, paid_seconds: float | None = None
     ) -> "StopRequest":
-        """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline.
+        """Return a request with a deadline `seconds` after a start that was `gone` seconds ago.
 
-        After `paid_seconds` from now, the limit of the cost is reached.
+        None means no deadline. The limit of the cost is reached `paid_seconds` from now.
         """
         now = time.monotonic()
         deadline = None if seconds is None else now - gone + seconds

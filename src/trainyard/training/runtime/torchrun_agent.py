@@ -73,7 +73,7 @@ def node_agent() -> type[Any]:
 
 
 def _is_alone(handler: Any) -> bool:
-    """Return whether the nodes that meet are known to be one."""
+    """Return whether the rendezvous is known to have only one node."""
     return getattr(handler, "world_size", None) == 1
 
 

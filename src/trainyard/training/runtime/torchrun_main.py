@@ -24,7 +24,7 @@ _TORCHRUN_WAITS_SECONDS = 25
 def main() -> int:
     """Run torchrun with the arguments of this process.
 
-    Return 1 when a worker failed or a signal came, 4 when the first node has gone.
+    Return 1 when a worker failed or a signal came, 4 when the first node is lost.
     """
     gc.disable()  # all that is imported stays
     atexit.register(gc.freeze)
@@ -47,13 +47,13 @@ def main() -> int:
         return ExitCode.NO
     except (DistError, RendezvousTimeoutError) as error:
         sys.stderr.write(
-            "The nodes of this run did not all come together "
-            f"({(str(error) or type(error).__name__).splitlines()[0]}).\nSee that all of them run, and reach "
-            "the address where they meet. Nothing was started.\n"
+            "Not all nodes of this run joined "
+            f"({(str(error) or type(error).__name__).splitlines()[0]}).\nCheck that all of them run, and can "
+            "reach the rendezvous address. Nothing was started.\n"
         )
         return ExitCode.NO
     except (FirstNodeLostError, RendezvousError):
-        sys.stderr.write("The first node of this run has gone, so the workers of this one were ended.\n")
+        sys.stderr.write("The first node of this run is lost, so the workers of this node were ended.\n")
         return ExitCode.REFUSED
     except SignalException:
         return ExitCode.NO
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _let_workers_end_meanwhile() -> None:
-    """Let torchrun kill a worker that has ended since it looked; it would end with a traceback."""
+    """Let torchrun kill a worker that has just ended; otherwise it would fail with a traceback."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
         SubprocessHandler,
     )

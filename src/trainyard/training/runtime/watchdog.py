@@ -19,7 +19,7 @@ _SLOW_FACTOR = 10
 """The limit is multiplied by this for slow work: the first step, compiling, saving."""
 _REMEMBERED = 64
 _LOST_SECONDS = 15.0
-"""The limit after another rank has ended: time to report it and to finish a save that needs no other rank."""
+"""The limit after another rank ended: time to report that and to finish a save without other ranks."""
 _LONGEST_POLL = 1.0
 _POLLS = 20
 """The thread checks at least this many times within the limit."""

@@ -324,9 +324,9 @@ def _explain_missing_peers() -> Iterator[None]:
         yield
     except dist.DistError as error:
         raise TrainingFailedError(
-            f"The processes of this run did not all come together within {_START_SECONDS} s "
-            f"({str(error).splitlines()[0]}).\nThe message of one that failed is further up in the log. Over "
-            "several machines, see that all reach the rendezvous endpoint. Nothing was started."
+            f"Not all processes of this run joined within {_START_SECONDS} s "
+            f"({str(error).splitlines()[0]}).\nIf one failed, its message is further up in the log. Over "
+            "several machines, check that all reach the rendezvous endpoint. Nothing was started."
         ) from error
 
 
@@ -372,7 +372,7 @@ def explain_lost_peers() -> Iterator[None]:
         cause = text.splitlines()[0]
         lost = TrainingFailedError(
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
-            "Its own message is further up in the log. Resume with --resume auto once its cause is fixed."
+            "Its own message, if any, is further up in the log. Once the cause is fixed: --resume auto."
         )
         lost.failure = Failure(FailureKind.PROCESS_LOST, mend=PROCESS_LOST)
         raise lost from error

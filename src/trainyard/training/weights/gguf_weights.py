@@ -200,7 +200,7 @@ def _open(path: Path) -> "GgufHeader":
         field = reader.get_field("general.architecture")
         kind = field.contents() if field else None
     if reader.byte_order != "I":
-        raise ConfigError(f"model.path: {path} has the byte order of another kind of machine; convert it")
+        raise ConfigError(f"model.path: {path} has another byte order than this machine; convert it")
     if kind != "llama":
         raise ConfigError(f"model.path: {path} is of the architecture {kind!r}; this trainer has llama only")
     parts = reader.get_field("split.count")

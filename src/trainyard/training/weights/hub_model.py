@@ -1,8 +1,8 @@
-"""Fetch the files of a model from the Hugging Face Hub into the local cache, at a commit that is recorded.
+"""Download the files of a model from the Hugging Face Hub into the local cache, at a recorded commit.
 
     owner/name[@revision] --huggingface_hub--> ~/.cache/huggingface/hub/…/snapshots/<commit>/
 
-Only config.json, the tokenizer and the safetensors files are fetched. huggingface_hub itself reads HF_TOKEN,
+Only config.json, tokenizer and safetensors files are downloaded. huggingface_hub itself reads HF_TOKEN,
 HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE. This module does not interpret the files.
 """
 
@@ -80,7 +80,7 @@ def weights_of(model: HubModel) -> Path:
     """Return the folder including the weights, fetched if needed. Raises what `description_of` raises."""
     if (cached := _cached_folder(model)) is not None:
         return cached
-    _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
+    _logger.info("weights of %s: downloading the files that are not in the Hugging Face cache", model)
     start = time.monotonic()
     folder = _fetch(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -137,7 +137,7 @@ def _rows(data: np.ndarray, kind: _BlockType) -> np.ndarray:
     size = data.shape[-1] * data.itemsize if data.ndim else data.nbytes
     if data.ndim == 0 or size % kind.size:
         raise DataError(
-            f"{kind.name} weights: a row of {size} bytes is not whole blocks of {kind.size} bytes; "
+            f"{kind.name} weights: a row of {size} bytes is not a multiple of {kind.size} bytes, a block; "
             "the file is cut off, or its tensor is of another type"
         )
     return np.ascontiguousarray(data).view(np.uint8)
@@ -175,7 +175,7 @@ def _dequantize_by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | N
         with np.errstate(all="ignore"):  # infinite scales are valid; the kernels do not warn either
             values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind.number))
     except NotImplementedError as error:
-        raise DataError(f"{kind.name} weights cannot be turned into floats by gguf: {error}") from error
+        raise DataError(f"gguf cannot convert {kind.name} weights to floats: {error}") from error
     if out is None:
         return values.copy() if np.may_share_memory(values, rows) else values
     out[...] = values

@@ -3,7 +3,7 @@
     folder, .safetensors, Hub: config.json | .gguf: its header | checkpoint: its run's config.yaml
         --> DeclaredShape --> `load_config` uses it for the keys that are not set
 
-Every script that reads a configuration for training loads it through `load_with_weights`, so that plan,
+Every script that reads a configuration for training loads it with `load_with_weights`, so that plan,
 checks and training see the same model. No tensor is read. torch is imported only for .gguf files and
 checkpoints.
 """
@@ -38,7 +38,7 @@ _CORE = frozenset(
         "num_key_value_heads",
     )
 )
-"""The keys without which no model can be built."""
+"""The keys that are needed to build a model."""
 
 
 def load_with_weights(

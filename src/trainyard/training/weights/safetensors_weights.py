@@ -75,11 +75,11 @@ def _files_of(folder: Path) -> list[Path]:
         files = sorted(folder.glob("*.safetensors"))
         if len(files) != 1:
             raise ConfigError(
-                f"model.path: {folder} holds {len(files)} .safetensors files and no {INDEX_NAME} that says "
-                "which belong together; name one file"
+                f"model.path: {folder} holds {len(files)} .safetensors files and no {INDEX_NAME} that lists "
+                "the shards of a model; name one file"
             )
     if missing := [file.name for file in files if not file.is_file()]:
-        raise ConfigError(f"model.path: {index} names files that are not there: {', '.join(missing)}")
+        raise ConfigError(f"model.path: {index} names missing files: {', '.join(missing)}; download them too")
     return files
 
 

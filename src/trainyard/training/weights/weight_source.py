@@ -34,7 +34,7 @@ class WeightSource(Protocol):
         """The shape of a tensor, without reading the tensor."""
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor in float32 on the CPU, in the layout of our model. No other stays in memory."""
+        """Read one tensor in float32 on the CPU, in the layout of our model. No other tensor is kept."""
 
     def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:
         """Yield the contradictions between the file and an architecture that are specific to the format."""

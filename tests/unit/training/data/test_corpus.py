@@ -137,7 +137,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_error_names_everything_that_was_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Passed over: 1 empty file \(a.txt\); 1 file with another suffix"):
+    with pytest.raises(DataError, match=r"Skipped: 1 empty file \(a.txt\); 1 file with another suffix"):
         paths_found(write(tmp_path, a_txt="", b_jpg="1"))
 
 

@@ -177,5 +177,5 @@ def test_tokens_that_were_cut_off_are_refused(tmp_path: Path) -> None:
 
 def test_an_index_without_its_tokens_is_a_file_like_any_other(tmp_path: Path) -> None:
     write(tmp_path / "a", [[[1, 2]]]).unlink()
-    with pytest.raises(DataError, match=r"Passed over: 1 file with another suffix \(a\.idx\)"):
+    with pytest.raises(DataError, match=r"Skipped: 1 file with another suffix \(a\.idx\)"):
         prepare(tmp_path, tmp_path / "a.idx")

@@ -74,7 +74,7 @@ def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> 
     found = plan(folder, bin_dtype="uint32")
     assert not any(file.suffix == ".bin" for file in (*found.train, *found.validation))
     assert [str(skipped) for skipped in found.skipped] == [
-        "1 .bin file that is not whole uint32 numbers (even.bin)"
+        "1 .bin file that is not a multiple of uint32 in size (even.bin)"
     ]
     assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
 

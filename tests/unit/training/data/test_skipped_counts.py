@@ -24,7 +24,7 @@ def test_a_tally_continues_from_earlier_counts() -> None:
 
 def test_the_sentence_says_when_there_are_more() -> None:
     skipped = (SkipCount("empty files", 1200, ("a", "b", "c")), SkipCount("binary files", 1, ("x.md",)))
-    assert skip_sentence(skipped) == " Passed over: 1,200 empty files (a, b, c, …); 1 binary file (x.md)."
+    assert skip_sentence(skipped) == " Skipped: 1,200 empty files (a, b, c, …); 1 binary file (x.md)."
     assert skip_sentence(()) == ""
 
 
@@ -34,7 +34,10 @@ def test_the_sentence_says_when_there_are_more() -> None:
         ("lines that are not JSON", "line that is not JSON"),
         ("files with another suffix", "file with another suffix"),
         ("rows without a text in 'rows' (data.text_field)", "row without a text in 'rows' (data.text_field)"),
-        (".bin files that are not whole uint16 numbers", ".bin file that is not whole uint16 numbers"),
+        (
+            ".bin files that are not a multiple of uint16 in size",
+            ".bin file that is not a multiple of uint16 in size",
+        ),
         ("unreadable folders", "unreadable folder"),
     ],
 )

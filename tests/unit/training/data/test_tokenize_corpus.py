@@ -394,7 +394,7 @@ def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
         "1 row without a text in 'text' (data.text_field) (c.jsonl:2)",
         "1 empty file (d.py)",
         "1 file with another suffix (e.jpg)",
-        "1 .bin file that is not whole uint16 numbers (f.bin)",
+        "1 .bin file that is not a multiple of uint16 in size (f.bin)",
         "set it to null",
     ):
         assert part in str(caught.value)
@@ -403,7 +403,9 @@ def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
 
 def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
     (folder / "odd.bin").write_bytes(b"odd")
-    with pytest.raises(DataError, match=r"1 \.bin file that is not whole uint16 numbers \(odd\.bin\)"):
+    with pytest.raises(
+        DataError, match=r"1 \.bin file that is not a multiple of uint16 in size \(odd\.bin\)"
+    ):
         prepare(folder, train_path=str(folder / "odd.bin"))
 
 
@@ -413,7 +415,7 @@ def test_skipped_files_are_reported_once_and_recorded(folder: Path, caplog: pyte
     caplog.set_level(logging.INFO, "trainyard")
     first = prepare(folder)
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-    assert "passed over 1 binary file (x.txt)" in caplog.text
+    assert "skipped 1 binary file (x.txt)" in caplog.text
     caplog.clear()
     assert prepare(folder).skipped == first.skipped
     assert not caplog.records

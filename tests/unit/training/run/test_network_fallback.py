@@ -139,7 +139,7 @@ def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> Non
     assert environment["NCCL_DEBUG_FILE"].endswith("/100%%p/logs/nccl-rank-0.log")
     assert (tmp_path / "100%p" / "logs").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="a file is where"):
+    with pytest.raises(ConfigError, match="is a file and must be"):
         keep_nccl_log(tmp_path / "file", dict(TWO_MACHINES))
 
 

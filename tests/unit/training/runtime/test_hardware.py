@@ -57,7 +57,9 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dist, "init_process_group", alone)
     with (
-        pytest.raises(TrainingFailedError, match=r"did not all come together within 300 s \(Timed out"),
+        pytest.raises(
+            TrainingFailedError, match=r"Not all processes of this run joined within 300 s \(Timed out"
+        ),
         join_world("cpu", "ddp", {"WORLD_SIZE": "2"}),
     ):
         pytest.fail("there is no world")

@@ -155,7 +155,7 @@ def write_complete_and_partial(directory: RunDirectory) -> None:
             lambda directory: write_checkpoint(directory, 4, without="__0_0.distcp"),
             "is not complete on this machine",
         ),
-        (lambda directory: write_checkpoint(directory, 4, other=True), "is another checkpoint"),
+        (lambda directory: write_checkpoint(directory, 4, other=True), "differs from the checkpoint"),
         (lambda directory: None, "is not complete on this machine"),
         (write_complete_and_partial, "step-00000006 lacks parts; the newest complete one is of step 4"),
     ],

@@ -51,11 +51,11 @@ def garbage_collection() -> Iterator[None]:
         (SignalException("stopped", signal.SIGTERM), ""),
         (
             RendezvousTimeoutError(),
-            "The nodes of this run did not all come together (RendezvousTimeoutError).\nSee that all of them "
-            "run, and reach the address where they meet. Nothing was started.\n",
+            "Not all nodes of this run joined (RendezvousTimeoutError).\nCheck that all of them "
+            "run, and can reach the rendezvous address. Nothing was started.\n",
         ),
         *(
-            (left, "The first node of this run has gone, so the workers of this one were ended.\n")
+            (left, "The first node of this run is lost, so the workers of this node were ended.\n")
             for left in (FirstNodeLostError(), RendezvousConnectionError("gone"))
         ),
     ],

@@ -175,7 +175,7 @@ def test_broken_folders_are_named(folder: Callable[..., Path]) -> None:
     assert "not a complete .safetensors file" in refusal_of_file(path)
     index = path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}))
-    assert "files that are not there: one.safetensors, two.safetensors" in refusal_of_file(path)
+    assert "names missing files: one.safetensors, two.safetensors" in refusal_of_file(path)
     index.write_text("[]")
     assert "is not an index of weights" in refusal_of_file(path)
     index.unlink()
