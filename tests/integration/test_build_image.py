@@ -284,7 +284,7 @@ def test_what_can_heal_is_tried_again_three_times_at_most(
     done = run("--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["builds"][0]["attempts"] == 2
-    assert "a second attempt may succeed, so it is started again" in done.stderr
+    assert "another attempt may succeed, so it is started again" in done.stderr
     tokens = {build.request["idempotencyToken"] for build in aws.builds}
     assert len(tokens) == 2
 
@@ -503,7 +503,7 @@ def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: Scripted
         subprocess.run([*git, *words], check=True, timeout=60)
     refused = run()
     assert refused.returncode == 2
-    assert "a.txt: the Dockerfile copies it, and it is not sent" in refused.stderr
+    assert "a.txt: the Dockerfile copies it, but it is not sent" in refused.stderr
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     assert run("--untracked").returncode == 0
