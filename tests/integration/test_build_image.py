@@ -510,7 +510,7 @@ def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: Scripted
 
 
 def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:
-    wrong = {"a b": "is not a tag", "git-1": "made from commit or content", "-x": "is not a tag"}
+    wrong = {"a b": "is not a tag", "git-1": "are reserved", "-x": "is not a tag"}
     for name, said in wrong.items():
         done = run(f"--image-tag={name}")
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
