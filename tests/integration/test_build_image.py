@@ -284,7 +284,7 @@ def test_what_can_heal_is_tried_again_three_times_at_most(
     done = run("--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["builds"][0]["attempts"] == 2
-    assert "a second attempt may succeed, so it is started again" in done.stderr
+    assert "another attempt may succeed, so it is started again" in done.stderr
     tokens = {build.request["idempotencyToken"] for build in aws.builds}
     assert len(tokens) == 2
 
@@ -503,14 +503,14 @@ def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: Scripted
         subprocess.run([*git, *words], check=True, timeout=60)
     refused = run()
     assert refused.returncode == 2
-    assert "a.txt: the Dockerfile copies it, and it is not sent" in refused.stderr
+    assert "a.txt: the Dockerfile copies it, but it is not sent" in refused.stderr
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     assert run("--untracked").returncode == 0
 
 
 def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:
-    wrong = {"a b": "is not a tag", "git-1": "made from commit or content", "-x": "is not a tag"}
+    wrong = {"a b": "is not a tag", "git-1": "are reserved", "-x": "is not a tag"}
     for name, said in wrong.items():
         done = run(f"--image-tag={name}")
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr

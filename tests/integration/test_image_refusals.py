@@ -251,7 +251,7 @@ def test_a_build_that_cannot_be_stopped_is_named_with_the_command_that_stops_it(
     said = run("build_image", "--time-limit", "1s")
     assert said.code == 5, said.stderr
     assert "continues in AWS" in said.stderr
-    assert "aws codebuild stop-build --id t:1" in said.stderr
+    assert "stop-build --region us-west-2 --id t:1" in said.stderr
 
 
 SETTINGS: dict[str, tuple[dict[str, str | None], int, str]] = {

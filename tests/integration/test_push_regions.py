@@ -218,7 +218,7 @@ def test_a_second_push_of_the_same_image_keeps_what_is_set(places: Places, push:
     places.servers[REGION].scan = {"imageScanStatus": {"status": "FAILED"}}
     code, said = push("--region", REGION)
     assert code == 1, said
-    assert "has a scan that is failed" in said and "No tag was set" in said
+    assert "the scan of the image is failed" in said and "No tag was set" in said
     places.servers[REGION].scan = {"imageScanStatus": {"status": "COMPLETE"}}
     for _ in range(2):
         code, said = push("--region", REGION)

@@ -260,8 +260,8 @@ def test_a_lock_that_pins_nothing_is_refused(script: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("answers", "code", "says"),
     [
-        ([True, True], 0, "every check holds"),
-        ([True, None], 0, "no check fails; unknown: b"),
+        ([True, True], 0, "every check passed"),
+        ([True, None], 0, "no check failed; unknown: b"),
         ([False, None], 1, "1 of 2 failed: a"),
     ],
 )

@@ -348,7 +348,7 @@ def test_a_job_is_followed_by_two_watches_and_its_last_figures_stay(
     code, text = watch(*(word for word in cluster.words if word != "--once"))
     assert code == 0, text
     assert text.startswith("job · pytorchjob · succeeded · 0 of 2 pods")
-    assert "step 400/4,000" in text and "before: the pods are gone" in text
+    assert "step 400/4,000" in text and "ago; the pods are gone" in text
     assert any(line.endswith("unknown") for line in reported), "no pod runs and the job has not ended"
     assert sorted(path for path, _ in cluster.server.watches) == [f"{SPACE}/pods", JOBS]
     assert cluster.server.reads.count(f"{SPACE}/pods") == 1, "changes come by the watch"

@@ -23,7 +23,7 @@ TITLES = {
     "started": "Image fsdp: build started",
     "built": "✅ Image fsdp built, checked and pushed",
     "there": "✅ Image fsdp: nothing to build, this content is in the registry",
-    "no result": "⚠ Image fsdp: the build succeeded, and left no result",
+    "no result": "⚠ Image fsdp: the build succeeded, but left no result",
     "failed": "❌ Image fsdp was not built",
 }
 

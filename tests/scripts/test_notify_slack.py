@@ -125,7 +125,7 @@ def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack)
 def test_failed_before_there_is_a_run_is_told_too(program: Program, slack: FakeSlack) -> None:
     arguments = ("notify_slack.py", "failed", "--run-dir", "runs/gh-99")
     assert program(*arguments, SLACK_WEBHOOK_URL=slack.url, **WORKFLOW).returncode == 0
-    assert slack.bodies[0]["text"] == "❌ Training 812 failed, and left no run directory"
+    assert slack.bodies[0]["text"] == "❌ Training 812 failed, without a run directory"
 
 
 def test_a_bot_token_posts_to_the_channel_of_the_configuration(

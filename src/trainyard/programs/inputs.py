@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 
-# In the order in which they are looked for. The first ones pin every package; the last ones may not.
+# Searched in this order. The first ones pin every package; the last ones may not.
 LOCKS = (
     "uv.lock",
     "poetry.lock",
@@ -49,7 +49,7 @@ class DataFiles:
 
 
 def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
-    """Return the files that match `patterns` below `directory` by their names; a folder has all its files.
+    """Return name -> path of the files that match `patterns` below `directory`; a folder gives all its files.
 
     Raises ConfigError for a pattern that matches nothing.
     """
@@ -66,7 +66,7 @@ def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
 
 
 def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
-    """Hash the files that match `patterns`. Raises what `find_data` does, and OSError."""
+    """Hash the files that match `patterns`. Raises ConfigError as `find_data` does, and OSError."""
     digest, size = hashlib.sha256(), 0
     found = find_data(directory, patterns)
     for name in sorted(found):
@@ -76,10 +76,10 @@ def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
 
 
 def _matches(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of each file; names are relative to `directory` where they can be."""
+    """Yield the name and the path of each file; names are relative to `directory`."""
     wanted = str(Path(pattern).expanduser())
     for name in glob.glob(wanted, root_dir=directory, recursive=True, include_hidden=True):  # noqa: PTH207
-        path = directory / name  # Path.glob takes no absolute pattern
+        path = directory / name  # Path.glob refuses an absolute pattern
         files = [path] if path.is_file() else (each for each in path.rglob("*") if each.is_file())
         for file in files:
             yield os.path.relpath(file, directory), file

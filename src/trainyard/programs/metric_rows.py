@@ -1,8 +1,8 @@
 """Write the rows that a program prints into `metrics.jsonl`: each logged step once, in order.
 
 A program that resumes from a checkpoint, or that starts again within one attempt, prints steps again. A row
-with another loss replaces the old one and drops those after it, because the new rows belong to the model that
-remains. A row that shows a fault is never dropped for one that does not.
+with another loss replaces the old one and drops the later ones, because the new rows belong to the model that
+is kept. A row that shows a fault is never replaced by one that does not.
 """
 
 import json
@@ -21,7 +21,7 @@ def _ignored(_step: int) -> None:
 
 
 class MetricRowWriter:
-    """Appends the rows that are due, and any other row that shows a fault."""
+    """Appends the rows of steps that are to be logged, and any other row that shows a fault."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class MetricRowWriter:
         resumed_at: int = 0,
         on_other_row: Callable[[int], None] = _ignored,
     ) -> None:
-        """`on_other_row` is called with the first step up to `resumed_at` that has another row than before.
+        """`on_other_row` is called with the first step up to `resumed_at` whose row differs from the old one.
 
-        Then the program did not resume after `resumed_at`. The call comes before the old row is dropped.
+        This shows that the program did not resume after `resumed_at`. The old row is dropped after the call.
         """
         self._path, self._log_steps, self._last = path, log_steps, last
         self._resumed_at, self._on_other_row = resumed_at, on_other_row
@@ -46,7 +46,7 @@ class MetricRowWriter:
 
     @property
     def newest(self) -> int:
-        """The last step on record, once a row was given that belongs there; else 0."""
+        """The last recorded step; 0 until a row was given that belongs to the record."""
         return self._newest
 
     def keep(self, row: Row) -> bool:
@@ -67,13 +67,13 @@ class MetricRowWriter:
         dropped = self._drop_from(step) if step <= self._newest else []
         self._write(row)
         for later in dropped:
-            if faulty and later["step"] > step:  # it shows no retraining, so the later steps stay done
+            if faulty and later["step"] > step:  # a fault is no sign of retraining, so later rows stay
                 self._write(later)
         self._has_fault = self._has_fault or faulty
         return True
 
     def _complete(self, before: Row, row: Row) -> bool:
-        """Add the figures of `row` that are new, such as a validation loss; return whether there are any."""
+        """Add the new figures of `row`, such as a validation loss; return whether there are any."""
         if not row.keys() - before.keys():
             return False
         dropped = self._drop_from(int(row["step"]))
@@ -84,8 +84,8 @@ class MetricRowWriter:
     def _may_drop_from(self, step: int) -> bool:
         """Return whether a row without a fault may replace what is on record from `step` on.
 
-        A fault that this attempt printed stays. One of an attempt before stays unless this one began earlier:
-        a program that resumes may print the step once more that it resumes after.
+        A fault that this attempt printed stays. One of an earlier attempt stays if this attempt starts with
+        the same step: a program may print the step that it resumes after once more.
         """
         return not self._has_fault and not (self._first == step and _is_faulty(self._known.get(step, _FINE)))
 
@@ -118,7 +118,7 @@ class MetricRowWriter:
 
 
 def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
-    """Write those of `rows` up to step `last` whose step is not on record yet, each at its place."""
+    """Insert those of `rows` up to step `last` whose step is not recorded yet, in order."""
     known = {row["step"]: row for row in read_rows(path)}
     found = {row["step"]: row for row in rows if row["step"] <= last and row["step"] not in known}
     if found:
@@ -128,7 +128,7 @@ def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
 
 
 def _is_faulty(row: Row) -> bool:
-    """Return whether a row must not be left out: a figure is not finite, or it had skipped or NaN steps."""
+    """Return whether a row must be kept: a figure is not finite, or it had skipped or NaN steps."""
     return (
         not _is_finite(row.get("loss"))
         or not _is_finite(row.get("grad_norm", 0.0))
@@ -138,12 +138,12 @@ def _is_faulty(row: Row) -> bool:
 
 
 def _is_same(before: Row, row: Row) -> bool:
-    """Return whether a step was printed once more. Its other figures, such as its seconds, may differ."""
+    """Return whether both rows have the same loss and fault. Other figures, such as seconds, may differ."""
     return before.get("loss") == row.get("loss") and _is_faulty(before) == _is_faulty(row)
 
 
 def _in_json(value: object) -> object:
-    """A number that is not finite becomes a text, because JSON has none."""
+    """Return a number that is not finite as text, because JSON has no such number."""
     return str(value) if isinstance(value, int | float) and not _is_finite(value) else value
 
 

@@ -14,7 +14,7 @@ _POLL_SECONDS = 0.5
 
 
 def forget_ends(directory: RunDirectory) -> None:
-    """Remove what an earlier segment left, before the program starts."""
+    """Remove the files of an earlier segment, before the program starts."""
     for path in directory.logs.glob("node-*.end.json"):
         path.unlink(missing_ok=True)
 
@@ -31,7 +31,7 @@ def wait_for_ends(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every other node has reported its end; return why not all ended well, or None."""
+    """Wait until every other node has reported its end; return why one of them failed, or None."""
     deadline = clock() + seconds
     while True:
         codes = {node: _code(_path(directory, node)) for node in others}

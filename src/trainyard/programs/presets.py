@@ -59,7 +59,7 @@ _OPERATORS: Mapping[type, Callable[..., Any]] = {
 
 
 class PresetCheck(Section):
-    """A rule that the command's values must obey."""
+    """A rule that the values of the command must satisfy."""
 
     when: Name
     """The expression that is true when there is a problem."""
@@ -79,53 +79,53 @@ class Preset(Section):
     """auto: torchrun starts several processes; torchrun: also one; ray: once, on the head of a cluster."""
     log: Name | None = None
     """The form of its log (`programs.metrics.log_reader`), if it logs every monitoring.log_steps steps. Then
-    a job counts on each of these rows. null: any program, which decides what it logs."""
+    a job requires each of these rows. null: the program decides what it logs."""
     rows: Literal["first-node", "any-node"] = "first-node"
     """Whose rows count; any-node: exactly one process, on any node, prints them."""
     checkpoints: Name = "{run.checkpoints}/*"
     formats: tuple[Annotated[CheckpointFormat, Field(strict=False)], ...] = Field((), strict=False)
     """The formats that its checkpoints can have; none: any."""
     metrics: Name = "auto"
-    """Where its metrics are, for a preset without `log`; as program.metrics, which wins."""
+    """Where its metrics are, for a preset without `log`; program.metrics replaces it."""
     resume: Words = ()
-    """Arguments that are added to resume; {checkpoint} becomes the path. None: it finds its checkpoints."""
+    """Arguments that are added to resume; {checkpoint} becomes the path. Empty: it finds its own."""
     lock: Name = "requirements-training.txt"
     """The lock of its image, a file of this repository; for a preset with `log`."""
     environment: dict[str, Any] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
-    """Its options by its own names; program.settings are laid over them."""
+    """Its options by its own names; program.settings replace them."""
     option: Name = "--{name}={value}"
-    """How an option is written. After a space, a value of several words becomes several words."""
+    """How an option is written. If a space precedes the value, a value of several words becomes several."""
     switches: bool = True
-    """Whether an option with the value true is written without the value, and one with false left out."""
+    """Whether an option with the value true is written without it, and one with false is left out."""
     files: dict[str, Any] = Field(default_factory=dict)
     """Files beside the program: a text as it is, a mapping as JSON."""
     settings: Literal["options", "none"] = "options"
     """none: program.settings are refused."""
     settings_file: Name | None = None
-    """The file of `files` into which program.settings are laid by dotted names, instead of the options."""
+    """The file of `files` that program.settings change, by dotted names, instead of the options."""
     setting_names: Name = r"\S+"
     """The regular expression of the name of a setting."""
     refused_settings: dict[str, str] = Field(default_factory=dict)
-    """Names of settings that people try, with the reason why there is none."""
+    """Names of settings that the program lacks but people try, with the reason."""
     planned: dict[str, str] = Field(default_factory=dict)
     """Names of settings that the plan decides, with the key of the configuration to set instead."""
     required: dict[str, str] = Field(default_factory=dict)
-    """Keys of the configuration that must be set, with what they name."""
+    """Keys of the configuration that must be set, with the meaning of each."""
     paths: dict[str, str] = Field(default_factory=dict)
-    """Keys that must be absolute paths in a job, if they are set, with what they name."""
+    """Keys that must be absolute paths in a job, if they are set, with the meaning of each."""
     checks: tuple[PresetCheck, ...] = Field((), strict=False)
     memory: Name | None = None
     """How the program divides the model: megatron, sharded or none. It decides the least memory that the
     program needs."""
     only_data_parallel: bool = False
-    """Whether the degrees of section compute do not divide its training."""
+    """Whether the program ignores the degrees of parallelism in section compute."""
     defaults: dict[str, Any] = Field(default_factory=dict)
-    """Values of the configuration, in sections, where a configuration with this recipe does not say them."""
+    """Defaults of the configuration, in sections, for a configuration with this recipe."""
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the plan decides the steps and how often they are logged."""
+        """Whether the plan decides the number of steps, and how often they are logged."""
         return self.log is not None
 
     def uses(self, *keys: str) -> bool:
@@ -136,7 +136,7 @@ class Preset(Section):
 
 @dataclass(frozen=True)
 class RenderedProgram:
-    """A command, with what belongs to it."""
+    """A command, with its environment, files and patterns."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -157,7 +157,7 @@ def load_preset(name: str) -> Preset:
         lines = (f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ConfigError("\n".join(lines)) from None
     if preset.log is not None and preset.log not in FORMS:
-        raise ConfigError(f"{path}: log: {preset.log} is no form of a log; take one of {', '.join(FORMS)}")
+        raise ConfigError(f"{path}: log: {preset.log} is no form of a log; use one of {', '.join(FORMS)}")
     return preset
 
 
@@ -321,13 +321,13 @@ def _put(section: dict[str, Any], path: list[str], value: Any) -> None:
 def with_settings(config: Config, given: Sequence[str]) -> Config:
     """Return `config` with the settings of a command line (`KEY=VALUE`) after those of its files.
 
-    Raises ConfigError for settings that the trainer of this repository would ignore.
+    Raises ConfigError for a recipe of this repository's trainer, which would ignore them.
     """
     if not given:
         return config
     if config.recipe in RECIPES:
         raise ConfigError(
-            f"--program-set {given[0][:80]}: recipe {config.recipe} has no settings of another program; "
+            f"--program-set {given[0][:80]}: recipe {config.recipe} runs no other program with settings; "
             "use --set, or name the program with --recipe. Nothing was sent."
         )
     lines = [*([config.program.settings] if config.program.settings else []), *given]
@@ -345,9 +345,9 @@ def own_settings(config: Config) -> dict[str, str]:
 
 
 def settings_problems(preset: Preset, config: Config) -> Iterator[str]:
-    """Yield the settings that have no `KEY=VALUE`, that the program lacks, or that contradict the plan."""
+    """Yield a message for each setting that is not KEY=VALUE, that the program lacks, or that is planned."""
     if preset.settings == "none" and own_settings(config):
-        yield f"program.settings: recipe {preset.name} has none; use another program, or recipe command"
+        yield f"program.settings: recipe {preset.name} takes none; use another program, or recipe command"
         return
     for line in _lines(config):
         name, equals, _ = line.partition("=")
@@ -364,7 +364,7 @@ def settings_problems(preset: Preset, config: Config) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """Return the name of a setting without what programs allow to differ: Hydra's marks, `_` for `-`."""
+    """Return the name of a setting without Hydra's marks, and with `_` for `-`: programs accept either."""
     return name.lstrip("+~").replace("-", "_")
 
 

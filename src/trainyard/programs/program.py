@@ -18,7 +18,7 @@ CHECKPOINT_WORD = "{checkpoint}"
 CHECKPOINTS_FOLDER, FILES_FOLDER = "program", "files"
 """The folders in a run directory for a program's own checkpoints, and for the files of its preset."""
 _NO_EFFECT_ON_WORKERS = ("-u", "-B")
-"""Options of Python that torchrun's workers have anyway, or can do without."""
+"""Options of Python that torchrun's workers have anyway, or do not need."""
 _KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
 """A dotted key of the configuration in braces."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "composer", "hyperpodrun", "mpirun", "srun")
@@ -47,11 +47,11 @@ class Program:
     processes: int = 1
     """Processes per machine."""
     torchrun: bool | None = None
-    """Whether torchrun starts the command; None: if there are several processes."""
+    """Whether torchrun starts the command; None: only if there are several processes."""
     log_form: str | None = None
     """The form of its log, for a program whose plan decides the steps and how often they are logged."""
     rows_on_first_node: bool = True
-    """Whether only rows of the first node count; else exactly one process, on any node, prints them."""
+    """Whether only rows of the first node count; if not, one process on any node prints them."""
     formats: tuple[CheckpointFormat, ...] | None = None
     """The formats that its checkpoints can have; None: any."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Program:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what `run.json` says about it."""
+        """The facts about it in `run.json`."""
         facts = {
             "command": list(self.command),
             "resume": list(self.resume) or None,
@@ -88,16 +88,16 @@ class Program:
 
 
 def program_of(config: Config, base: Path) -> Program:
-    """Return the program of a configuration with `recipe: command`. `base` is what its folder is relative to.
+    """Return the program of a configuration with `recipe: command`; program.directory is relative to `base`.
 
-    Raises ConfigError for a folder or a lock that is not there.
+    Raises ConfigError for a folder or a lock that does not exist.
     """
     assert config.program.command is not None  # config.combinations requires it
     return program_with(config, base, fill_in(config.program.command, config))
 
 
 def program_with(config: Config, base: Path, command: tuple[str, ...]) -> Program:
-    """Return the program that runs `command` by section program. Raises what `program_of` does."""
+    """Return the program that runs `command` by section program. Raises ConfigError as `program_of`."""
     given = config.program
     directory = (base / Path(given.directory).expanduser()).resolve()
     if not directory.is_dir():
@@ -136,7 +136,7 @@ def program_with(config: Config, base: Path, command: tuple[str, ...]) -> Progra
 def fill_in(words: tuple[str, ...], config: Config) -> tuple[str, ...]:
     """Return `words` with `{section.key}` replaced by that value of the configuration.
 
-    Other braces, such as `{checkpoint}` or JSON, are kept. Raises ConfigError for a key that is not there.
+    Other braces, such as `{checkpoint}` or JSON, are kept. Raises ConfigError for a key without a value.
     """
     values = config.to_plain()
 
@@ -146,8 +146,8 @@ def fill_in(words: tuple[str, ...], config: Config) -> tuple[str, ...]:
             found = found.get(name) if isinstance(found, dict) else None
         if found is None or isinstance(found, dict | list):
             raise ConfigError(
-                f"program.command: {match[0]} is no value of the configuration that is set. Name a key such "
-                "as {training.max_steps}, and give it a value."
+                f"program.command: {match[0]} has no value in the configuration. Name a key such as "
+                "{training.max_steps}, and give it a value."
             )
         return str(found).lower() if isinstance(found, bool) else str(found)
 
@@ -168,7 +168,7 @@ def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def interpreter_of(command: tuple[str, ...]) -> str:
-    """Return the Python that starts torchrun: that of a Python command, else the one that runs this.
+    """Return the Python that starts torchrun: the one of a Python command, else the one that runs this.
 
     The interpreter of the program has torch; the one that runs Trainyard may not.
     """

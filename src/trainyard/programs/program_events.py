@@ -49,7 +49,7 @@ class LoggedFigures:
     figures: dict[str, float] = field(default_factory=dict)
     time: float | None = None
     is_summary: bool = False
-    """Whether they are of all steps, as at the end of training."""
+    """Whether the figures are of the complete training, not of a step."""
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
@@ -76,7 +76,7 @@ class WrittenCheckpoint:
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """Training ended, whether or not all steps are done."""
+    """Training ended, with all steps done or not."""
 
     step: int
     steps: int | None = None
@@ -96,7 +96,7 @@ class ProgramEvents:
         self._rest = b""
         self._is_skipping = False
         self.bad_lines = 0
-        """Lines that are no event, until now."""
+        """The number of lines so far that were no event."""
 
     def poll(self) -> list[ProgramEvent]:
         """Return the events that were added; a line without its end is left for the next call.
@@ -174,13 +174,13 @@ def _figure(value: object) -> float | None:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if abs(value) > sys.float_info.max:  # a whole number that no float holds
+    if abs(value) > sys.float_info.max:  # an integer that no float can hold
         return float("inf") if value > 0 else float("-inf")
     return value
 
 
 def _figures(found: dict[str, Any]) -> dict[str, float] | None:
-    """Return the numbers of a row; None if there are too many. What is no number is left out."""
+    """Return the numbers of a row; None if there are too many. Values that are not numbers are left out."""
     named = {
         name: number for name in found.keys() - _PROTOCOL if (number := _figure(found[name])) is not None
     }

@@ -1,9 +1,9 @@
-"""Notice that a program of several processes hangs, on a node that reads rows, and on the others by a mark.
+"""Detect that a program of several processes hangs: on a node that reads rows, and elsewhere by its mark.
 
     no row and no output for program.hang_minutes ──> logs/hang-suspected ──> every node ends its processes
 
 A program counts as hung only after its first row: before that it may download, tokenise or compile for hours
-without a word. It ends nothing itself; `gateways/supervised_process.py` does, with the stacks of all Pythons.
+without output. `gateways/supervised_process.py` ends the processes, and writes the stacks of all Pythons.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomic
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 HANG = "a hang"
-"""The reason for which a hung program is stopped."""
+"""The cause of a stop, as reported for a hung program."""
 _MARK = "hang-suspected"
 _MOST_STACKS = 16 << 20
-"""Bytes of stacks that are copied out of a node's log."""
+"""Most bytes of stacks that are copied out of a node's log."""
 
 
 class HangRule:
@@ -38,17 +38,17 @@ class HangRule:
             (logs / _MARK).unlink(missing_ok=True)
 
     def note_rows(self, count: int, now: float) -> None:
-        """Take how many rows were read so far: from the first one on the program is watched."""
+        """Note how many rows were read so far; the program is watched from its first row on."""
         if count != self._rows:
             self._rows, self._moved = count, now
 
     def note_output(self, now: float) -> None:
-        """Take that the program has written something."""
+        """Note that the program has written output."""
         if self._moved is not None:
             self._moved = now
 
     def is_hung(self, now: float) -> bool:
-        """Return whether the program hangs here, or was found to hang by another node."""
+        """Return whether the program hangs here, or hangs according to another node."""
         if self._limit is None or self.noticed:
             return bool(self.noticed)
         self.noticed = self._found_elsewhere()
@@ -73,7 +73,7 @@ class HangRule:
             write_bytes_atomically(self._logs / f"hang-node-{self._number}.txt", log.read(_MOST_STACKS))
 
     def describe(self, step: int) -> str:
-        """Return the reason of the end in words; the first ones are those of our own trainer."""
+        """Return the reason in words; it begins as that of the shipped trainer does."""
         paths = sorted(self._logs.glob("hang-node-*.txt"))
         stacks = [f"logs/{path.name}" for path in paths if path.stat().st_mtime >= self.noticed["time"] - 60]
         return (

@@ -17,11 +17,11 @@ from trainyard.run.identity import history_of, read_run, write_identity, write_o
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
-"""The event of an attempt that prints other rows of steps up to the checkpoint that it was to resume from."""
+"""The event of an attempt whose rows differ for steps before the checkpoint that it should resume from."""
 
 
 COST_LIMIT = "limits.cost_usd"
-"""What stops a run that is then not continued by itself."""
+"""The cause of a stop after which a run is not continued automatically."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +34,32 @@ class TakenCheckpoint:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """End of a program, and what is known about its training."""
+    """The end of a program, and the known facts about its training."""
 
     exit_code: int
     stopped_by: str | None = None
     """The cause of its stop, such as `SIGTERM` or `the deadline`; None if it ended by itself."""
     others: str | None = None
-    """Why not all other nodes ended with 0; None when they did."""
+    """Why the program failed on another node; None if it ended with 0 on all."""
     checkpoint: TakenCheckpoint | None = None
     skipped: tuple[str, ...] = ()
-    """Why newer checkpoints of the program do not count."""
+    """Why newer checkpoints of the program were not taken, a line each."""
     resumed_at: int = 0
     """The step that this attempt resumed after."""
     announced: int | None = None
-    """The steps that the program itself says it trains."""
+    """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
     unread: str = ""
-    """Why no row could be read, and what to do; used only where there is none."""
+    """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
     """Why it could not be started."""
     fallback: tuple[str, str] | None = None
-    """Why it was ended over TCP where a faster network was expected, and the fix."""
+    """Why it was ended because it ran over TCP instead of a faster network, and the fix."""
     hang: str | None = None
-    """Why it was ended because nothing moved, with the place of its stacks."""
+    """The text about its hang, with the files of its stacks."""
     changed: tuple[str, ...] = ()
-    """The inputs that have other bytes now than at the start: lock, data."""
+    """The inputs whose bytes have changed since the start: lock, data."""
     failure: Mapping[str, str] = field(default_factory=dict)
     """The class, cause and line that its output shows, if it failed."""
 
@@ -76,14 +76,14 @@ def begin(
 ) -> None:
     """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
 
-    A resumed run keeps its id and its time of creation; its record says what this attempt was requested, and
-    `history` has the origin of the attempts before. `state` is that of the checkpoint, by `state_of`. Raises
-    ConfigError if no step is left to do, but the run was requested something else.
+    A resumed run keeps its id and its time of creation; its record has the request of this attempt, and
+    `history` the origin of earlier attempts. `state` is the `state_of` the checkpoint. Raises ConfigError if
+    the rows were logged at another interval, or if no step is left and the finished run had another request.
     """
     before = read_run(directory.run_file) if directory.run_file.exists() else {}
     _require_resumable(directory, before, facts, resumed_at)
     directory.create()
-    # Later steps are done again, or were lost: only what this attempt prints shows that they were done.
+    # Only the rows that this attempt prints show that later steps were done.
     shown = 0 if resumed_at is None or has_other_rows(directory, state) else resumed_at
     keep_rows_up_to(directory.metrics_file, shown)
     kept: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def begin(
             kept["plan"] = {**facts.get("plan", {}), "announced_steps": announced}
         if (
             resumed_at and "log_steps" in facts.get("plan", {}) and "log_steps" not in before.get("plan", {})
-        ):  # of a version that did not record it
+        ):  # an older version did not record it
             kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
     write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
     write_bytes_atomically(directory.config_file, config.encode())
@@ -110,12 +110,12 @@ def begin(
 def _require_resumable(
     directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
 ) -> None:
-    """Refuse a checkpoint with no step left to do, unless it is of a run of the same request.
+    """Refuse a checkpoint with no step left to do, unless it is of a run with the same request.
 
-    Rows of another cadence are refused too: nobody could tell which of them are missing.
+    Rows logged at another interval are refused too: missing rows could not be recognised.
     """
     plan = facts.get("plan", {})
-    if "log_steps" not in plan:  # any program: it decides what it logs
+    if "log_steps" not in plan:  # the program decides what it logs
         return
     steps, every = plan.get("steps", 0), plan.get("log_steps")
     if not steps or resumed_at is None:
@@ -143,12 +143,12 @@ def _require_resumable(
 
 
 def note_other_rows(directory: RunDirectory, step: int) -> None:
-    """Record that this attempt printed another row of `step` than before, so it did not resume after it."""
+    """Record that this attempt printed another row of `step`, so it did not resume after that step."""
     append_event(directory.events_file, _NOT_RESUMED, step=step)
 
 
 def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
-    """Return whether steps were trained again since a checkpoint had this state: its rows were replaced."""
+    """Return whether an attempt that resumed from a checkpoint in this state trained earlier steps again."""
     at_start = None
     for event in read_rows(directory.events_file):
         if event.get("event") in ("started", "resumed"):
@@ -175,13 +175,13 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
 
 
 def planned_steps(plan: Mapping[str, Any]) -> int | None:
-    """Return the steps that the run was to do; None if the program decides."""
+    """Return the planned steps of the run; None if the program decides."""
     steps = plan.get("steps")
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
 def note_announced_steps(directory: RunDirectory, steps: int) -> None:
-    """Record how many steps the program says it trains, so that a later attempt knows when it is done."""
+    """Record the total of steps that the program reports, so that a later attempt knows it."""
     run = read_run(directory.run_file)
     if run.get("plan", {}).get("announced_steps") != steps:
         write_json_atomically(
@@ -190,13 +190,13 @@ def note_announced_steps(directory: RunDirectory, steps: int) -> None:
 
 
 def announced_steps(directory: RunDirectory) -> int | None:
-    """Return what `note_announced_steps` recorded."""
+    """Return the total that `note_announced_steps` recorded, if any."""
     steps = read_run(directory.run_file).get("plan", {}).get("announced_steps")
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
 def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint) -> None:
-    """Record that a checkpoint was taken into the run directory, unless that is the last record of it."""
+    """Record that a checkpoint was taken into the run directory, unless the last record is of it."""
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     for event in reversed(read_rows(directory.events_file)):
         if event.get("event") == "checkpoint_saved":
@@ -217,7 +217,7 @@ def program_facts(
     data: Mapping[str, Any] | None = None,
     program: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the facts that `run.json` of another program has before it ends; nothing else is known of it.
+    """Return the facts that `run.json` of another program has before it ends; unknown ones are absent.
 
     `plan` has the steps and how often they are logged, as far as known; `hardware` the processes; `data` the
     fingerprint of the files that it reads; `program` its command.
@@ -240,7 +240,7 @@ def program_outcome(
 ) -> dict[str, Any]:
     """Return the outcome of a program's run, without its times; unknown facts are absent.
 
-    `logs_all` says that a row of the last step is due. Else a checkpoint of it shows too that it was done.
+    With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
     logged = int(rows[-1]["step"]) if rows else 0
     done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
@@ -272,7 +272,7 @@ def program_outcome(
 def _verdict(
     end: ProgramEnd, done: int, planned: int | None, *, has_rows: bool
 ) -> tuple[str, int, str | None]:
-    """Status, exit code and reason."""
+    """Return status, exit code and reason."""
     total = planned or end.announced
     shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
     if end.problem is not None:
@@ -309,7 +309,7 @@ def _verdict(
 
 
 def _code_of(end: ProgramEnd) -> int:
-    """The exit code of a run that failed: 1, but 128 + N where a signal ended the program, as in a shell."""
+    """Return the exit code of a failed run: 1, or 128 + N if a signal ended the program, as in a shell."""
     if end.stopped_by == "SIGINT":
         return ExitCode.INTERRUPTED
     return end.exit_code if end.exit_code > 128 else ExitCode.NO

@@ -1,9 +1,9 @@
-"""The checkpoints of one run of a program: those that it has written since the run began, and those taken.
+"""The checkpoints of one run of a program: those written since the run started, and those taken.
 
     program.checkpoints ──pattern, or a search below its folder──> those written since the run was created
     run directory       ──manifest──> those that were taken
 
-The folder of the program may hold checkpoints of other runs; by their time they do not count.
+The folder of the program may hold checkpoints of other runs, which are older and do not count.
 """
 
 import glob
@@ -31,12 +31,12 @@ from trainyard.run.run_advice import checkpoint_advice
 
 AUTO = "auto"
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors")
-"""Files that a search takes for checkpoints; those of other endings need a pattern."""
+"""Endings of files that a search takes for checkpoints; other files need a pattern."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
 _MOST_DEPTH = 6
 _MOST_PLACES = 2_000
-"""Most folders that a search looks into."""
+"""The most folders that a search reads."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ResumePoint:
     path: Path
     """The folder or file for the program's argument."""
     state: str | None = None
-    """The digest that changes when the program writes it again; None for one that was taken."""
+    """A digest that changes if the program writes it again; None in the run directory."""
     parent_sha256: str | None = None
     """The digest of its manifest, if it is of another run."""
 
@@ -83,7 +83,7 @@ def find_run_checkpoints(
 def numbered_of_before(
     directory: Path, pattern: str, *, before: float, ignored: Collection[Path]
 ) -> Path | None:
-    """Return the newest complete folder `checkpoint-N` that was there before `before`, if there is one.
+    """Return the newest complete folder `checkpoint-N` that is older than `before` (Unix seconds), if any.
 
     A program that resumes from the highest number in its folder would resume from it.
     """
@@ -101,7 +101,7 @@ def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterato
         seen += 1
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:  # removed since, or not readable
+        except OSError:  # removed meanwhile, or not readable
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             continue
@@ -123,7 +123,7 @@ def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterato
 
 
 def _modified(each: ProgramCheckpoint) -> float:
-    """Return when its newest file was written; if it has none yet, when the folder was made."""
+    """Return when its newest file was written; if it has none, when the folder was created."""
     times = [file.modified for file in each.found.files]
     with suppress(OSError):  # it was removed
         return max(times) if times else each.path.stat().st_mtime
@@ -135,14 +135,14 @@ def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
 
 
 def resume_point(found: ProgramCheckpoint, *, logged: int) -> ResumePoint:
-    """Return the point of a checkpoint in the program's folder; `logged` is its step if it shows none."""
+    """Return the resume point of a checkpoint of the program; `logged` is its step if it shows none."""
     return ResumePoint(found.step if found.step is not None else logged, found.path, state_of(found))
 
 
 def newest_taken(directory: RunDirectory) -> ResumePoint | None:
     """Return the newest checkpoint in the run directory that training can resume from, or None.
 
-    It has a manifest. One in which no format is recognised counts: whether it has an optimizer is not known.
+    It has a manifest. A checkpoint of an unknown format counts, because it may have an optimizer.
     """
     for step in reversed(directory.checkpoint_steps()):
         with suppress(CheckpointError, OSError):
@@ -155,7 +155,7 @@ def newest_taken(directory: RunDirectory) -> ResumePoint | None:
 
 
 def named_point(path: Path) -> ResumePoint:
-    """Return the point of a checkpoint of another run, which has a manifest. Raises ConfigError otherwise."""
+    """Return the resume point of a checkpoint of another run. Raises ConfigError if it has no manifest."""
     try:
         manifest = read_manifest(path)
         return ResumePoint(
@@ -163,6 +163,6 @@ def named_point(path: Path) -> ResumePoint:
         )
     except (CheckpointError, OSError) as error:
         raise ConfigError(
-            f"--resume {path}: is not a checkpoint of a run ({error}); {checkpoint_advice(path)}. "
-            "A program takes its own checkpoint in its command."
+            f"--resume {path} is not a checkpoint of a run ({error}); {checkpoint_advice(path)}. "
+            "Name a checkpoint of the program itself in program.command."
         ) from None

@@ -24,7 +24,7 @@ class Choices:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Values that the configuration must allow."""
+        """The values to try on the configuration: if it allows them, it allows all."""
         return self.values
 
 
@@ -47,11 +47,11 @@ Dimension = Choices | Range
 
 
 def read_space(texts: Sequence[str]) -> tuple[Dimension, ...]:
-    """Return a dimension for each text. Raises ConfigError for one that is none, or for a key given twice."""
+    """Return a dimension for each text. Raises ConfigError for a wrong text, or a key given twice."""
     dimensions = tuple(_dimension(text) for text in texts)
     keys = [each.key for each in dimensions]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise ConfigError(f"--space {twice}: given twice; name all of its values in one")
+        raise ConfigError(f"--space {twice}: given twice; give all of its values in one --space")
     return dimensions
 
 
@@ -72,18 +72,18 @@ def _range(text: str, key: str, match: re.Match[str]) -> Range:
     try:
         low, high = float(match["low"]), float(match["high"])
     except ValueError:
-        raise ConfigError(f"--space {text!r}: a range has a number at each end; or write {_FORMS}") from None
+        raise ConfigError(f"--space {text!r}: a range needs a number at each end; write {_FORMS}") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"--space {text!r}: a range begins with the smaller of two finite numbers")
+        raise ConfigError(f"--space {text!r}: a range has two finite numbers, the smaller one first")
     is_log = match["log"] is not None
     if is_log and low <= 0:
-        raise ConfigError(f"--space {text!r}: orders of magnitude begin above 0")
+        raise ConfigError(f"--space {text!r}: a range by orders of magnitude begins above 0")
     is_whole = all(_WHOLE.fullmatch(match[name].strip()) for name in ("low", "high"))
     return Range(key, low, high, is_log, is_whole)
 
 
 def format_number(value: float) -> str:
-    """Return a number as the configuration reads it: whole where it is one, else with all of its digits."""
+    """Return a number as the configuration reads it: an integer if it is one, else with all of its digits."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 

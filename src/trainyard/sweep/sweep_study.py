@@ -1,4 +1,4 @@
-"""The trials of a sweep, in Optuna's journal, which survives every end of the process that writes it.
+"""The trials of a sweep, in Optuna's journal, which stays usable however the process that writes it ends.
 
 A trial is `running` from the moment its settings are drawn until its end is recorded: after an interruption
 these are the ones to continue. Nothing is trained here.
@@ -28,7 +28,7 @@ _STATES = {
 }
 _REASON = "reason"
 _FIRST_TRIALS = 4
-"""Trials that end before others are compared with their median."""
+"""Trials that have to end before others are compared with their median."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trial:
     value: float | None
     """The figure that is compared; None if the training did not end with one."""
     reason: str
-    """Why it failed; else empty."""
+    """Why it failed; empty otherwise."""
 
     @property
     def has_ended(self) -> bool:
@@ -61,7 +61,7 @@ class SweepStudy:
     def __init__(
         self, folder: Path, space: Sequence[Dimension], *, sampler: str, maximize: bool, seed: int
     ) -> None:
-        """Open the journal in `folder`, or begin it. Raises ConfigError if Optuna is not installed."""
+        """Open the journal in `folder`, or create it. Raises ConfigError if Optuna is not installed."""
         try:
             import optuna
         except ImportError:
@@ -91,7 +91,7 @@ class SweepStudy:
         return [_trial(each) for each in self._study.get_trials(deepcopy=False)]
 
     def unfinished(self) -> Iterator[Trial]:
-        """Yield the trials to continue; settings that an interruption kept from being drawn are drawn now."""
+        """Yield the trials to continue; draw settings that were not drawn before an interruption."""
         for trial in self.trials():
             if trial.state == "running":
                 yield self._draw(trial.number)
@@ -114,7 +114,7 @@ class SweepStudy:
         return _trial(self._frozen(number))
 
     def should_prune(self, number: int, values: Mapping[int, float]) -> bool:
-        """Return whether a running trial is worse so far than the median of the others at the same step."""
+        """Report the values of a running trial; return whether it is worse than the median of the others."""
         from optuna.trial import Trial as OpenTrial
 
         open_trial = OpenTrial(self._study, self._frozen(number)._trial_id)

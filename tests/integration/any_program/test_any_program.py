@@ -217,7 +217,7 @@ def test_a_newer_checkpoint_of_weights_alone_is_named_and_not_resumed_from(repos
 
     assert done.returncode == 0, done.stderr
     assert "checkpoint-4 is complete, but training cannot resume from it: " in done.stderr
-    assert "checkpoint-2 is taken instead" in done.stderr
+    assert "checkpoint-2 is used instead" in done.stderr
     events = [event for event in repository.records("events") if event["event"] == "resumed"]
     assert [event["step"] for event in events] == [2]
 

@@ -36,6 +36,6 @@ def test_a_job_is_watched_in_its_pods_until_it_has_ended(nodes: Nodes) -> None:
     followed = subprocess.run(watch_line(nodes, "--every=2s"), capture_output=True, text=True, timeout=560)
     assert followed.returncode == 0, followed.stderr
     assert followed.stdout.startswith(f"{JOB} · pytorchjob · succeeded"), followed.stdout
-    assert "read " in followed.stdout and "before: the pods are gone" in followed.stdout
+    assert "read " in followed.stdout and "ago; the pods are gone" in followed.stdout
     assert f"/{steps}   loss " in followed.stdout, "the last figures stay"
     assert deployed.wait(timeout=60) == 0

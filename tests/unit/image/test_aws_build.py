@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
+from trainyard.errors import ConfigError
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
 from trainyard.image.building.build_poll import BuildPoll
@@ -102,6 +103,12 @@ def test_a_source_on_github_has_only_what_start_build_takes() -> None:
     client = boto3.client("codebuild", "us-west-2", aws_access_key_id="a", aws_secret_access_key="b")
     model = client.meta.service_model.operation_model("StartBuild").input_shape
     assert model is not None and source.keys() <= model.members.keys()
+
+
+@pytest.mark.parametrize(("dirty", "says"), [(True, "uncommitted changes"), (False, "is not in git")])
+def test_a_source_on_github_needs_a_commit(dirty: bool, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        github_source(replace(REQUEST, commit="", dirty=dirty), "git@github.com:me/lab.git", ".")
 
 
 @pytest.mark.parametrize(

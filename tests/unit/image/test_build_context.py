@@ -194,7 +194,7 @@ def test_a_large_context_is_refused_with_its_largest_files() -> None:
 
 
 def test_a_context_without_files_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no file is left"):
+    with pytest.raises(ConfigError, match="no file to build from"):
         require_usable([], where="ctx", most_bytes=1)
 
 

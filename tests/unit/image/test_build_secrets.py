@@ -58,6 +58,7 @@ def test_a_login_names_where_its_value_is(text: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         parse_login(text)
     assert VALUE not in str(refusal.value)
+    assert "HOST=env:VARIABLE" in str(refusal.value) and "id=ID" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_secret_that_the_builds_role_cannot_read_is_refused(place: str, login:
     assert list(build_variables_of_secrets(secrets, logins, project="trainyard")[1].values()) == [place]
     with pytest.raises(ConfigError, match="names begin with lab/") as refusal:
         build_variables_of_secrets(secrets, logins, project="lab")
-    option = str(refusal.value).partition("by that: --")[2].partition(" ")[2]
+    option = str(refusal.value).partition("pass --")[2].partition(" ")[2]
     again = parse_login(option) if login else parse_secret(option)
     assert again.source.place.startswith("lab/"), "the remedy works"
 
@@ -125,7 +126,7 @@ def test_the_build_in_aws_gets_names_and_never_values(kind: str, login: bool) ->
             ConfigError, match="aws secretsmanager create-secret --name trainyard/"
         ) as refusal:
             build_variables_of_secrets(secrets, logins, project="trainyard")
-        option = str(refusal.value).partition("give --")[2].partition(";")[0].partition(" ")[2]
+        option = str(refusal.value).partition("pass --")[2].partition(";")[0].partition(" ")[2]
         again = parse_login(option) if login else parse_secret(option)
         assert again.source.kind == "secretsmanager", "the remedy works"
         return

@@ -243,7 +243,7 @@ def test_without_an_index_nothing_is_resolved_and_the_last_line_is_not_all_clear
     assert lint_image.main(["--dockerfile", str(file), "--index", "none"]) == 0
     shown = capsys.readouterr().out
     assert "not checked   what pip would refuse" in shown
-    assert shown.rstrip().endswith("no fault in what is stated")
+    assert shown.rstrip().endswith("no problem in what is stated")
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])

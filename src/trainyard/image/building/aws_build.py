@@ -90,7 +90,7 @@ class AwsBuilder:
     origin: str
     """git's remote of the context."""
     token: str
-    """Two starts of the same content with one token are one build."""
+    """A part of CodeBuild's idempotency token: with the same one, the same content is started only once."""
 
     def build(self, requests: Sequence[BuildRequest]) -> list[dict[str, Any] | TrainyardError]:
         """Return, for each request, the result as plain data or why its build failed.
@@ -107,12 +107,12 @@ class AwsBuilder:
         return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
 
     def _usable_image(self, request: BuildRequest) -> ExistingImage | None:
-        """Return the image in ECR with which nothing needs to be built; None if the image must be built."""
-        held = self._find_existing_image(request)  # always: a missing repository is found before a build
+        """Return the image in ECR that makes a build unnecessary; None if the image must be built."""
+        held = self._find_existing_image(request)  # also for a rebuild: fails if there is no repository
         return None if self.options.rebuild or request.unpinned else held
 
     def _start(self, request: BuildRequest, held: ExistingImage | None) -> Callable[[int], str]:
-        """Send the source; return the function that starts the build, or the check of a held image."""
+        """Send the source; return a function that starts the build, or only the check of a held image."""
         if request.unpinned:
             named = ", ".join(request.unpinned)
             self._log(request, f"built again: {named} is not pinned by digest, so it may have changed")
@@ -133,8 +133,8 @@ class AwsBuilder:
             )
             variables |= plain
         else:
-            why = f"not known to have passed the check {options.level}"
-            self._log(request, f"there already, but {why}: checked again")
+            why = f"not known to have passed the {options.level} check"
+            self._log(request, f"already in ECR, but {why}: it is checked again")
             uri = self._record(request, held.digest, None)["uri"]
             variables = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": options.level}
         return lambda attempt: self.aws.start(
@@ -165,7 +165,7 @@ class AwsBuilder:
         self.poll.log(request.image, text)
 
     def _find_existing_image(self, request: BuildRequest) -> ExistingImage | None:
-        """Return the image that all needed tags name; None if they name none, several, or another content."""
+        """Return the image that every needed tag names; None if there is no such image with this content."""
         names = self.needed_tags(request) or (request.tag,)
         found = {self._digest(request, name, "") for name in names}
         digest = found.pop() if len(found) == 1 else None
@@ -189,7 +189,7 @@ class AwsBuilder:
         )
 
     def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:
-        """Return the override of the project's source, and the context's folder in it; send a new source."""
+        """Send a new source; return the override of the project's source, and the context's folder in it."""
         context = Path(request.context).resolve()
         inside = context.is_relative_to(self.root)
         folder = context.relative_to(self.root).as_posix() if inside else ""
@@ -203,7 +203,7 @@ class AwsBuilder:
             project=self.options.project,
             bucket=self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}",
         )
-        self._log(request, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' was there'}")
+        self._log(request, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' existed'}")
         return source, folder or FOREIGN
 
 
@@ -215,10 +215,10 @@ def send_source(
     project: str,
     bucket: str,
 ) -> tuple[dict[str, str], bool]:
-    """Put an archive of these files into S3; return the override of a project's source, and if it is new."""
+    """Upload an archive of these files to S3; return the project's source override, and whether it is new."""
     with TemporaryDirectory(prefix="trainyard-source-") as where:
         archive = Path(where) / "source.zip"
         digest = write_archive(files, archive)
-        key = f"{project}/source/{digest}.zip"  # so that equal content is sent once
+        key = f"{project}/source/{digest}.zip"  # so that equal content is uploaded once
         is_new = aws.upload_source(archive, bucket=bucket, key=key)
     return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, is_new

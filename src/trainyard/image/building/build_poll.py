@@ -1,6 +1,6 @@
 """Follow builds in CodeBuild: poll their states until all have ended; repeat one if CodeBuild itself failed.
 
-    start all --> poll --> succeeded | failed | trouble of CodeBuild itself: start again, at most three times
+    start all --> poll --> succeeded | failed | fault of CodeBuild itself: start again, three starts at most
 
 The client of CodeBuild, the clock and the pause are passed in.
 """
@@ -20,7 +20,7 @@ from trainyard.errors import (
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import BuildState, CodeBuild, CodeBuildPhase
 
-# CodeBuild may fail to answer this many times in a row while builds run.
+# The poll fails when CodeBuild has not answered this many times in a row.
 _LOST_ANSWERS = 5
 _BEFORE_OURS = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE")
 
@@ -55,15 +55,15 @@ class BuildPoll:
     """The time limit of all builds together."""
     poll_seconds: float
     most_attempts: int = 3
-    """Starts of one build. Only faults of CodeBuild itself are tried again."""
+    """The most starts of one build. Only faults of CodeBuild itself are retried."""
 
     def follow(
         self, starts: Mapping[str, Callable[[int], str]]
     ) -> dict[str, CompletedBuild | TrainyardError]:
         """Start the builds of images and return how each ended.
 
-        Raises WaitTimeoutError, and ServiceError when CodeBuild refuses to be polled. Builds that still run
-        then are stopped, also after an interrupt.
+        Raises WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. Builds that still run then
+        are stopped, also on an interrupt.
         """
         end, lost = self.clock() + self.seconds, 0
         ended: dict[str, CompletedBuild | TrainyardError] = {}
@@ -118,7 +118,7 @@ class BuildPoll:
             return CompletedBuild(state, run.attempt)
         if run.attempt < self.most_attempts and can_retry(state):
             self.log(
-                image, f"{describe_build_end(state)}; a second attempt may succeed, so it is started again"
+                image, f"{describe_build_end(state)}; another attempt may succeed, so it is started again"
             )
             self.pause(self.poll_seconds * run.attempt)
             self._start(image, run)
@@ -135,8 +135,8 @@ class BuildPoll:
             self.builds.stop(build_id)
         except ServiceError as error:
             return (
-                f"The build {build_id} continues in AWS, as it could not be stopped: {error}\n"
-                f"Stop it with: aws codebuild stop-build --id {build_id}"
+                f"The build {build_id} continues in AWS, because it could not be stopped: {error}\n"
+                f"Stop it with: aws codebuild stop-build --region {self.builds.region} --id {build_id}"
             )
         return f"The build {build_id} was stopped."
 
@@ -144,7 +144,7 @@ class BuildPoll:
 def can_retry(state: "BuildState") -> bool:
     """Return whether another attempt may succeed.
 
-    After a fault of CodeBuild, not after a command that failed.
+    It may after a fault of CodeBuild, but not after a command that failed.
     """
     failed = _failed_phase(state)
     if state.status == "FAULT" or failed is None:
@@ -161,7 +161,7 @@ def _failed_phase(state: "BuildState") -> "CodeBuildPhase | None":
 
 
 def describe_build_end(state: "BuildState") -> str:
-    """Return the end of a build in a few words."""
+    """Return how a build ended, in a few words."""
     failed = _failed_phase(state)
     where = f" in {failed.name}" if failed else ""
     reason = f": {failed.message[:300]}" if failed and failed.message else ""

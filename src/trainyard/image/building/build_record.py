@@ -22,8 +22,8 @@ def require_different_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"Two Dockerfiles would make the image {twice[0]}. Each is named for its folder: build one of "
-            "them by itself with --image."
+            f"Two Dockerfiles would make the image {twice[0]}, because an image is named after its folder. "
+            "Build one of them in a call of its own, with --image NAME."
         )
 
 
@@ -31,14 +31,14 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the planned build, for people."""
     lines = []
     for one in plan:
-        tree = " (with changes that are not committed)" if one["dirty"] else ""
+        tree = " (with uncommitted changes)" if one["dirty"] else ""
         lines += [
             f"  {one['image']:<13} {one['dockerfile']} in {one['context']}, {one['platform']}",
             f"  {'':<13} {one['files']:,} files, {one['bytes'] / 1e6:.1f} MB, tag {one['tag']}",
             f"  {'':<13} commit {one['commit'][:7] or 'unknown'}{tree}",
         ]
         for base in one["unpinned"]:
-            lines.append(f"  {'':<13} {base} is not pinned by digest: this would be built each time")
+            lines.append(f"  {'':<13} {base} is not pinned by digest, so every call builds this image")
     return [*lines, "Nothing was built."]
 
 
@@ -52,12 +52,12 @@ def build_variables(
     cache: str,
     image_tags: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return the variables of the buildspec's task `image`."""
+    """Return the variables of the buildspec's task `image`. Raises ConfigError for a value with spaces."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
     spaced = sorted(key for key, value in request.build_args.items() if " " in value or "\n" in value)
     if spaced:
         raise ConfigError(
-            f"--build-arg {spaced[0]}: CodeBuild gets no value with spaces; use --builder local"
+            f"--build-arg {spaced[0]}: a value with spaces cannot be sent to CodeBuild; use --builder local"
         )
     return {
         "TASK": "image",
@@ -78,9 +78,10 @@ def build_variables(
 
 
 def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
-    """Name in the archive -> name in the context, of all files of the context and the Dockerfile's own.
+    """Return name in the archive -> name in the context, of its files, the Dockerfile and the ignore file.
 
-    `folder` is the context's place in this repository; empty for one that is not in it.
+    `folder` is the context's place in this repository; empty for one that is not in it. Raises ConfigError
+    for a Dockerfile outside the context.
     """
     if PurePosixPath(request.dockerfile).is_absolute():
         raise ConfigError(
@@ -92,12 +93,10 @@ def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
 
 
 def github_source(request: BuildRequest, address: str, folder: str) -> dict[str, str]:
-    """Return the source override that clones the commit from GitHub. Raises ConfigError."""
+    """Return the source override that clones the commit from GitHub. Raises ConfigError if it cannot."""
     if request.dirty or not request.commit:
-        raise ConfigError(
-            "--source github builds a commit, and the working tree has changes that are not committed. "
-            "Commit and push them, or use --source s3."
-        )
+        why = "the working tree has uncommitted changes" if request.dirty else "the context is not in git"
+        raise ConfigError(f"--source github builds a commit, but {why}. Commit and push, or use --source s3.")
     place = address.partition("github.com")[2].lstrip(":/").removesuffix(".git")
     if place.count("/") != 1:
         raise ConfigError("--source github: the remote origin is not a repository on GitHub; use --source s3")
@@ -113,14 +112,14 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
 def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[str, str], str | None]) -> str:
     """Return the digest of the built image. Raises VerificationError unless build and registry agree on it.
 
-    `find` returns the registry's digest for a tag and a digest, of which one is empty.
+    `find` returns the registry's digest for a tag or a digest; the other one is empty.
     """
     state = ended.state
     pushed = state.exported.get("IMAGE_DIGEST", "")
     if not pushed:
         raise VerificationError(
-            f"{request.image}: the build {state.build_id} succeeded, but exported no IMAGE_DIGEST, so it is "
-            "not known to have pushed an image. The project must build with the buildspec.yml of this "
+            f"{request.image}: the build {state.build_id} succeeded, but exported no IMAGE_DIGEST, so it "
+            "may not have pushed an image. The project must build with the buildspec.yml of this "
             f"repository. {state.log_address}".rstrip()
         )
     held = find("", pushed)
@@ -139,7 +138,7 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
 def aws_result(
     request: BuildRequest, place: tuple[str, str], digest: str, ended: CompletedBuild | None
 ) -> dict[str, Any]:
-    """The result as plain data; `place` is account and region, `ended` is None if nothing was built."""
+    """Return the result as plain data; `place`: account and region; `ended`: None if nothing was built."""
     account, region = place
     host = f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     found = {"uri": f"{host}/{request.image}@{digest}", "digest": digest, "built": ended is not None}
@@ -155,7 +154,7 @@ def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the results for people."""
     lines = []
     for one in results:
-        how = "there already, nothing was built"
+        how = "already in ECR, nothing was built"
         if one["built"]:
             how = f"built in {_took(one)}"
         lines += [f"  {one['image']:<13} {how}", f"  {'':<13} {one['uri']}"]
@@ -168,7 +167,7 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     title = "Built, checked and pushed" if built else "Nothing to build: this content is in the registry"
     rows = [
         f"| {one['image']} | `{one['digest'] or one['uri']}` | `{one['tag']}` | "
-        f"{_took(one) if one['built'] else 'there already'} |"
+        f"{_took(one) if one['built'] else 'already there'} |"
         for one in results
     ]
     return "\n".join(
@@ -177,7 +176,7 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def build_cost(compute_type: str, seconds: float) -> float | None:
-    """Return the price of a build in US dollars, by each started minute; None for a type without a price."""
+    """Return the price of a build in US dollars, charged per started minute; None if it is unknown."""
     price = row_of("codebuild", compute_type=compute_type).get("usd_per_minute")
     return None if price is None else round(math.ceil(seconds / 60) * price, 3)
 

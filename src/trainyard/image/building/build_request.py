@@ -56,7 +56,7 @@ class BuildRequest:
     bases: tuple[str, ...]
     """All base images, by the names in the Dockerfile."""
     locks: Mapping[str, str]
-    """The locks that the Dockerfile copies into the image -> SHA-256; empty if it is not in the context."""
+    """Locks that the Dockerfile copies into the image -> SHA-256; empty for one outside the context."""
     unpinned: tuple[str, ...]
     """Base images that are named by a tag. A tag may move, so such a build is never skipped."""
 
@@ -111,7 +111,7 @@ def image_name(context: str, dockerfile: str) -> str:
     folder = PurePosixPath(dockerfile).parent.name or PurePosixPath(context).name
     name = repository_from(folder)
     if not name:
-        raise ConfigError(f"The folder {folder!r} gives no name for an image; give one with --image")
+        raise ConfigError(f"No image can be named after the folder {folder!r}; give a name with --image")
     return name
 
 
@@ -132,6 +132,6 @@ def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str
                 "secret (RUN --mount=type=secret) or hand the secret to the job."
             )
         if key not in known:
-            raise ConfigError(f"--build-arg {key}: the Dockerfile declares no ARG {key}")
+            raise ConfigError(f"--build-arg {key}: the Dockerfile declares no ARG {key}; declare it first")
         found[key] = value
     return found

@@ -3,8 +3,8 @@
     --secret id=ID,src=FILE | id=ID,env=VARIABLE | id=ID,secretsmanager=NAME   RUN --mount=type=secret,id=ID
     --login HOST=env:VARIABLE | HOST=secretsmanager:NAME                       FROM HOST/…
 
-A value is never a build argument, a label or a part of the content. It is read where the image is built:
-`gateways/images/secret_values.py` does. CodeBuild gets names of AWS Secrets Manager, never values.
+A value is never a build argument, a label or a part of the content. `gateways/images/secret_values.py` reads
+it where the image is built. CodeBuild gets names of AWS Secrets Manager, never values.
 """
 
 import re
@@ -20,6 +20,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?", re.ASCII)
 _NAME = re.compile(r"(?:arn:aws[a-z-]*:secretsmanager:[\w:/+=.@-]{1,400}|[\w/+=.@-]{1,512}(?::[\w.-]*){0,3})")
 _MOUNT = re.compile(r"--mount=(\S*\btype=secret\b\S*)")
 _FORM = "write it as id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME"
+_LOGIN_FORM = "write it as HOST=env:VARIABLE or HOST=secretsmanager:NAME"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def parse_secret(text: str) -> BuildSecret:
     if not _ID.fullmatch(name) or len(facts) > 1:
         raise ConfigError(f"--secret: {_FORM}")
     kind, place = next(iter(facts.items()), ("env", name))  # as docker reads `id=NAME` alone
-    return BuildSecret(name, _source(f"--secret id={name}", kind, place))
+    return BuildSecret(name, _source(f"--secret id={name}", kind, place, _FORM))
 
 
 def parse_login(text: str) -> RegistryLogin:
@@ -63,16 +64,16 @@ def parse_login(text: str) -> RegistryLogin:
     host, _, rest = text.partition("=")
     kind, colon, place = rest.partition(":")
     if not _HOST.fullmatch(host) or not colon:
-        raise ConfigError("--login: write it as HOST=env:VARIABLE or HOST=secretsmanager:NAME")
-    return RegistryLogin(host, _source(f"--login {host}", kind, place))
+        raise ConfigError(f"--login: {_LOGIN_FORM}")
+    return RegistryLogin(host, _source(f"--login {host}", kind, place, _LOGIN_FORM))
 
 
-def _source(what: str, kind: str, place: str) -> SecretSource:
+def _source(what: str, kind: str, place: str, form: str) -> SecretSource:
     patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
     if kind not in patterns:
-        raise ConfigError(f"{what}: a value comes from src, env or secretsmanager; {_FORM}")
+        raise ConfigError(f"{what}: this is no known source of a value; {form}")
     if not patterns[kind].fullmatch(place):
-        raise ConfigError(f"{what}: this names no {kind}; a value itself is never given here. {_FORM}")
+        raise ConfigError(f"{what}: no valid name for {kind}. Give a name, never the value: {form}")
     return SecretSource(kind, place)
 
 
@@ -89,7 +90,7 @@ def mounted_secrets(dockerfile: str) -> dict[str, bool]:
 
 
 def require_mounted(secrets: Sequence[BuildSecret], dockerfile: str, name: str) -> None:
-    """Raise ConfigError for a secret that no RUN mounts or that is given twice, or that is missing."""
+    """Raise ConfigError for a secret that no RUN mounts, that is given twice, or is required and missing."""
     mounted = mounted_secrets(dockerfile)
     ids = [secret.id for secret in secrets]
     for one in ids:
@@ -134,18 +135,18 @@ def _name_in_aws(what: str, source: SecretSource, project: str) -> str:
             return source.place
         raise ConfigError(
             f"{what}: the role of the build reads only secrets whose names begin with {project}/. Store it "
-            f"under such a name, and give it by that: {option}"
+            f"under such a name, and pass {option}"
         )
     value = f"file://{source.place}" if source.kind == "src" else f'"${source.place}"'
     raise ConfigError(
         f"{what}: the build in AWS has no such {'file' if source.kind == 'src' else 'variable'}. Store it "
-        f"once with `aws secretsmanager create-secret --name {name} --secret-string {value}`, and give "
+        f"once with `aws secretsmanager create-secret --name {name} --secret-string {value}`, and pass "
         f"{option}; or use --builder local."
     )
 
 
 def login_of(host: str, value: str) -> tuple[str, str]:
-    """Return user and password of a login's value. Raises ConfigError that does not show it."""
+    """Return user and password from the value of a login. Raises ConfigError, without showing the value."""
     import json
 
     try:

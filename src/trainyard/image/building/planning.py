@@ -55,7 +55,7 @@ class BuildOptions:
     untracked: bool = False
     """Whether files that git neither tracks nor ignores are sent too."""
     base_image: str = ""
-    """The base image instead of the one that the argument of the last stage's FROM has; empty: that one."""
+    """Base image of the last stage, given to the argument of its FROM; empty: the argument's default."""
     secrets: Sequence[BuildSecret] = ()
 
 
@@ -80,7 +80,7 @@ def plan_build(
     wanted = [(one.name, one.mode) for one in chosen]
     read: list[HashedFile] = files.hash_files(context, wanted, examine=secret_by_content)
     found = {one.name: one.secret for one in read if one.secret}
-    if in_dockerfile := secret_by_content(text.encode()):  # it may be elsewhere, or be ignored
+    if in_dockerfile := secret_by_content(text.encode()):  # it may be outside the context, or ignored
         found[name] = in_dockerfile
     refuse_secrets(found, where=str(context))
     parsed = parse_dockerfile(text, str(dockerfile), given)
@@ -98,7 +98,7 @@ def plan_build(
         build_args=given,
         takes_commit=COMMIT_ARGUMENT in parsed.arguments,
         commit=str(git.get("commit", "")),
-        dirty=bool(git.get("dirty", "commit" in git)),  # unknown is not clean
+        dirty=bool(git.get("dirty", "commit" in git)),  # an unknown state counts as changed
         digest=content_digest(read, inputs),
         names=tuple(one.name for one in chosen),
         ignore_files=(os.path.relpath(ignore_file, context),) if ignore_file else (),
@@ -119,8 +119,8 @@ def _base_argument(image: str, parsed: Dockerfile) -> list[str]:
     if argument := _ARGUMENT_OF_FROM.search(written):
         return [f"{argument['name']}={image}"]
     raise ConfigError(
-        f"--base-image {image}: its FROM names {first.image} itself. Write `ARG BASE={first.image}` before "
-        "the first FROM, and `FROM ${BASE}`."
+        f"--base-image {image}: FROM names {first.image}, not an argument. Write `ARG BASE={first.image}` "
+        "before the first FROM, and `FROM ${BASE}`."
     )
 
 
@@ -128,13 +128,13 @@ def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) ->
     """Raise ConfigError for a file that the Dockerfile copies and that is not among the sent ones."""
     for path in unsent_sources(parsed, names):
         if any(mark in path for mark in "*?["):
-            continue  # a pattern may match nothing yet
+            continue  # the builder judges what a pattern matches
         if (context / path).exists():
             raise ConfigError(
-                f"{path}: the Dockerfile copies it, and it is not sent: git does not track it, or "
-                ".dockerignore leaves it out. Add it (git add), or send untracked files with --untracked."
+                f"{path}: the Dockerfile copies it, but it is not sent: git does not track it, or "
+                ".dockerignore excludes it. Add it (git add), or send untracked files with --untracked."
             )
-        raise ConfigError(f"{path}: the Dockerfile copies it, and {context} has no such file or folder.")
+        raise ConfigError(f"{path}: the Dockerfile copies it, but {context} has no such file or folder.")
 
 
 def _require_stage(parsed: Dockerfile, target: str) -> None:
@@ -149,6 +149,6 @@ def require_content(requests: Sequence[BuildRequest], digest: str) -> None:
     for request in requests if digest else ():
         if request.digest != digest:
             raise VerificationError(
-                f"{request.image}: the content here is {request.digest}, not {digest}, which was requested: "
-                "the source is not what was sent, or was changed since."
+                f"{request.image}: the content here is {request.digest}, not the requested {digest}: the "
+                "source is not the one that was sent, or has changed since."
             )

@@ -27,8 +27,8 @@ FLAGS = {
     "BaseRepositories": "base-repository",
     "WebhookRepository": "webhook-repository",
 }
-# The properties by which CloudFormation finds a resource that exists, per type. A project of CodeBuild cannot
-# be imported, and an OIDC provider only by its ARN, which no template has.
+# Type -> the properties by which CloudFormation finds an existing resource. A project of CodeBuild cannot be
+# imported, and an OIDC provider only by its ARN, which no template has.
 IDENTIFIERS = {
     "AWS::ECR::Repository": ("RepositoryName",),
     "AWS::S3::Bucket": ("BucketName",),
@@ -59,7 +59,7 @@ def read_template(text: str) -> dict[str, Any]:
 
 
 def check_parameters(template: Mapping[str, Any], given: Mapping[str, str], account: Account) -> None:
-    """Raises ConfigError that names the flag of every value that the template refuses."""
+    """Raise ConfigError that names the flag of every value that the template refuses."""
     problems = list(_problems(template["Parameters"], given))
     if not _REGION.fullmatch(account.region):
         problems.append(f"--region: {account.region[:40]!r} is not a region such as us-west-2")
@@ -94,13 +94,13 @@ def _too_long(template: Mapping[str, Any], given: Mapping[str, str], account: Ac
     longest, project = max(buckets, key=len), given["Project"]
     if len(longest) > _BUCKET_LETTERS:
         yield (
-            f"--project-name: {project[:40]!r} is too long: a bucket would be called {longest[:99]}. Its "
-            f"name has at most {_BUCKET_LETTERS} letters; use {_BUCKET_LETTERS - len(longest) + len(project)}"
+            f"--project-name: {project[:40]!r} is too long: the name of the bucket {longest[:99]} may have "
+            f"{_BUCKET_LETTERS} letters; use at most {_BUCKET_LETTERS - len(longest) + len(project)} here"
         )
 
 
 def resource_names(template: Mapping[str, Any], given: Mapping[str, str], account: Account) -> dict[str, str]:
-    """Logical name -> the name in AWS, of every resource."""
+    """Return logical name -> name in AWS of every resource."""
     values = _values(template, given, account)
     return {
         name: _static(resource["Properties"][_NAMES[resource["Type"]][0]], values)
@@ -111,9 +111,9 @@ def resource_names(template: Mapping[str, Any], given: Mapping[str, str], accoun
 def importable_template(
     template: Mapping[str, Any], given: Mapping[str, str], account: Account
 ) -> dict[str, Any]:
-    """Return the template with which CloudFormation imports resources that exist instead of creating them.
+    """Return the template with which CloudFormation imports existing resources instead of creating them.
 
-    It requires names without functions and for a deletion policy that retains.
+    An import requires names without functions and the deletion policy Retain.
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/import-resources-automatically.html
     """
     values, found = _values(template, given, account), copy.deepcopy(dict(template))
@@ -140,7 +140,7 @@ def _values(template: Mapping[str, Any], given: Mapping[str, str], account: Acco
 
 
 def _static(value: Any, values: Mapping[str, str]) -> str:
-    """Return the text of a name: a text, a parameter, or a text with parameters in it."""
+    """Return a name with its Ref or the parameters of its Fn::Sub filled in."""
     if isinstance(value, str):
         return value
     if "Ref" in value:

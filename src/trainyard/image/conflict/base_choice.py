@@ -16,7 +16,7 @@ NEED_TORCH = {
     *("triton", "trl", "unsloth", "verl", "vllm"),
     *("xformers",),
 }
-"""Packages that are used with torch; a resolver states torch itself, where there is an index."""
+"""Packages that need torch, for a run without an index; with one, the resolver finds torch itself."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     """Choose a kind of base image for the declared versions; `efa` says whether the machine has EFA."""
     packages, cuda, base = declared.packages, declared.cuda, declared.base
     if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.unknown):
-        return BaseChoice(base.image, "it may have torch already, and the Dockerfile states no other")
+        return BaseChoice(base.image, "it may include torch, and the Dockerfile states no other torch")
     number = f"{version_text(cuda)}.x" if cuda else "VERSION"
     if efa and (declared.has_efa or base.kind == "dlc"):
         return BaseChoice(base.image, "it has EFA, or the Dockerfile installs it")
     if declared.torch is None and not NEED_TORCH & set(packages):
-        return BaseChoice(base.image, "nothing that is stated needs torch")
+        return BaseChoice(base.image, "no stated package needs torch")
     if declared.torch is None:
         if "transformer-engine" in packages or "megatron-core" in packages:
             return BaseChoice(
@@ -50,7 +50,7 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
                 "torch is not locked, and the AWS image has torch, NCCL, EFA and its plugin, tested together",
             )
         return BaseChoice(
-            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked: its own image has it"
+            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked, and this image has it"
         )
     compiled = sorted(
         {"flash-attn", "transformer-engine", "transformer-engine-torch", "apex"} & set(packages)
@@ -58,15 +58,15 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     if compiled:
         return BaseChoice(
             f"nvidia/cuda:{number}-devel-ubuntu22.04 to build, -runtime- to run",
-            f"{', '.join(compiled)} may be compiled, which wants nvcc of torch's own CUDA; the last stage "
-            "does not",
+            f"{', '.join(compiled)} may be compiled, which needs the nvcc of torch's CUDA release; the "
+            "last stage needs no nvcc",
         )
     torch = f"torch {declared.torch.text}{' of the lock' if declared.torch.is_locked else ''}"
     if not base.cuda and not base.torch:
-        return BaseChoice(base.image, f"{torch} includes CUDA, and this adds no second one")
+        return BaseChoice(base.image, f"{torch} includes CUDA, and this image adds no second one")
     if declared.has_unstated:
         return BaseChoice(
-            base.image, "not everything that is installed on it is stated, and some of it may need its CUDA"
+            base.image, "not all packages installed on it are stated, and some of them may need its CUDA"
         )
     return BaseChoice(
         "python:3.11-slim-bookworm",

@@ -16,8 +16,8 @@ _MOST_EDITS = 50
 def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
     """Return the text after all edits that help; `judge` returns the findings of a text.
 
-    Only errors are edited. An edit is kept if it leaves fewer errors and no new one, together with the edits
-    that it makes necessary.
+    Only errors are edited. An edit is kept, with the further edits that it makes necessary, if it leaves
+    fewer errors and no new one.
     """
     for _ in range(_MOST_EDITS):
         before = _errors(judge(text))
@@ -32,7 +32,7 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
 
 
 def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
-    """Return the text after an edit, and after the edits of the errors that it makes."""
+    """Return the text after an edit, and after the edits that fix the errors it causes."""
     before = _errors(judge(text))
     following: Edit | None = edit
     for _ in range(_MOST_EDITS):
@@ -91,6 +91,6 @@ def _without_variable(lines: list[str], place: int, name: str, span: tuple[int, 
         remaining = re.sub(r"(?<=\S) {2,}(?=\S)", " ", remaining)
         return [*lines[:place], remaining, *lines[place + 1 :]]
     kept = [*lines[:place], *lines[place + 1 :]]
-    if place == end and place > start:  # the line before must not continue any more
+    if place == end and place > start:  # the line before must no longer continue
         kept[place - 1] = kept[place - 1].rstrip().removesuffix("\\").rstrip()
     return kept

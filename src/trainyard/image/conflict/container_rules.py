@@ -49,8 +49,8 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
             WARNING,
             declared.dockerfile,
             declared.base.line,
-            "no EFA installer and no aws-ofi-nccl is installed, and the machine has EFA",
-            "NCCL finds no plugin and trains over TCP, several times slower, without an error",
+            "the machine has EFA, but neither the EFA installer nor aws-ofi-nccl is installed",
+            "NCCL finds no plugin and uses TCP, several times slower, without an error",
             "install both as docker/fsdp/Dockerfile does",
         )
     if declared.has_latest_efa:
@@ -59,14 +59,14 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
             WARNING,
             declared.dockerfile,
             0,
-            "aws-efa-installer-latest is another installer each month",
+            "aws-efa-installer-latest is a different installer each month",
             "two builds of one commit may differ in libfabric and in the plugin, and the new one is untested",
             "name a version, such as aws-efa-installer-1.49.0.tar.gz",
         )
 
 
 def efa_plugin(declared: DeclaredVersions) -> Version:
-    """Return the plugin that is installed by itself, or else that of the EFA installer; () if unknown."""
+    """Return the version of aws-ofi-nccl, installed by itself or by the EFA installer; () if unknown."""
     row = row_of("efa", installer=version_text(declared.efa_installer))
     return declared.efa_plugin or version(row.get("plugin", ""))
 
@@ -112,8 +112,8 @@ def _system_nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
             WARNING,
             declared.dockerfile,
             first.line,
-            f"{first.name} puts NCCL {version_text(declared.nccl)} before the {version_text(own)} of torch",
-            "the loader takes the first; what torch calls and the older one lacks is an undefined symbol",
+            f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
+            "the loader takes the first; a function that the older one lacks is an undefined symbol",
             "leave NCCL to torch, or install the newer one",
         )
 
@@ -126,7 +126,7 @@ _JUDGED = frozenset(
         *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
     )
 )
-"""The variables that are as wrong in an image as in a job, by the one judgement of `judge_variable`."""
+"""Variables that are wrong in an image for the same reason as in a job; `judge_variable` judges both."""
 
 
 def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -137,7 +137,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
         name, value = variable.name, variable.value
         severity, why, remedy = "", "", "remove it"
         if name == "RDMAV_FORK_SAFE":
-            # Over InfiniBand it is right; only with EFA it is not.
+            # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
             severity, why = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
         elif name == "FI_EFA_USE_DEVICE_RDMA":
@@ -165,7 +165,7 @@ def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str)
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
     if value == "0" and machine.rdma:
         return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL uses TCP"
-    return WARNING, "RDMA is found by itself since aws-ofi-nccl 1.7; where the device has none, =1 aborts"
+    return WARNING, "aws-ofi-nccl finds RDMA by itself since 1.7; =1 aborts on a device without RDMA"
 
 
 def _pinning(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -176,7 +176,7 @@ def _pinning(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
             declared.dockerfile,
             stage.line,
             f"{stage.image} is a tag, which can move",
-            "two builds of one commit may differ, and no build can be skipped for its content",
+            "two builds of one commit may differ, and a build of the same content is never skipped",
             f"add its digest: {stage.image}@sha256:…",
         )
 
@@ -190,7 +190,7 @@ def _user(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
             declared.dockerfile,
             user.line if user else declared.parsed.stages[-1].line,
             "the image runs as root",
-            "the restricted Pod Security Standard refuses it, and what it writes to shared volumes is root's",
+            "the restricted Pod Security Standard refuses it, and root owns what it writes to shared volumes",
             "end the last stage with USER and a number, such as USER 1000",
         )
 
@@ -220,7 +220,7 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
 
 
 def _severity_of_argument(name: str, value: str) -> str:
-    """An ARG is there to take the secret; whether one is given is not stated."""
+    """Return the severity of an ARG; one that is only named like a secret gets a warning."""
     if secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
         return ERROR
     if secret_kind(name, value) and not is_build_variable(value):

@@ -1,7 +1,7 @@
-"""The content of an image as its Dockerfile states it, with the locks that it installs and its base's name.
+"""Read the content of an image from its Dockerfile, the locks that it installs and the name of its base.
 
-Nothing is resolved and nothing is assumed: what neither the Dockerfile, a file that it copies and installs
-from, nor a lock that was named states, is unknown. No rule judges what is unknown.
+Nothing is resolved or assumed: a version is unknown unless the Dockerfile, a file that it copies and installs
+from, or a named lock states it. No rule judges an unknown version.
 """
 
 import posixpath
@@ -39,12 +39,12 @@ _OTHER_PYTHON = re.compile(
     r"\b(?:conda|mamba|micromamba|pyenv|deadsnakes|UV_PYTHON)\b|\buv (?:venv|python|sync|run)\b"
     r"|--python[ =]|\bpython3\.\d+\b"
 )
-"""What may put another Python into an image than the base's."""
+"""Text of commands that may install another Python than the base's."""
 _SYSTEM_PYTHON = re.compile(r"\bapt(?:-get)?\s[^;&|]*\binstall\b[^;&|]*\bpython3(?:-pip|-dev|-venv)?(?=\s|$)")
-"""The Python of a distribution, which pip then belongs to."""
+"""Installs the Python of the distribution, to which pip then belongs."""
 _SYSTEM_NCCL = re.compile(r"libnccl2=(\d+\.\d+\.\d+)")
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
-"""What may make pip and uv use another index."""
+"""Text of commands that may make pip and uv use another index."""
 _OTHER_ENVIRONMENT = re.compile(r"\b(?:venv|virtualenv|conda|mamba|micromamba)\b")
 _SYSTEMS = frozenset(
     (
@@ -96,10 +96,10 @@ class InstallStep:
 
     install: Install
     files: tuple[tuple[str, RequirementsFile], ...]
-    """By their names, those that could be read."""
+    """Name and content of the files that could be read."""
     constraints: tuple[RequirementsFile, ...]
     indexes: Mapping[str, str]
-    """The variables that name indexes."""
+    """Variables such as PIP_INDEX_URL that name indexes -> value."""
     base: BaseImage
     line: int
     stage: int
@@ -133,11 +133,11 @@ class DeclaredVersions:
     removed: frozenset[str] = frozenset()
     """Packages that a command uninstalls."""
     unknown: tuple[str, ...] = ()
-    """What the Dockerfile does not state, for people."""
+    """Sentences about what the Dockerfile does not state."""
     has_unstated: bool = False
-    """Whether something is installed of which nothing states what it is, or in which version."""
+    """Whether a package is installed whose name or version is not stated."""
     has_efa: bool = False
-    """Whether the EFA installer or the plugin is named, in whatever version."""
+    """Whether the EFA installer or the plugin is named, in any version."""
     installs_trainyard: bool = False
     """Whether this package is in the image."""
     variables: tuple[Variable, ...] = ()
@@ -146,11 +146,11 @@ class DeclaredVersions:
     nccl: Version = ()
     """The NCCL that is installed beside torch's own, or instead of it."""
     has_latest_efa: bool = False
-    """Whether the installer is the newest on the day of the build."""
+    """Whether it installs aws-efa-installer-latest, which changes each month."""
     architectures: str = ""
     """TORCH_CUDA_ARCH_LIST."""
     steps: tuple[InstallStep, ...] = ()
-    """What is installed, in this order."""
+    """The installing commands, in order."""
 
     @property
     def torch(self) -> Package | None:
@@ -160,7 +160,7 @@ class DeclaredVersions:
     def cuda(self) -> Version:
         """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
 
-        Packages of CUDA beside a torch that nothing states may be another library's.
+        If torch is not stated, packages of CUDA may belong to another library.
         """
         if self.torch is None:
             return ()
@@ -183,10 +183,10 @@ def declare(
     locked: Mapping[str, tuple[str, int, str]],
     read: ContextReader | None = None,
 ) -> DeclaredVersions:
-    """Read what the last stage of a Dockerfile called `name`, and the stages it takes from, state.
+    """Return what the last stage of a Dockerfile, called `name`, and the stages that it copies from state.
 
-    `locked` is the content of the locks that were named: package -> version, line and file. Without any, the
-    files that the Dockerfile copies and installs from are read with `read`.
+    `locked` is the content of the named locks: package -> version, line and file. If it is empty, the files
+    that the Dockerfile copies and installs from are read with `read`.
     """
     lines = resolve_text(parsed)
     stages = parsed.used_stages()
@@ -199,7 +199,7 @@ def declare(
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     runs = [line.text for line in lines if line.instruction.name == "RUN" and line.instruction.stage in used]
     waiting = any(install.files for text in runs for install in installs_of(text))
-    if not waiting:  # no command installs the locks that were named: every pin of a command counts after them
+    if not waiting:  # no command installs files: the named locks count as installed first
         settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
         _take_named(reader, packages, Install(), settings=settings, base=(base.kind, base.torch))
     has_efa, latest, nccl, steps = False, False, Version(), list[InstallStep]()
@@ -333,7 +333,7 @@ def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction,
 def _index_variables(
     lines: tuple[ResolvedInstruction, ...], stage: int, parsed: Dockerfile
 ) -> dict[str, str]:
-    """Return the variables that name indexes to pip and uv; `$` stands for an index that nothing states."""
+    """Return the variables that name indexes to pip and uv; `$` stands for an unknown index."""
     numbers = {one.number for one in parsed.ancestors(stage)}
     here = [line for line in lines if line.instruction.stage in numbers]
     names = (*MAIN_INDEXES, *OTHER_INDEXES)
@@ -354,7 +354,7 @@ def _take_named(
     settings: Mapping[str, str],
     base: tuple[str, Version],
 ) -> None:
-    """Take the packages of the locks that were named, as the command that installs files takes them."""
+    """Add the packages of the named locks, as if `install` had installed them."""
     reader.packages |= packages
     if "torch" in packages:
         torch = packages["torch"]
@@ -373,7 +373,7 @@ def _unknown_facts(
         for path in dict.fromkeys(unread)
     ]
     if "torch" not in packages and ("torch" in reader.unknown or (reader.opaque and not unread)):
-        found.append("torch: no version of it is stated")
+        found.append("torch: its version is not stated")
     return tuple(found)
 
 
@@ -386,7 +386,7 @@ def base_image(image: str, line: int = 0) -> BaseImage:
     named = image.partition("@")[0]
     head, _, tag = named.rpartition(":")
     head, tag = (head, tag) if head and "/" not in tag else (named, "")
-    if "$" in tag:  # the number before a variable without a value is not complete
+    if "$" in tag:  # a number that ends at a variable without a value is incomplete
         tag = re.sub(r"[\d.]+$", "", tag.partition("$")[0])
     cuda: Version = (int(m[1]), int(m[2])) if (m := _CUDA_TAG.search(tag)) else ()
     python: Version = (int(m[1]), int(m[2])) if (m := _PYTHON_TAG.search(tag)) else ()

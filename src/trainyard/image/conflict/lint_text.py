@@ -29,7 +29,7 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
     lines = [
         f"  base          {known.get('base', 'unknown')}",
-        f"  versions      {versions or 'none is stated'}",
+        f"  versions      {versions or 'none stated'}",
     ]
     lines += [f"  unknown       {one}" for one in data["unknown"]]
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
@@ -44,7 +44,7 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     others = len(data["findings"]) - errors
     partly = data["unknown"] or data["not_checked"]
     if data["findings"]:
-        lines.append(f"  {errors} to break{' in what is stated' * bool(partly)}, {others} to consider")
+        lines.append(f"  {errors} will break{' in what is stated' * bool(partly)}, {others} to consider")
     else:
-        lines.append("  no fault in what is stated" if partly else "  nothing would break")
+        lines.append("  no problem in what is stated" if partly else "  nothing would break")
     return lines

@@ -1,6 +1,6 @@
-"""The packages that other files than requirements state: pyproject.toml, uv.lock, poetry.lock, conda's YAML.
+"""Read the packages that pyproject.toml, uv.lock, poetry.lock or conda's YAML states.
 
-Each reader returns a RequirementsFile: what the file states, and whether it also names what cannot be read.
+Each reader returns a RequirementsFile, which also says whether the file names packages that cannot be read.
 """
 
 import re
@@ -25,7 +25,7 @@ _UNREADABLE = RequirementsFile(opaque=True)
 
 
 def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsFile:
-    """Return the content of a lock by the name of its file."""
+    """Return the content of a lock, whose format is known by the name of its file."""
     try:
         if path.endswith("uv.lock"):
             return _read_uv_lock(tomllib.loads(_without_files(text)), set(extras))
@@ -39,9 +39,9 @@ def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsF
 
 
 def _without_files(text: str) -> str:
-    """Return a lock without its lists of wheels and hashes, which are most of it and decide nothing here.
+    """Return a lock without its lists of wheels and hashes, which are most of its text and not needed.
 
-    They are removed as uv and poetry write them, one file a line; a list of another form stays and is read.
+    Lists are removed if they have the form of uv and poetry, one file a line; others are parsed in full.
     """
     return _FILES.sub("", text)
 

@@ -47,8 +47,7 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
 
 _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
-"""Parts for several CUDA releases, of which the package uses one: nvidia-cutlass-dsl requires both
-(metadata)."""
+"""Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
 
 def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -98,7 +97,7 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
         "fail to import with undefined symbols"
         if compiled
-        else "the image carries both, some 5 GB too many, and the loader may mix their CUDA libraries",
+        else "the image contains both, some 5 GB too much, and the loader may mix their CUDA libraries",
         "start from nvidia/cuda or python, or omit torch from the lock and take the base's",
     )
 
@@ -107,7 +106,7 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
     if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
-        return  # another index may have another build, and so may a night
+        return  # another index or a nightly build may have it
     beside = any(
         row["beside_cuda"] == version_text(torch.cuda) and minor(torch.version) >= version(row["torch"])
         for row in rows_with("torch", "beside_cuda")
@@ -163,7 +162,7 @@ def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             declared.dockerfile,
             base.line,
             f"{base.image} has CUDA {version_text(base.cuda)}, torch includes {version_text(cuda)}",
-            "torch's wheels carry their own CUDA libraries; those of the base are found first where "
+            "torch's wheels contain CUDA libraries, but the loader takes those of the base first if "
             "LD_LIBRARY_PATH names them",
             f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
         )
@@ -175,14 +174,14 @@ def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
         return
     torch = declared.torch
     file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
-    # Code for sm_100 runs on sm_103, as of one major architecture.
+    # Code for sm_100 runs on sm_103, which has the same major architecture.
     runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
     yield ImageFinding(
         "architecture",
         WARNING if runs else ERROR,
         file,
         line,
-        f"CUDA {version_text(cuda)} does not know {machine.architecture}",
+        f"CUDA {version_text(cuda)} does not support {machine.architecture}",
         "code for sm_100 runs there, but nothing can be compiled for it"
         if runs
         else "the first kernel ends with 'no kernel image is available for execution on the device'",
@@ -281,7 +280,7 @@ def _flash_attention_build(declared: DeclaredVersions, _machine: TargetMachine) 
                     f"{name} is compiled where there is no nvcc ({base.image})",
                     "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
                     "set' or 'nvcc was not found'",
-                    "install a wheel of its release page for this torch, CUDA and Python, or build it in a "
+                    "install a wheel from its release page for this torch, CUDA and Python, or build it in a "
                     "stage that starts from a -devel image",
                 )
             elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
@@ -294,15 +293,15 @@ def _flash_attention_build(declared: DeclaredVersions, _machine: TargetMachine) 
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     "install torch first, and flash-attn after it with --no-build-isolation",
                 )
-        torch_is_there = torch_is_there or install.opaque or _brings_torch(step, stated)
+        torch_is_there = torch_is_there or install.opaque or _may_install_torch(step, stated)
 
 
 _MAY_HAVE_CUDA = re.compile(r"(?<!whl/)(?:cuda|nvcc|conda\b|SKIP_CUDA_BUILD|\.run\b)", re.IGNORECASE)
-"""What may install nvcc, or build flash-attn without it."""
+"""Text of commands that may install nvcc, or build flash-attn without it."""
 
 
 def _texts_of(declared: DeclaredVersions, step: InstallStep) -> str:
-    """Return what the stage does before a command, without what only the driver reads."""
+    """Return the instructions up to a command that may install something; the driver reads `NVIDIA_*`."""
     stages = {stage.number for stage in declared.parsed.ancestors(step.stage)}
     here = [i for i in declared.parsed.instructions if i.stage in stages and i.line <= step.line]
     return "\n".join(
@@ -310,8 +309,8 @@ def _texts_of(declared: DeclaredVersions, step: InstallStep) -> str:
     )
 
 
-def _brings_torch(step: InstallStep, stated: Sequence[StatedRequirement]) -> bool:
-    """Return whether a command may install torch: it names more than a few tools."""
+def _may_install_torch(step: InstallStep, stated: Sequence[StatedRequirement]) -> bool:
+    """Return whether a command may install torch: it installs more than build tools."""
     return not step.install.removes and any(one.name not in _BUILD_TOOLS for one in stated)
 
 

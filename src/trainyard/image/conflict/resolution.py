@@ -1,9 +1,9 @@
-"""Judge whether pip would refuse the packages of a Dockerfile: each command in order.
+"""Judge whether pip would refuse the packages of a Dockerfile, command by command.
 
     install steps --pins, indexes--> requests --uv--> conflicts with uv's explanation, resolved versions
 
-A command is resolved as far as its requirements can be read. One whose index is not known, or not reachable,
-is not checked, and neither are packages that only exist as source or in another index.
+A command is resolved as far as its requirements can be read. A command whose index is unknown or unreachable
+is not checked, nor are packages that exist only as source or in another index.
 """
 
 import re
@@ -27,7 +27,7 @@ _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
 """Tried in this order where no Python is stated; the first that can be resolved counts."""
 _TORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/.*")
 _PYPI = re.compile(r"https?://[^/]*(?:pypi|mirrors?)[^ ]*|https?://[^ ]*/pypi/[^ ]*")
-"""PyPI, its mirrors and NVIDIA's index, which has packages that PyPI has not."""
+"""PyPI, its mirrors and NVIDIA's index, which has packages that PyPI lacks."""
 _OF_TORCH = frozenset(("torch", "torchvision", "torchaudio", "triton"))
 _CUDA_PARTS = (
     *("cublas", "cuda-cupti", "cuda-nvrtc", "cuda-runtime", "cudnn", "cufft", "cufile", "curand", "cusolver"),
@@ -39,7 +39,7 @@ _BUILD_PARTS = frozenset(
         *("triton", "cuda-bindings", "cuda-toolkit", "pytorch-triton"),
     )
 )
-"""What another build of torch than PyPI's requires in other versions."""
+"""Packages that another build of torch than PyPI's requires in other versions."""
 _WITH_TORCH = frozenset(("pytorch", "ngc", "dlc"))
 _MISSING = re.compile(
     r"Wheels are required for `([^`]+)`"
@@ -56,7 +56,7 @@ class ResolverRequest:
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     dropped: frozenset[str] = frozenset()
-    """Packages that the answer leaves out, with whatever requires them."""
+    """Packages that are left out; a package that requires one is resolved without it."""
     preferred: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
 
@@ -73,7 +73,7 @@ class _Answer:
     unchecked: str = ""
     """Why there is no answer."""
     python: str = ""
-    """The Python that it is for."""
+    """The Python version that it is for."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Resolution:
     packages: dict[str, Package] = field(default_factory=dict)
     """What is installed in the end, as far as it was resolved."""
     unchecked: dict[str, None] = field(default_factory=dict)
-    """What was not checked, and why."""
+    """Places that were not checked, each with its reason."""
 
 
 def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: str) -> Resolution:
@@ -117,11 +117,11 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                 declared, step, stated, versions=answer.versions, before=found.packages
             )
             for name, text in answer.versions.items():
-                # The index has PyPI's build of torch, whose CUDA libraries may not be those of the image's.
+                # The resolver chose PyPI's build of torch; the image's build may need other CUDA libraries.
                 is_stated = name in {one.name for one, _ in stated}
                 if is_stated or (step.install.with_dependencies and name not in _BUILD_PARTS):
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
-    if len(pythons) == 1:  # with several, no command says which one the image has
+    if len(pythons) == 1:  # with several, the Python of the image is unknown
         flags = (
             "--python-platform",
             platform,
@@ -135,7 +135,7 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
 
 
 def with_resolved(declared: DeclaredVersions, packages: Mapping[str, Package]) -> DeclaredVersions:
-    """Return the declared versions with what was resolved and not stated, or replaced later."""
+    """Return the declared versions, with the resolved ones of packages not stated, or replaced later."""
     changed = {
         name: one
         for name, one in packages.items()
@@ -160,7 +160,7 @@ def _request(
     indexes += [url for name in (*MAIN_INDEXES, *OTHER_INDEXES) for url in step.indexes.get(name, "").split()]
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or _PYPI.fullmatch(url))]
     if unknown:
-        return ResolverRequest(()), f"the packages of {unknown[0]} are not known here"
+        return ResolverRequest(()), f"the packages of the index {unknown[0]} are not known here"
     if any("$" in word for word in step.install.words):
         return ResolverRequest(()), "a variable without a value may name packages or an index"
     dropped = set[str]()
@@ -186,9 +186,9 @@ def _request(
 
 
 def _without_build(written: str) -> str:
-    """Return a requirement without the build of a version such as +cu124, which PyPI does not have.
+    """Return a requirement without a build suffix such as +cu124, which PyPI does not have.
 
-    Empty for another package than torch's: its builds are not on PyPI.
+    Empty for a package that is not torch's, because PyPI may not have that version at all.
     """
     if "+" not in written:
         return written
@@ -202,7 +202,7 @@ def _without_build(written: str) -> str:
 def _resolve(request: ResolverRequest, resolver: Resolver, base: BaseImage, before: str = "") -> _Answer:
     """Resolve with the Python of the base; without one, with the first that can be resolved.
 
-    `before` is the Python that the command before was resolved for, which is tried first.
+    `before` is the Python of the previous command, which is tried first.
     """
     answers = list[_Answer]()
     pythons = (
@@ -217,7 +217,7 @@ def _resolve(request: ResolverRequest, resolver: Resolver, base: BaseImage, befo
 
 
 def _ask(request: ResolverRequest, resolver: Resolver) -> _Answer:
-    """Resolve, and again without each package that no wheel or no index of ours has."""
+    """Resolve; repeat without each package that has no wheel, or is in none of the indexes."""
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
         if code == 0:
@@ -232,7 +232,7 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> _Answer:
         }
         if missing - request.dropped:
             request = replace(request, dropped=request.dropped | missing)
-        elif "pre-release" in messages and "--prerelease" not in request.flags:  # pip takes one
+        elif "pre-release" in messages and "--prerelease" not in request.flags:  # pip would take it
             request = replace(request, flags=(*request.flags, "--prerelease", "allow"))
         else:
             causes = [" ".join(text.split()) for text in _CAUSE.findall(messages)]
@@ -270,9 +270,9 @@ def _refusal(
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,
-        "change one of these versions; uv pip compile shows which ones go together",
+        "change one of these versions; uv pip compile shows which ones are compatible",
     )
-    # torch last: the other packages are chosen for it.
+    # Change torch last: the other packages were chosen for it.
     for one, (file, line) in sorted(involved, key=lambda pair: pair[0].name == "torch"):
         loose = tuple(text for text in request.requirements if text != _without_build(one.written))
         if not one.pin or len(loose) == len(request.requirements):
@@ -284,7 +284,7 @@ def _refusal(
                 finding,
                 file=file,
                 line=line,
-                remedy=f"take {one.name} {new}, with which the rest resolves",
+                remedy=f"take {one.name} {new}, which is compatible with the rest",
                 edit=edit if file == declared.dockerfile else None,
             )
     return finding
@@ -314,7 +314,7 @@ def _replacements(
                 declared.dockerfile,
                 step.line,
                 f"{name} {package.text} of line {known.line} is replaced by {versions[name]}",
-                "a package of this command requires that version, and pip changes it without a question",
+                "a package of this command requires that version, and pip changes it without asking",
                 f"install both with one command, or take {name} {versions[name]} in line {known.line}",
             )
 
@@ -322,7 +322,7 @@ def _replacements(
 def _final(
     declared: DeclaredVersions, packages: Mapping[str, Package], resolver: Resolver, flags: tuple[str, ...]
 ) -> Iterator[ImageFinding]:
-    """Yield a finding if what is installed in the end does not fit together, which pip permits."""
+    """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
     lines = {package.line for package in packages.values()}
     environments = {step.install.environment for step in declared.steps if step.install.wheels}
     if len(lines) < 2 or len(environments) != 1:
@@ -347,7 +347,7 @@ def _final(
         ERROR if breaks else WARNING,
         declared.dockerfile,
         line,
-        "what is installed in the end does not go together",
+        "the packages that are installed in the end are not compatible",
         answer.conflict,
-        "install these packages with one command, so that pip chooses versions that go together",
+        "install these packages with one command, so that pip chooses compatible versions",
     )

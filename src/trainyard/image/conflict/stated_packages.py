@@ -1,8 +1,8 @@
 """The packages that a Dockerfile states, in the order in which its commands install them.
 
 A package is stated by a pin on the command line, by a pin in a file that is copied and installed from, or by
-a lock that was named. Everything else that is installed is unknown: a range, a URL, a variable without a
-value, a project, what a condition decides.
+a named lock. Everything else that is installed is unknown: a range, a URL, a variable without a value, a
+project, a conditional install.
 """
 
 import re
@@ -55,7 +55,7 @@ class Package:
     stage: int = -1
     """The stage that installs it; -1 if it is from a lock that was named."""
     index: str = ""
-    """The index that gives `text` its suffix, such as cu124; empty if the suffix is written there."""
+    """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
 
     @property
     def version(self) -> Version:
@@ -87,7 +87,7 @@ class StatedRequirement:
     written: str = ""
     """As written, for a resolver; empty if it has a URL or no resolver can read it."""
     wheel: str = ""
-    """The name of the file, if it is a wheel by its name or URL."""
+    """The file name, if the requirement is the path or URL of a wheel."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RequirementsFile:
     indexes: Install = field(default_factory=Install)
     """The indexes that it names, as a command without packages."""
     opaque: bool = False
-    """Whether it also names what cannot be read here."""
+    """Whether it also names packages that cannot be read here."""
 
 
 def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, int]]:
@@ -111,7 +111,7 @@ def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> 
 
 
 def pins_of(requirements: Iterable[StatedRequirement]) -> dict[str, tuple[str, int]]:
-    """Return name -> version and line of what is pinned to one version."""
+    """Return name -> version and line of the packages that are pinned to one version."""
     found: dict[str, tuple[str, int]] = {}
     ambiguous = set()
     for one in requirements:
@@ -203,7 +203,7 @@ class PackageReader:
 
     packages: dict[str, Package] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
-    """Packages that are installed or removed, in a version that nothing states."""
+    """Packages that are removed, or installed in a version that is not stated."""
     removed: set[str] = field(default_factory=set)
     opaque: bool = False
     """Whether something was installed that cannot be read here."""

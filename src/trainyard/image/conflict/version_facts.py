@@ -1,4 +1,4 @@
-"""The facts about versions that go together: rows of image/facts/*.yaml, and arithmetic on versions.
+"""Facts about compatible versions: rows of image/facts/*.yaml, and arithmetic on versions.
 
 A row has its source and its date; what no row states is unknown, and no rule judges it.
 """
@@ -15,7 +15,7 @@ import yaml
 Version = tuple[int, ...]
 
 MOST_DAYS = 180
-"""The age of the newest row of a table in days from which on the linter says that the table is old."""
+"""The linter calls a table old if its newest row is older than this many days."""
 TABLES = ("torch", "containers", "cuda", "efa", "codebuild")
 
 

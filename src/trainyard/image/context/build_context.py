@@ -34,7 +34,7 @@ def checked_tag(level: str, tag: str, digest: str) -> str:
 
 
 def choose_files(files: "Iterable[FileOnDisk]", rules: tuple[IgnoreRule, ...]) -> "list[FileOnDisk]":
-    """Return the files that no rule excludes, by name."""
+    """Return the files that no rule excludes, sorted by name."""
     return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
 
 
@@ -42,15 +42,15 @@ def require_usable(files: "Sequence[FileOnDisk]", *, where: str, most_bytes: int
     """Raise ConfigError for a context that is empty or too large, or has a file whose name marks a secret."""
     if not files:
         raise ConfigError(
-            f"{where}: no file is left to build from. Only files that git tracks are sent (git add), less "
-            "what .dockerignore leaves out"
+            f"{where}: there is no file to build from. In git only tracked files are sent (git add), except "
+            "those that .dockerignore excludes"
         )
     total = sum(file.size for file in files)
     if total > most_bytes:
         largest = sorted(files, key=lambda file: -file.size)[:_SHOWN]
         named = ", ".join(f"{file.name} ({_size(file.size)})" for file in largest)
         raise ConfigError(
-            f"{where}: the build context has {_size(total)} in {len(files):,} files, at most "
+            f"{where}: the build context has {_size(total)} in {len(files):,} files, but at most "
             f"{_size(most_bytes)} are sent. The largest: {named}. List in .dockerignore what the image does "
             "not need, or raise --max-context."
         )

@@ -36,7 +36,7 @@ _PERHAPS = re.compile(
         )
     )
 )
-"""Finds every path that `secret_by_name` names, and few others: most of thousands of files end here."""
+"""Finds every path of a secret, and few others: a fast first test for contexts of thousands of files."""
 _HARMLESS_ENDS = (".example", ".sample", ".template", ".dist")
 
 
@@ -57,7 +57,7 @@ def secret_by_name(path: str) -> str | None:
 
 
 def secret_by_content(content: bytes) -> str | None:
-    """Return the kind of secret in the bytes of a file; None if there is none, or if they are no text."""
+    """Return the kind of secret in the bytes of a file; None if there is none, or if it is not text."""
     return None if b"\0" in content[:1024] else secret_value_kind(content)
 
 

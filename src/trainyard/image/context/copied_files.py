@@ -1,6 +1,6 @@
-"""Find which file of the build context is at a path of the image, as COPY, ADD and mounts put it there.
+"""Find the file of the build context that COPY, ADD or a mount puts at a path of the image.
 
-A file is followed through the stages. One that another command may have changed is unknown.
+A file is followed through the stages. It is unknown if another command may have changed it.
 """
 
 import fnmatch
@@ -44,7 +44,7 @@ def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
 
 
 def unsent_sources(parsed: Dockerfile, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that COPY and ADD take from the context and at which none of the files `names` is."""
+    """Return the paths that COPY and ADD take from the context and that none of the files `names` matches."""
     found: dict[str, None] = {}
     for line in resolve_text(parsed):
         if line.instruction.name not in ("COPY", "ADD"):
@@ -57,7 +57,7 @@ def unsent_sources(parsed: Dockerfile, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_at(name: str, path: str) -> bool:
-    """Return whether a file is what a source, perhaps a pattern, names, or is in a folder that it names."""
+    """Return whether a file matches a source, a path or pattern, or is in a folder that matches it."""
     parts = name.split("/")
     depth = path.count("/") + 1
     return len(parts) >= depth and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
@@ -68,7 +68,7 @@ def context_paths(
 ) -> tuple[str, ...]:
     """Return the paths in the build context that a file of an install may have, the likeliest first.
 
-    `place` is the place of its RUN in `lines`. Empty if the file is not from the context, or may have been
+    `place` is the index of its RUN in `lines`. Empty if the file is not from the context, or may have
     changed.
     """
     line = lines[place]
@@ -90,7 +90,7 @@ def _look_up(
         if line.instruction.name == "RUN" and any(
             posixpath.basename(full) in word for word in other_words_of(line.text)
         ):
-            return  # it may be another file since
+            return  # this command may have changed it
         mounted = line.instruction.name != "RUN" or number == place
         for copy in _copies(line) if mounted else ():
             for source in _sources(copy, full):
@@ -101,7 +101,7 @@ def _look_up(
                 at = stage.number if stage else int(copy.stage) if copy.stage.isdecimal() else -1
                 ends = [i for i, one in enumerate(lines[:number]) if one.instruction.stage == at >= 0]
                 if not ends:
-                    return  # another image has put it there
+                    return  # it comes from another image
                 inner = posixpath.normpath(posixpath.join("/", source))
                 yield from _look_up(parsed, lines, ends[-1], inner)
 

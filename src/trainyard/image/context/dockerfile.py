@@ -67,7 +67,7 @@ class Dockerfile:
 
     @property
     def bases(self) -> tuple[Stage, ...]:
-        """The stages that start from a registry image, and the images that are only read from."""
+        """The stages that start from a registry image, and the images that are only copied from."""
         return (*(stage for stage in self.stages if self._is_foreign(stage)), *self.copied_from)
 
     @property
@@ -87,11 +87,11 @@ class Dockerfile:
         return tuple(found)
 
     def stage_of(self, name: str, before: int) -> Stage | None:
-        """Return the stage, before stage `before`, that has this name; None for anything else."""
+        """Return the stage of this name before stage number `before`; None if there is none."""
         return next((s for s in reversed(self.stages[:before]) if s.name and s.name == name.lower()), None)
 
     def used_stages(self) -> tuple[Stage, ...]:
-        """Return the stages that the last one is built on or takes more than wheels from, in their order."""
+        """Return the stages that the last one is built on, or copies more than wheels from, in order."""
         used: set[int] = set()
         left = [len(self.stages) - 1]
         while left:
@@ -198,9 +198,9 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
     match = _FROM.match(rest)
     if not match:
         raise ConfigError(
-            f"{name}:{line}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}"
+            f"{name}:{line}: FROM takes an image, then perhaps AS and a name; found {rest[:80]!r}"
         )
-    # An image whose name is empty is one that nothing states: it stays as written.
+    # A name that the variables leave empty is unknown: it stays as written.
     image = expand(match["image"], values) or match["image"]
     return Stage(number, (match["name"] or "").lower(), image, line)
 
@@ -213,7 +213,7 @@ def is_stated(text: str) -> bool:
 def _images_read(
     instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
 ) -> Iterator[Stage]:
-    """The registry images that an instruction reads; numbers and names of earlier stages are left out."""
+    """Yield the registry images that an instruction reads, without numbers and names of earlier stages."""
     earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
     for written in sources_of(instruction):
         image = expand(written, values)

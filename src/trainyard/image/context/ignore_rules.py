@@ -52,7 +52,7 @@ def _rule(line: str, place: str) -> IgnoreRule | None:
         elif part not in ("", "."):
             parts.append(part)
     if not parts:
-        return None  # the folder itself: Docker ignores that
+        return None  # Docker ignores a pattern for the context itself
     try:
         return IgnoreRule(re.compile(_expression(parts) + r"(?:/.*)?", re.DOTALL), takes_back)
     except (re.error, ValueError):
@@ -71,7 +71,7 @@ def _expression(parts: list[str]) -> str:
 
 
 def _part(text: str) -> str:
-    """One name of a pattern, as a regular expression."""
+    """Return the regular expression for one part of a pattern, between two `/`."""
     found, place = "", 0
     while place < len(text):
         letter = text[place]

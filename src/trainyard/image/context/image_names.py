@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
 _OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
-"""Forms of tags that state where an image is from."""
+"""Tags of these forms are set automatically, by Trainyard or cosign."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ImageReference:
 
     @property
     def name(self) -> str:
-        """Without tag and digest."""
+        """Host and repository, without tag and digest."""
         return f"{self.host}/{self.repository}" if self.host else self.repository
 
 
@@ -58,18 +58,18 @@ def require_repository(name: str) -> str:
     if _SHORTEST <= len(name) <= _LONGEST and _REPOSITORY.fullmatch(name):
         return name
     near = repository_from(name)
-    hint = f"; {near} would do" if near else ""
+    hint = f"; {near} is allowed" if near else ""
     raise ConfigError(f"{name!r} cannot name an image in ECR: {_why_not(name)}{hint}")
 
 
 def require_tag(name: str) -> str:
-    """`name`, if a registry accepts it as a tag and no tag of ours has that form. Raises ConfigError."""
+    """`name`, if a registry accepts it as a tag and Trainyard reserves no such tags. Raises ConfigError."""
     if not _TAG.fullmatch(name):
         raise ConfigError(f"{name[:60]!r} is not a tag (letters, digits, _ . -; at most 128)")
     if name.startswith(_OWN_TAGS):
         raise ConfigError(
-            f"the tag {name[:60]}: tags that begin with {name.partition('-')[0]}- are made from commit or "
-            "content, so that they name one image; give another one"
+            f"the tag {name[:60]}: tags that begin with {name.partition('-')[0]}- are reserved, because they "
+            "are set automatically; choose another"
         )
     return name
 

@@ -82,7 +82,7 @@ class Install:
 
     removes: bool = False
     certain: bool = True
-    """False in a condition or a loop, and where a failure is passed over."""
+    """False in a condition or a loop, and where a failure is ignored."""
     wheels: bool = True
     """Whether it takes wheels from a package index, as pip and uv do; conda does not."""
     words: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Install:
     other_indexes: tuple[str, ...] = ()
     upgrades: bool = False
     opaque: bool = False
-    """Whether it also installs what cannot be read here: a URL, what another program decides."""
+    """Whether it also installs packages that cannot be read here: of a URL, or of another program."""
     constraints: tuple[str, ...] = ()
     """Files of constraints, as written."""
     projects: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -122,7 +122,7 @@ def installs_of(text: str) -> tuple[Install, ...]:
     """Return the installing commands of a RUN, whose variables are filled in."""
     try:
         commands = _commands(text)
-    except ValueError:  # quotes that do not end: the shell would refuse it, or it is not a shell
+    except ValueError:  # an open quote: the shell would refuse it, or it is not a shell
         return (Install(opaque=True),)
     found, folder = [], ""
     for command in commands:

@@ -1,6 +1,6 @@
 """The instructions of a Dockerfile with their variables filled in, as ARG and ENV set them in each stage.
 
-A variable to which nothing gives a value stays as written: `torch==${TORCH}` is a version that is unknown.
+A variable without a value stays as written: the version in `torch==${TORCH}` is unknown.
 """
 
 import posixpath
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainyard.image.context.dockerfile import Dockerfile, Instruction, arguments_of, expand, pairs_of
 
 BASE_FOLDER = "/<the folder of the base image>"
-"""The working directory of an image that is not known."""
+"""Stands for the working directory of a base image, which is unknown."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def resolve_text(parsed: Dockerfile) -> tuple[ResolvedInstruction, ...]:
         known = {**arguments, **variables} if number >= 0 else outer
         text = expand(instruction.text, known)
         if instruction.name == "ARG":
-            # Before the first FROM an argument is for the names of images; a stage declares it again.
+            # An ARG before the first FROM is for FROM lines only; a stage has to declare it again.
             stated = arguments_of(instruction.text, {**outer, **known}, parsed.given)
             arguments = {**arguments, **{key: value for key, value in stated.items() if value is not None}}
         elif instruction.name == "ENV":

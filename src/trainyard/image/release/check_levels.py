@@ -4,8 +4,8 @@
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
     full       also a forward and backward pass, and a sum over two processes
 
-A requested check without an answer has failed. One for which the image states nothing is unknown. A warning
-names a thing that is allowed, and that some clusters refuse.
+A requested check without an answer has failed. A check for which the image states nothing is unknown. A
+warning is about something that is allowed, but that some clusters refuse.
 """
 
 import json
@@ -25,7 +25,7 @@ LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 IN_CONTAINER = tuple(
     name for name in (*FULL, "bandwidth") if name not in ("user", "entry-point", "size", "secrets")
 )
-# The configuration that is made where none is given.
+# The configuration of the model that is built if none is given.
 MODEL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
 _MOST_NAMED = 5
 # Levels of the Pod Security Standards; only the last refuses pods that run as root.
@@ -39,11 +39,11 @@ class Answer:
 
     check: str
     ok: bool | None
-    """None if nothing states what would be right."""
+    """None if it is not known what would be right."""
     says: str
     seconds: float = 0.0
     warns: bool = False
-    """Whether a thing that is allowed is still worth a line."""
+    """Whether a check that passed is shown as a warning."""
 
     def record(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -51,7 +51,7 @@ class Answer:
 
 
 def checks_of(level: str, *, bandwidth: float | None = None) -> tuple[str, ...]:
-    """Return the checks of a level, and that of the bandwidth if a lowest one is requested."""
+    """Return the checks of a level, and the bandwidth check if a minimum in GB/s is given."""
     return LEVELS[level] if bandwidth is None else (*LEVELS[level], "bandwidth")
 
 
@@ -67,7 +67,7 @@ def probe_request(
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
-    `packages` is Python's version -> package -> version; None if the image has no lock that is known.
+    `packages` is Python's version -> package -> version; None if the image has no known lock.
     """
     return {
         "checks": [name for name in checks_of(level, bandwidth=bandwidth) if name in IN_CONTAINER],
@@ -81,7 +81,7 @@ def probe_request(
 
 
 def _deduplicate(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """The packages without repetition: under "" those of every Python, and for each Python the others."""
+    """Return the packages without repetition: under "" the common ones, under each Python the others."""
     every = dict.fromkeys(pin for those in packages.values() for pin in those.items())
     common = dict(pin for pin in every if all(those.get(pin[0]) == pin[1] for those in packages.values()))
     rest = {
@@ -101,7 +101,7 @@ def linux_markers(architecture: str) -> dict[str, str]:
 def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = "") -> list[Answer]:
     """Return the checks that need no container: user, entry point, size.
 
-    Root is refused only by pods of the level `restricted`; elsewhere it is a warning.
+    Running as root fails only for the Pod Security level `restricted`; otherwise it is a warning.
     """
     size = facts.size
     return [
@@ -114,7 +114,7 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = 
         Answer(
             "size",
             size is not None and size <= most_bytes,
-            "the builder does not say how large it is"
+            "the builder does not report its size"
             if size is None
             else f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB",
         ),
@@ -126,8 +126,8 @@ def _judge_user(user: str, pod_security: str) -> Answer:
         return Answer("user", True, f"runs as {user}")
     how = f"runs as {user}" if user else "no USER is set: it runs as root"
     if pod_security == "restricted":
-        return Answer("user", False, f"{how}, which pods of the level restricted refuse. Add USER 10001")
-    return Answer("user", True, f"{how}; namespaces of the level restricted refuse that", warns=True)
+        return Answer("user", False, f"{how}, which the level restricted refuses. Add USER 10001")
+    return Answer("user", True, f"{how}, which namespaces of the level restricted refuse", warns=True)
 
 
 def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
@@ -140,7 +140,7 @@ def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
 
 
 def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
-    """The answers in the probe's output; a check without an answer has failed because of `how_it_ended`."""
+    """Return the answers in the probe's output; a check without one has failed because of `how_it_ended`."""
     found = {}
     for line in log.splitlines():
         if not line.startswith(MARK):
@@ -182,7 +182,7 @@ def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     lines = [f"  {one.check:<20}{mark}  {one.says}" for one, mark in zip(answers, marks, strict=True)]
     failed = [answer.check for answer in answers if answer.ok is False]
     unknown = [answer.check for answer in answers if answer.ok is None]
-    verdict = f"no check fails; unknown: {', '.join(unknown)}" if unknown else "every check holds"
+    verdict = f"no check failed; unknown: {', '.join(unknown)}" if unknown else "every check passed"
     if failed:
         verdict = f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}"
     return [*lines, f"  {image}: {level}: {verdict}"]

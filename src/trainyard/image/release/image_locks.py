@@ -1,4 +1,4 @@
-"""The locks of an image: the files with the content that its labels name, and what they demand.
+"""The locks of an image: the files with the content that its labels name, and the packages that they pin.
 
 A file of the same name and another content is another lock, and decides nothing about the image.
 """
@@ -39,7 +39,7 @@ def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> ImageLocks
 
 
 def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return Python's version -> package -> version, as locks demand them where these markers hold."""
+    """Return Python's version -> package -> version: the pins of the locks that apply with these markers."""
     return {
         python: {
             name: pin

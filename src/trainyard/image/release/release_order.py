@@ -2,7 +2,7 @@
 
     everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach, sign  ──>  everywhere: tag
 
-A registry that refuses, holds another digest or finds too much in its scan ends it before the first tag.
+If a registry refuses, holds another digest or finds too much in its scan, no tag is set anywhere.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ class ReleasePlace:
     name: str
     """Host and repository."""
     fixed: Callable[[str], bool]
-    """Whether a tag can be set only once there."""
+    """Returns whether this tag can be set only once in the repository."""
     push: Callable[[str], str]
-    """Push the image under this complete name; returns the digest that the builder reports."""
+    """Pushes the image under this complete name; returns the digest that the builder reports."""
     scan: Callable[[str], str]
     """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
     sign: Callable[[str], bool] = lambda _digest: False
-    """Sign a digest; returns whether it is signed."""
+    """Signs a digest; returns whether it is signed."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ReleaseResult:
     scan: str
     steps: Sequence[TagStep]
     is_attested: bool
-    """Whether BuildKit's list of packages and its provenance were pushed with the image."""
+    """Whether BuildKit's SBOM and provenance were pushed with the image."""
     record_digest: str = ""
     """The digest of the record that is attached."""
     signed: bool = False
@@ -76,10 +76,10 @@ def release(
     facts: Mapping[str, str],
     files: Mapping[str, str],
 ) -> list[ReleaseResult]:
-    """Release an image; `tags` are those of its digest, `facts` and `files` are attached as its record.
+    """Release an image; `tags` returns those of a digest, `facts` and `files` are attached as its record.
 
     Raises what the places raise, and VerificationError when a registry holds something else than was pushed.
-    The message names the tags that were set before.
+    The message names the registries in which all tags are set.
     """
     try:
         found = [_push(place, image_id, tags) for place in places]
@@ -98,7 +98,7 @@ def release(
             _set_tags(one)
         except TrainyardError as error:
             done = ", ".join(each.place.name for each in found[:number])
-            also = f"\nAll tags are set in {done}. Push again: what is set is kept." if done else ""
+            also = f"\nAll tags are set in {done}. Push again: those tags are kept." if done else ""
             raise type(error)(f"{error}{also}") from None
     return found
 
@@ -114,7 +114,7 @@ def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag
     found = registry.manifest(place.repository, digest)
     if found is None or not found.image_digests:
         raise VerificationError(f"{place.name}: {digest} was pushed, but the registry holds no such image")
-    # A registry scans images, and no index of an image and its attestations.
+    # A registry scans images, but not the index of an image and its attestations.
     scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
     steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
     return ReleaseResult(place, digest, scan, steps, found.is_attested)
@@ -156,13 +156,13 @@ def judge_scan(
     if threshold == "none":
         return ScanVerdict(True, "findings are not judged (--fail-on none)")
     if status != "COMPLETE" and not (status == "ACTIVE" and completed):
-        state = "was not scanned" if status in ("", "NONE") else f"has a scan that is {status.lower()}"
-        return ScanVerdict(
-            False,
-            f"the image {state}; turn on scan on push for the repository, or pass --fail-on none",
-        )
+        if status in ("", "NONE"):
+            state = "the image was not scanned; turn on scan on push for the repository"
+        else:
+            state = f"the scan of the image is {status.lower()}; push again once it is complete"
+        return ScanVerdict(False, f"{state}, or pass --fail-on none")
     found = {key.lower(): count for key, count in counts.items()}
-    for severity in map(str.lower, names.values()):  # a finding counts, whatever the counts say
+    for severity in map(str.lower, names.values()):  # a finding counts, even if `counts` omits it
         found[severity] = max(found.get(severity, 0), 1)
     bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
     over = {severity: found[severity] for severity in bad if found.get(severity)}

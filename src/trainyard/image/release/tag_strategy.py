@@ -79,8 +79,8 @@ def find_image_source(
     """Find the source of an image that was built earlier, perhaps from another state of the tree.
 
     `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
-    user. `git` has the facts of the current checkout, and `at_head` returns the tags there. They name only an
-    image that is known to be of the commit there: build_image.py writes no commit into an image of a changed
+    user. `git` has the facts of the current checkout, and `at_head` returns its tags, which are used only if
+    the image is known to be of the commit there: build_image.py writes no commit into an image of a changed
     tree, the labels may be `inherited` from a base image, and another program may have built it elsewhere.
     """
     found = commit or (labelled if content and not inherited else "")
@@ -98,7 +98,7 @@ def tags_for(
 ) -> list[Tag]:
     """Return the tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
 
-    The `image_id`, 64 hex digits, stands in for a content that is not known.
+    The `image_id`, 64 hex digits, replaces an unknown content.
 
     Raises ConfigError if the strategy has nothing to name the image by.
     """
@@ -147,14 +147,14 @@ def plan_tags(
         elif now == digest:
             steps.append(TagStep(tag.name, "kept", "it names this image already"))
         elif not tag.needed and (immutable or not tag.moves):
-            why = "tags do not move here" if tag.moves else "it never moves"
+            why = "tags cannot move here" if tag.moves else "this tag never moves"
             steps.append(TagStep(tag.name, "skipped", f"{why}, and it names {now[:19]}…"))
         elif immutable or (_VERSION.fullmatch(tag.name) and not tag.moves):
             raise VerificationError(
                 f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"
                 + (", and this tag does not move in the repository" if immutable else "")
-                + ". Nothing was tagged. Give the image another version, or build that commit again; push a "
-                "second Dockerfile of the commit to a repository of its own."
+                + ". Nothing was tagged. Give the image another version; push a second Dockerfile of the "
+                "commit to a repository of its own."
             )
         else:
             steps.append(TagStep(tag.name, "moved", f"from {now[:19]}…"))
@@ -164,8 +164,8 @@ def plan_tags(
 def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]) -> str:
     """Return the tag under which an image is pushed before its scan.
 
-    ECR refuses a tag that cannot move even to the image that has it already, so a second push of the same
-    image (the first one's scan took too long, or another tag is wanted) takes a tag that is free.
+    ECR refuses to set an immutable tag again, even to the same image, so a second push of an image (the first
+    one's scan took too long, or another tag is wanted) uses a free tag.
     """
     name = f"build-{image_id[:12]}"
     if not fixed(name) or held(name) is None:
@@ -173,7 +173,7 @@ def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Ca
     numbered = (f"{name}-{number}" for number in range(2, _MOST_PUSHES + 1))
     free = next((tag for tag in numbered if held(tag) is None), None)
     if free is None:
-        raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove those tags in the registry.")
+        raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove its tags in the registry.")
     return free
 
 
@@ -185,7 +185,7 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
         )
     if dirty:
         raise ConfigError(
-            "--tags semantic: there are changes that are not committed, so this is not a version"
+            "--tags semantic: there are uncommitted changes, so this is no version; commit them first"
         )
     match = max(found, key=lambda m: tuple(int(part) for part in m["core"].split(".")))
     core, pre = match["core"], match["pre"] or ""
@@ -206,7 +206,7 @@ def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
     name = f"{parse_reference(image).name}:{content_tag(content)}"
     if here.has(name) and here.inspect(name).image_id == facts.image_id:
         return True
-    _logger.warning("%s is not what build_image.py built here as %s: its labels are not used", image, name)
+    _logger.warning("%s is not the image built here as %s: its labels are not used", image, name)
     return False
 
 

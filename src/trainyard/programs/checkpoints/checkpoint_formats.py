@@ -1,4 +1,4 @@
-"""Find checkpoints among the files of a folder, and judge each one by what its format owes.
+"""Find checkpoints among the files of a folder, and judge each one by the files that its format requires.
 
     trainyard     step-00000500/ with manifest.json, which is written last and lists sizes and digests
     verl          global_step_N/ with model, optimizer and extra state of all ranks, data.pt, and
@@ -6,7 +6,7 @@
     Megatron-LM   iter_0000100/ or release/ with all ranks or a DCP index, and the same tracker
     NeMo          step=N/ with weights/ as Megatron-LM writes it, and no mark step=N-unfinished beside it
     DeepSpeed     global_stepN/ with model and, with ZeRO, optimizer of all ranks; latest at N or later
-    DCP           .metadata, which is written last, and every file that it names, as long as it says
+    DCP           .metadata, which is written last, and every file that it names, as long as it states
     Hugging Face  an index of safetensors or bin files and every file that it names, or one file; a
                   checkpoint-N also trainer_state.json of step N, which the Trainer writes last
     Accelerate    weights, and random_states_*.pkl, which is written last
@@ -19,13 +19,12 @@
     one file      *.pt, *.pth, *.bin of torch.save, or *.safetensors
 
 This is the only table of formats: `manage_checkpoints.py` uses its folders for volumes, and
-`program_checkpoints` folders and files for the checkpoints of other programs. Of every format: an empty
-file, one whose own format shows that its end is missing, and a temporary name or a mark of an unfinished
-save make a checkpoint partial. A file that a format does not owe may be missing. Where names do not say how
-many ranks there were, the writer's own count inside its files decides, if it can be read. A folder below a
-checkpoint belongs to it and is not a checkpoint itself. The modification time of a file is ignored, except by
-`judge_checkpoint`: on a volume a copy may have changed it. `resumable_checkpoints` says from which complete
-ones training resumes.
+`program_checkpoints` uses folders and files for the checkpoints of other programs. In every format an empty
+or truncated file, a temporary name and a mark of an unfinished save make a checkpoint partial. A file that
+the format does not require may be missing. If names do not show the number of ranks, the number that the
+writer recorded in its files counts, if it can be read. A folder below a checkpoint belongs to it and is not a
+checkpoint itself. Only `judge_checkpoint` uses the modification times of files: on a volume a copy may have
+changed them. `resumable_checkpoints` says from which complete checkpoints training resumes.
 """
 
 import re
@@ -75,7 +74,7 @@ _OF_TRAINER = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_st
 _OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler|sampler)(?:_\d+)?\.bin")
 _CHECKPOINT_OF_ACCELERATE = re.compile(r"checkpoint[-_]\d{1,12}")
 _RANDOM_STATES = re.compile(r"random_states_(?P<rank>\d{1,6})\.pkl")
-# Folders that a program renames when everything is in them: of older Trainers, and of OLMo-core.
+# Folders that older Trainers and OLMo-core rename when all files are in them.
 _STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)")
 _TMP = re.compile(r".*(?:-tmp|\.tmp)")
 _TEMPORARY = re.compile(
@@ -105,7 +104,7 @@ _SHARDS_OF_DCP = re.compile(r"__\d+_\d+\.distcp")
 
 
 def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
-    """All checkpoints, complete or not, sorted by run and step."""
+    """Return all checkpoints, complete or not, sorted by run and step."""
     found: list[FoundCheckpoint] = []
     for folder in sorted(listing.folders, key=lambda each: (each.count("/"), each)):
         if any(folder == other.path or folder.startswith(f"{other.path}/") for other in found):
@@ -125,8 +124,8 @@ def judge_checkpoint(
 ) -> FoundCheckpoint | None:
     """Judge the folder or file at `path`; None if no format, or none of `formats`, is recognised there.
 
-    Also by the times of its files, which must be those that its program gave them. `world_size` is the number
-    of processes that wrote it.
+    It also compares the times of the files, so they must be the original ones. `world_size` is the number of
+    processes that wrote it.
     """
     judges = _JUDGES if path in listing.folders else _FILE_JUDGES
     for judge in judges:
@@ -137,7 +136,7 @@ def judge_checkpoint(
 
 
 def newest_of_each_run(found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """The newest complete checkpoint of each run; weights without a step count as a run of their own."""
+    """Return the newest complete checkpoint of each run; weights without a step count as a run each."""
     newest: dict[str, FoundCheckpoint] = {}
     for each in sorted(found, key=_order):
         if each.is_complete:
@@ -146,7 +145,7 @@ def newest_of_each_run(found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint
 
 
 def newest_step(found: Iterable[FoundCheckpoint]) -> int | None:
-    """The greatest step of a complete checkpoint; None if there is none."""
+    """Return the greatest step of a complete checkpoint; None if there is none."""
     return max((each.step for each in found if each.is_complete and each.step is not None), default=None)
 
 
@@ -155,14 +154,14 @@ def _order(each: FoundCheckpoint) -> tuple[int, str]:
 
 
 def _without_damage(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """The checkpoint, partial if a file is empty or cut short, or a name or mark says it is not finished."""
+    """Return the checkpoint, as partial if a file is empty or cut short, or a name or mark is unfinished."""
     if not checkpoint.is_complete or checkpoint.format is CheckpointFormat.TRAINYARD:
         return checkpoint
     parts = PurePosixPath(checkpoint.path).parts
     own_name = (part for part in parts[-1:] if _TMP.fullmatch(part))
     staging = next(chain(filter(_STAGING.fullmatch, parts), own_name), None)
     if staging is not None:
-        why = f"{staging} has no final name yet: its save did not finish"
+        why = f"{staging} is still a temporary name: its save did not finish"
         return replace(checkpoint, wholeness=Wholeness.PARTIAL, why=why)
     return _judged(
         checkpoint, chain.from_iterable(_damage(checkpoint.path, each) for each in checkpoint.files)
@@ -172,7 +171,7 @@ def _without_damage(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
 def _damage(path: str, file: VolumeFile) -> Iterator[str]:
     """The sign in one file that the checkpoint at `path` is not finished or damaged."""
     if any(map(_TEMPORARY.fullmatch, PurePosixPath(file.path.removeprefix(f"{path}/")).parts)):
-        yield f"{file.path} says that it is not finished"
+        yield f"{file.path} shows that its save did not finish"
     elif file.size == 0 and (PurePosixPath(file.path).suffix in _NEVER_EMPTY or _name(file) == _METADATA):
         yield f"{file.path} is empty"
     elif file.whole is False:
@@ -180,7 +179,7 @@ def _damage(path: str, file: VolumeFile) -> Iterator[str]:
 
 
 def _not_saved_again(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """The checkpoint, partial if a shard is newer than the index beside it, which is of another save then."""
+    """Return the checkpoint, as partial if a shard is newer than its index, which is then of another save."""
     problems = (
         f"{file.path} is newer than the {_METADATA} beside it: the folder is being saved again, or was copied"
         for index in checkpoint.files
@@ -232,7 +231,7 @@ def _verl(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _missing_of_role(listing: VolumeListing, folder: str) -> Iterator[str]:
-    """The missing parts of an actor or critic: FSDP's files of all ranks, or Megatron's index."""
+    """Yield the missing parts of an actor or critic: FSDP's files of all ranks, or Megatron's index."""
     below = ("dist_ckpt", *(f"{part}/dist_ckpt" for part in ("model", "optimizer", "extra")))
     places = (folder, *(join_path(folder, name) for name in below))
     inner = [place for place in places if _has_dcp(listing, place)]
@@ -244,10 +243,10 @@ def _missing_of_role(listing: VolumeListing, folder: str) -> Iterator[str]:
     for match in filter(None, map(_FSDP.fullmatch, names)):
         ranks.setdefault((match["part"], int(match["world"])), set()).add(int(match["rank"]))
     if not any(part == "model" for part, _ in ranks):
-        yield "no file of a model"
+        yield "no model file"
     worlds = {world for _, world in ranks}
     if len(worlds) > 1:
-        yield f"files of {len(worlds)} world sizes"
+        yield f"files of {len(worlds)} different world sizes"
     for (part, world), present in sorted(ranks.items()):
         if absent := set(range(world)) - present:
             yield f"{part} of rank {min(absent)} of {world} is missing"
@@ -263,7 +262,7 @@ def _world_of(config: VolumeFile) -> int | None:
 
 
 def _missing_of_data(listing: VolumeListing, folder: str) -> Iterator[str]:
-    """The state of verl's data: one file, or a file of each data rank."""
+    """Yield the missing files of verl's data state: one file, or one of each data rank."""
     names = [_name(file) for file in listing.by_folder.get(folder, ())]
     found = [match for name in names if (match := _DATA_OF_VERL.fullmatch(name))]
     if not found:
@@ -273,7 +272,7 @@ def _missing_of_data(listing: VolumeListing, folder: str) -> Iterator[str]:
 
 
 def _gaps(ranks: set[int], count: int = 0) -> list[int]:
-    """The ranks that are missing among the first `count`, and below the greatest one."""
+    """Return the missing ranks among the first `count` ranks and below the greatest one."""
     return sorted(set(range(max([count, *(rank + 1 for rank in ranks)]))) - ranks)
 
 
@@ -289,9 +288,9 @@ def _megatron(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _missing_of_torch_dist(listing: VolumeListing, folder: str) -> Iterator[str]:
-    """The missing parts of a distributed checkpoint of Megatron Core: a DCP folder, and its own records.
+    """Yield the missing parts of a distributed checkpoint of Megatron Core: a DCP folder and its own records.
 
-    Its index says whether Megatron Core wrote it, and its metadata.json whether there is a common.pt.
+    Its index shows whether Megatron Core wrote it, and its metadata.json whether there is a common.pt.
     """
     yield from _missing_of_dcp(listing, folder)
     index, config = listing.file(folder, _METADATA), listing.file(folder, "metadata.json")
@@ -303,7 +302,7 @@ def _missing_of_torch_dist(listing: VolumeListing, folder: str) -> Iterator[str]
 
 
 def _missing_of_model_ranks(listing: VolumeListing, folder: str) -> Iterator[str]:
-    """The missing parts of Megatron's older format: a folder per tensor, pipeline and expert rank."""
+    """Yield the missing parts of Megatron's older format: a folder per tensor, pipeline and expert rank."""
     prefix = "" if folder == "." else f"{folder}/"
     held: dict[str, set[str]] = {}
     for file in listing.below(folder):
@@ -316,7 +315,7 @@ def _missing_of_model_ranks(listing: VolumeListing, folder: str) -> Iterator[str
     counts = next(
         (file.counts for file in listing.below(folder) if "tensor_model_parallel_size" in file.counts), {}
     )
-    yield from (f"{name} is missing" for name in _owed_ranks(held, counts) if name not in held)
+    yield from (f"{name} is missing" for name in _expected_ranks(held, counts) if name not in held)
     owed = {"model_optim_rng.pt", *chain.from_iterable(held.values())}
     if counts.get("use_distributed_optimizer") and not counts.get("no_save_optim"):
         owed.add("distrib_optim.pt")
@@ -324,8 +323,8 @@ def _missing_of_model_ranks(listing: VolumeListing, folder: str) -> Iterator[str
         yield from (f"{name}/{file} is missing" for file in sorted(owed - files))
 
 
-def _owed_ranks(held: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
-    """The folders of all ranks: as many as the writer's arguments say, or as the folders there show."""
+def _expected_ranks(held: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the folders of all ranks: as many as the writer's arguments or the existing folders show."""
     ranks = [
         [rank for rank in match.groups() if rank is not None]
         for match in map(_MODEL_RANK.fullmatch, held)
@@ -342,7 +341,7 @@ def _owed_ranks(held: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]
 
 
 def _nemo(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
-    """NeMo counts steps from 0 in names. It has marks in place of a tracker."""
+    """Judge a folder of NeMo, which counts steps from 0 in names, and has marks instead of a tracker."""
     name, weights = PurePosixPath(folder).name, join_path(folder, "weights")
     match = _NEMO.fullmatch(name)
     if match is None or weights not in listing.folders:
@@ -356,7 +355,7 @@ def _nemo(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
         wholeness=Wholeness.COMPLETE,
     )
     unfinished = _beside(listing, folder, f"{name}-unfinished")
-    marks = () if unfinished is None else (f"{unfinished.path} says that it is not finished",)
+    marks = () if unfinished is None else (f"{unfinished.path} shows that its save did not finish",)
     return _judged(found, chain(marks, _missing_of_torch_dist(listing, weights)))
 
 
@@ -370,7 +369,7 @@ def _deepspeed(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _missing_of_deepspeed(listing: VolumeListing, folder: str) -> Iterator[str]:
-    """The missing files of ranks. DeepSpeed records its world and its stage of ZeRO in each model file."""
+    """Yield the missing files of ranks. Each model file of DeepSpeed has its world size and ZeRO stage."""
     files = listing.by_folder.get(folder, ())
     names = [_name(file) for file in files]
     counts = next((file.counts for file in files if "dp_world_size" in file.counts), {})
@@ -378,7 +377,7 @@ def _missing_of_deepspeed(listing: VolumeListing, folder: str) -> Iterator[str]:
     optimizers = [match for name in names if (match := _OPTIMIZER_STATES.fullmatch(name))]
     of_zero = [match for match in optimizers if match["kind"] != "expp"]
     if not models:
-        yield "no file of a model (mp_rank_*_model_states.pt)"
+        yield "no model file (mp_rank_*_model_states.pt)"
         return
     world = counts.get("mics_shard_size") or counts.get("dp_world_size", 0)
     shards = [match for match in (*models, *of_zero) if match["rank"]]
@@ -471,7 +470,7 @@ def _is_of_accelerate(folder: str, here: Iterable[str], *, weights: bool) -> boo
 
 
 def _accelerate(listing: VolumeListing, folder: str, here: Mapping[str, VolumeFile]) -> FoundCheckpoint:
-    """A folder of Accelerate. In checkpoint_N and epoch_N the number counts saves or epochs, not steps."""
+    """Judge a folder of Accelerate; checkpoint_N and epoch_N count saves or epochs, not steps."""
     name = PurePosixPath(folder).name
     step = None if re.fullmatch(r"(?:checkpoint_|epoch[-_]?)\d+", name) else _number(folder)
     files = listing.below(folder)
@@ -479,7 +478,7 @@ def _accelerate(listing: VolumeListing, folder: str, here: Mapping[str, VolumeFi
     other = [file for file in files if not _SHARD.fullmatch(_name(file))]
     if not why and any(PurePosixPath(file.path).suffix == ".safetensors" for file in other):
         # Scripts of diffusers save each model in a folder of its own.
-        why, problems = "its files of weights are there", ()
+        why, problems = "its weights are there", ()
     tracker = here.get(DEEPSPEED_TRACKER)
     tagged = () if tracker is None else _missing_of_tagged(listing, folder, tracker)
     ranks = {int(match["rank"]) for match in map(_RANDOM_STATES.fullmatch, here) if match}
@@ -494,7 +493,7 @@ def _accelerate(listing: VolumeListing, folder: str, here: Mapping[str, VolumeFi
 def _weights(
     listing: VolumeListing, folder: str, here: Mapping[str, VolumeFile]
 ) -> tuple[str, Iterable[str]]:
-    """The sign that the weights are there, and what is missing of them."""
+    """Return the sign that the weights are there, and their missing parts."""
     index = next((here[name] for name in _INDEXES if name in here), None)
     if index is not None:
         missing = _missing_of_index(index, here)
@@ -504,7 +503,7 @@ def _weights(
         name = _name(single)
         problems = [f"{name} is empty"] if single.size == 0 else []
         lone = name in _ADAPTERS and "adapter_config.json" not in here
-        return f"{name} is whole", [*problems, *(["adapter_config.json is missing"] if lone else [])]
+        return f"{name} is complete", [*problems, *(["adapter_config.json is missing"] if lone else [])]
     if any(map(_SHARD.fullmatch, here)):
         return "", ["no index of its shards"]
     tracker, fsdp = here.get(DEEPSPEED_TRACKER), join_path(folder, _FSDP_FOLDERS[0])
@@ -551,7 +550,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
 def _missing_of_trainer(
     listing: VolumeListing, found: FoundCheckpoint, here: Mapping[str, VolumeFile]
 ) -> Iterator[str]:
-    """Return what the Trainer owes beside weights. It writes no optimizer with `save_only_model`."""
+    """Yield the missing files besides weights. The Trainer writes no optimizer with `save_only_model`."""
     state = here.get(_TRAINER_STATE)
     if state is None:
         yield f"{_TRAINER_STATE}, which is written last, is missing"
@@ -584,7 +583,7 @@ def _missing_of_trainer(
 
 
 def _missing_of_tagged(listing: VolumeListing, folder: str, tracker: VolumeFile) -> Iterator[str]:
-    """The missing parts of DeepSpeed's folder in a checkpoint of the Trainer, which `latest` names there."""
+    """Yield the missing parts of DeepSpeed's folder, which `latest` names, in a checkpoint of the Trainer."""
     tag = (tracker.text or "").strip()
     inner = _deepspeed(listing, join_path(folder, tag)) if tag and "/" not in tag else None
     if inner is None:
@@ -594,7 +593,7 @@ def _missing_of_tagged(listing: VolumeListing, folder: str, tracker: VolumeFile)
 
 
 def _lightning(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
-    """Lightning's folder of FSDP, in which meta.pt is written last, or of DeepSpeed."""
+    """Judge Lightning's folder of FSDP, in which meta.pt is written last, or of DeepSpeed."""
     inner = join_path(folder, _FOLDER_OF_LIGHTNING)
     if PurePosixPath(folder).suffix != ".ckpt":
         return None
@@ -609,7 +608,7 @@ def _lightning(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _automodel(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
-    """NeMo AutoModel counts steps from 0 in names."""
+    """Judge a folder of NeMo AutoModel, which counts steps from 0 in names."""
     match = _AUTOMODEL.fullmatch(PurePosixPath(folder).name)
     parts = [join_path(folder, name) for name in ("model", "optim")]
     marked = listing.file(folder, ".incomplete") is not None
@@ -623,7 +622,7 @@ def _automodel(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
         "no .incomplete is in it, and its files are there",
         wholeness=Wholeness.COMPLETE,
     )
-    marks = (f"{folder}/.incomplete says that it is not finished",) if marked else ()
+    marks = (f"{folder}/.incomplete shows that its save did not finish",) if marked else ()
     inner = [part for part in parts if _has_dcp(listing, part)]
     owed = chain.from_iterable(_missing_of_dcp(listing, part) for part in inner)
     if parts[0] in inner:
@@ -665,7 +664,7 @@ def _composer_folder(listing: VolumeListing, folder: str) -> FoundCheckpoint | N
 
 
 def _composer_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
-    """One file of Composer. It makes latest-rankN.pt, a link to the file, after the file is written."""
+    """Judge a file of Composer, which makes latest-rankN.pt, a link to the file, after writing the file."""
     match = _COMPOSER_FILE.fullmatch(PurePosixPath(path).name)
     file = listing.file(".", path)
     if match is None or file is None:
@@ -674,13 +673,13 @@ def _composer_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
     target = PurePosixPath(listing.links.get(f"latest-rank{match['rank']}.pt", "")).name
     latest = _COMPOSER_FILE.fullmatch(target)
     if latest is not None and int(latest["batch"]) < int(match["batch"]):
-        why = f"latest-rank{match['rank']}.pt names {target}: this one is not finished"
+        why = f"latest-rank{match['rank']}.pt names {target}, so this one is not complete"
         return replace(found, wholeness=Wholeness.PARTIAL, why=why)
     return found
 
 
 def _nanochat(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
-    """The files of one step of nanochat, beside those of other steps; its path is the model's file."""
+    """Judge the files of one step of nanochat; the path of the checkpoint is its model file."""
     match = _NANOCHAT.fullmatch(PurePosixPath(path).name)
     here = listing.by_folder.get(".", ())
     if match is None or not any(_OF_NANOCHAT.fullmatch(_name(file)) for file in here):
@@ -707,7 +706,7 @@ def _nanochat(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
 
 
 def _lightning_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
-    """One file of Lightning, which has the step inside; its name has it by default."""
+    """Judge a file of Lightning, which has the step inside, and by default in its name."""
     file = listing.file(".", path)
     if file is None or PurePosixPath(path).suffix != ".ckpt":
         return None
@@ -727,7 +726,7 @@ def _nanogpt_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
 
 
 def _plain_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
-    """One file of a program's own. Its step is the last number of its name, unless that counts epochs."""
+    """Judge a file of another program. Its step is the last number of its name, unless that counts epochs."""
     file = listing.file(".", path)
     if file is None or PurePosixPath(path).suffix not in (".pt", ".pth", ".bin", ".safetensors"):
         return None
@@ -740,26 +739,26 @@ def _plain_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
 
 
 def _one_file(file: VolumeFile, form: CheckpointFormat, step: int | None) -> FoundCheckpoint:
-    """A checkpoint of one file, which is complete if its own format shows its end."""
+    """Return a checkpoint of one file, which is complete if its own format shows its end."""
     found = FoundCheckpoint(
         form, file.path, step, (file,), f"the end of {file.path} is there", needs_quiet=True
     )
     if file.whole is None:
         return replace(
             found,
-            why=f"nothing shows that {file.path} is complete: it is no zip archive, as torch.save writes",
+            why=f"nothing shows that {file.path} is complete: it is not a zip archive of torch.save",
         )
     return replace(found, wholeness=Wholeness.COMPLETE)  # `_without_damage` judges its end
 
 
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
-    """The checkpoint, partial if there is a problem; the first one is the reason."""
+    """Return the checkpoint, as partial if there is a problem; the first one is the reason."""
     why = next(iter(problems), None)
     return found if why is None else replace(found, wholeness=Wholeness.PARTIAL, why=why)
 
 
 def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> FoundCheckpoint:
-    """Judge by the tracker beside it, in which the framework writes the last save that was completed."""
+    """Judge by the tracker beside the checkpoint, in which the framework writes its last complete save."""
     tracker = _beside(listing, found.path, name)
     if tracker is None:
         return replace(found, why=f"no {name} marks it as complete")
@@ -772,7 +771,7 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     if step is None:
         return replace(with_tracker, why=f"{name} says {stated[:40]!r}, which is not a step")
     if found.step is None or step < found.step:
-        return replace(with_tracker, why=f"{name} says {step}: this one is not complete")
+        return replace(with_tracker, why=f"{name} says {step}, so this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {step}")
 
 
@@ -781,7 +780,7 @@ def _beside(listing: VolumeListing, folder: str, name: str) -> VolumeFile | None
 
 
 def _number(folder: str) -> int | None:
-    """The step in a folder's name; None if it has none."""
+    """Return the step in a folder's name; None if it has none."""
     name = PurePosixPath(folder).name
     match = next((found for pattern in _STEPS if (found := pattern.fullmatch(name))), None)
     return int(match[1]) if match else None
@@ -824,7 +823,7 @@ def choose_checkpoint(
     if path:
         named = [each for each in known if each.path == path.strip("/")]
         if not named:
-            raise CheckpointError(f"{path}: no checkpoint; list shows those that are there")
+            raise CheckpointError(f"{path}: no such checkpoint; the command list shows the checkpoints")
         if not named[0].is_complete:
             raise CheckpointError(f"{named[0].path} is not complete: {named[0].why}")
         return named[0]
@@ -833,7 +832,7 @@ def choose_checkpoint(
     candidates = newest_of_each_run(known)
     if not candidates:
         wanted = "" if step is None else f" of step {step:,}"
-        partial = f"; {known[-1].path} is not: {known[-1].why}" if known else ""
+        partial = f"; {known[-1].path} is not complete: {known[-1].why}" if known else ""
         raise CheckpointError(f"no complete checkpoint{wanted}{partial}")
     if len(candidates) > 1:
         names = ", ".join(each.path for each in candidates[:5])

@@ -18,7 +18,7 @@ class CheckpointFormat(StrEnum):
     NEMO = "nemo"
     DEEPSPEED = "deepspeed"
     DCP = "dcp"
-    """PyTorch's distributed checkpoint: torchtitan, and own programs."""
+    """PyTorch's distributed checkpoint: of torchtitan, and of own programs."""
     HUGGING_FACE = "huggingface"
     """A checkpoint of transformers' Trainer, or weights alone."""
     ACCELERATE = "accelerate"
@@ -41,7 +41,7 @@ class Wholeness(StrEnum):
     COMPLETE = "complete"
     """Its writer marked it as done, and every file that it names is present with its size."""
     PARTIAL = "partial"
-    """A file is missing, or nothing marks it as done: it may still be being written."""
+    """A file is missing, or nothing marks it as done: its save may be in progress."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FoundCheckpoint:
     path: str
     """The path of its folder or of its one file, relative to the listed folder."""
     step: int | None
-    """Optimizer steps done; None if neither its name nor its files say it."""
+    """Optimizer steps done; None if neither its name nor its files show it."""
     files: tuple[VolumeFile, ...]
     why: str
     """The sign that it is complete, or the missing parts."""
@@ -64,9 +64,9 @@ class FoundCheckpoint:
     resumable: bool | None = None
     """Whether training resumes from it as if it had not stopped; None if its files do not show that."""
     resumable_why: str = ""
-    """The reason, or the missing parts."""
+    """The reason for `resumable`."""
     needs_quiet: bool = False
-    """Nothing is written last, so it counts as complete only while its files do not change."""
+    """Whether its format writes no file last, so that it is complete only once its files stop changing."""
 
     @property
     def is_complete(self) -> bool:
@@ -83,7 +83,7 @@ class FoundCheckpoint:
         return str(PurePosixPath(self.path).parent)
 
     def record(self) -> dict[str, Any]:
-        """The checkpoint as plain data."""
+        """Return the checkpoint as plain data."""
         return {
             "path": self.path,
             "format": self.format.value,

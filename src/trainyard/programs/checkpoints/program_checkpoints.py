@@ -2,11 +2,11 @@
 
     pattern ──> folders and files ──format──> complete | partial, resumable | not ──> newest, newest_resumable
 
-The newest has the highest step, whatever its time says. Checkpoints without a known step come after those
-with one, by the time of their last change. Where a format writes nothing last, a checkpoint that changed in
-the last seconds is listed twice, and counts only if both lists are equal. Nothing is written here, except by
-`move_partial_aside`, which renames folders before a program starts that resumes from the highest number it
-finds.
+The newest has the highest step, even if its files are older. Checkpoints without a known step come after
+those with one, by the time of their last change. If a format writes no file last, a checkpoint that changed
+in the last seconds is listed twice, and counts only if both lists are equal. Nothing is written here, except
+by `move_partial_aside`, which renames folders before the start of a program that resumes from the highest
+number.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, Fo
 from trainyard.programs.checkpoints.volume_listing import VolumeListing, list_beside
 
 ASIDE = "partial-checkpoints"
-"""The folder beside a program's checkpoints for those whose save did not finish."""
+"""The folder for checkpoints whose save did not finish, beside the others."""
 _QUIET_SECONDS = 2.0
 _NUMBERED = re.compile(r"checkpoint[-_]\d{1,12}")
-"""Folders of which the Trainer, and scripts of Accelerate, resume from the one with the highest number."""
+"""The Trainer, and scripts of Accelerate, resume from the one of these folders with the highest number."""
 _FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
@@ -42,12 +42,12 @@ class ProgramCheckpoint:
 
     @property
     def step(self) -> int | None:
-        """Optimizer steps done; None if neither its name nor its files say it."""
+        """Optimizer steps done; None if neither its name nor its files show it."""
         return self.found.step
 
     @property
     def is_file(self) -> bool:
-        """Return whether it is one file, and no folder."""
+        """Return whether it is one file, not a folder."""
         return [file.path for file in self.found.files] == [self.found.path]
 
     @property
@@ -91,8 +91,8 @@ class ProgramCheckpoints:
     def newest_resumable(self) -> ProgramCheckpoint | None:
         """The newest complete one from which training resumes, as far as its files show.
 
-        Where they do not show it, as in a file of the program's own layout (`resumable` is None), the program
-        has to know.
+        A file of the program's own layout does not show it (`resumable` is None): it counts, because the
+        program may know it.
         """
         return next((each for each in self.complete if each.found.resumable is not False), None)
 
@@ -111,13 +111,13 @@ class ProgramCheckpoints:
     def rejections(self) -> tuple[str, ...]:
         """Return a line for each newer checkpoint that is not complete, with the missing part."""
         newest = self.newest
-        instead = "there is no complete one" if newest is None else f"{newest.path.name} is newest"
+        instead = "there is no complete one" if newest is None else f"{newest.path.name} is the newest"
         return tuple(
             f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return these lines; if no checkpoint was recognised at all, one for each name that was matched."""
+        """Return `rejections`; if no checkpoint was recognised, also a line for each path that matched."""
         notes = list(self.rejections())
         if not self.complete and not self.partial:
             notes += [
@@ -131,7 +131,7 @@ class ProgramCheckpoints:
         """Return a line for each newer complete checkpoint that training cannot resume from."""
         resumable = self.newest_resumable
         newer = self.complete[: self.complete.index(resumable) if resumable else None]
-        instead = "there is no other" if resumable is None else f"{resumable.path.name} is taken instead"
+        instead = "there is no other" if resumable is None else f"{resumable.path.name} is used instead"
         return tuple(
             f"{each.path.name} is complete, but training cannot resume from it: "
             f"{each.found.resumable_why}; {instead}"
@@ -151,9 +151,10 @@ def find_program_checkpoints(
 ) -> ProgramCheckpoints:
     """Return the checkpoints that `pattern` names, relative to `directory` or absolute, such as `out/*.ckpt`.
 
-    `world_size` is the number of processes that wrote them, if known; `formats` leaves out others. A link
-    counts as the file or folder that it leads to, once. Formats without a mark of their end must not have
-    changed for `quiet_seconds`, which is waited for at most once; 0 is right after the program has ended.
+    `world_size` is the number of processes that wrote them, if known; other formats than `formats` are left
+    out. A link counts once, as the file or folder that it leads to. Checkpoints of formats that write no file
+    last must not have changed for `quiet_seconds`, for which it waits at most once; use 0 after the program
+    has ended.
     """
     found: dict[Path, ProgramCheckpoint] = {}
     unrecognized: list[Path] = []
@@ -178,10 +179,10 @@ def find_program_checkpoints(
 
 
 def _first_save(listing: VolumeListing, name: str) -> FoundCheckpoint:
-    """The folder of a save that ended before its first file of a known name; it may be empty."""
+    """Return the checkpoint of a save that ended before its first known file; its folder may be empty."""
     trainer = name.startswith("checkpoint-")
     form = CheckpointFormat.HUGGING_FACE if trainer else CheckpointFormat.ACCELERATE
-    why = "it has no file of a model"
+    why = "it has no model file"
     return FoundCheckpoint(
         form,
         name,
@@ -194,7 +195,7 @@ def _first_save(listing: VolumeListing, name: str) -> FoundCheckpoint:
 
 
 def _candidates(directory: Path, pattern: str) -> dict[Path, list[str]]:
-    """Folder -> the names in it that the pattern matches; a link gives the place that it leads to."""
+    """Return folder -> the names in it that the pattern matches; links are resolved."""
     seen: set[Path] = set()
     found: dict[Path, list[str]] = {}
     for match in sorted(glob.glob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
@@ -209,7 +210,7 @@ def _candidates(directory: Path, pattern: str) -> dict[Path, list[str]]:
 
 
 def _outermost(found: Collection[ProgramCheckpoint]) -> list[ProgramCheckpoint]:
-    """Those that are no part of another one, which a pattern such as `out/**` names too."""
+    """Return those that are not part of another one; a pattern such as `out/**` names the parts too."""
     folders = {each.path for each in found}
     return [each for each in found if not folders.intersection(each.path.parents)]
 
@@ -221,7 +222,7 @@ def _require_quiet(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[ProgramCheckpoint]:
-    """Wait until formats without a mark of their end are `seconds` old; those that change are partial."""
+    """Wait until checkpoints that need it are `seconds` old; those that change meanwhile are partial."""
     checkpoints, start = list(found), now()
     fresh = [
         each
@@ -235,7 +236,7 @@ def _require_quiet(
     for each in checkpoints:
         again = each.judge_again() if each in fresh else each
         if again is not None and again.files() != each.files():
-            why = f"its files changed within {seconds:g} s: it is being written"
+            why = f"its files changed within {seconds:g} s: its save is in progress"
             changed = replace(again.found, wholeness=Wholeness.PARTIAL, why=why, resumable=False)
             again = replace(again, found=replace(changed, resumable_why=f"it is not complete: {why}"))
         if again is not None:
@@ -252,7 +253,7 @@ def _modified(each: ProgramCheckpoint) -> float:
 
 
 def is_numbered(path: Path) -> bool:
-    """Return whether it is a folder `checkpoint-N`, of which some programs resume from the highest number."""
+    """Return whether it is a folder `checkpoint-N`; some programs resume from the highest number."""
     return _NUMBERED.fullmatch(path.name) is not None and path.is_dir()
 
 

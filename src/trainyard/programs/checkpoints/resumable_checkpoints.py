@@ -17,13 +17,13 @@ from trainyard.programs.checkpoints.volume_listing import VolumeListing, join_pa
 
 Answer = tuple[bool | None, str]
 _YES: Answer = (True, "its optimizer and the state of its ranks are there")
-_ONE_LAYOUT = "the same program knows its content"
+_ONE_LAYOUT = "the program that wrote it can read it"
 
 
 def with_resumability(
     listing: VolumeListing, found: FoundCheckpoint, world_size: int | None = None
 ) -> FoundCheckpoint:
-    """Return the checkpoint with the answer; `world_size` processes wrote it, if that is known."""
+    """Return the checkpoint with `resumable` and its reason; `world_size` processes wrote it, if known."""
     if not found.is_complete:
         return replace(found, resumable=False, resumable_why=f"it is not complete: {found.why}")
     answer, why = _RULES[found.format](listing, found, world_size)
@@ -110,7 +110,7 @@ def _dcp(listing: VolumeListing, found: FoundCheckpoint, _world: int | None) -> 
 def _of_index(counts: Mapping[str, int]) -> Answer:
     if "optimizer" in counts:
         return True, "its .metadata names the optimizer"
-    return False, "its .metadata names no optimizer: it holds the model alone"
+    return False, "its .metadata names no optimizer: it holds only the model"
 
 
 def _lightning(listing: VolumeListing, found: FoundCheckpoint, world: int | None) -> Answer:
@@ -133,7 +133,7 @@ def _composer(listing: VolumeListing, found: FoundCheckpoint, world: int | None)
 
 
 def _of_keys(found: FoundCheckpoint, optimizer: str, *, weights: str) -> Answer:
-    """The answer of one file, by the keys that it holds."""
+    """Return the answer for one file, by its keys."""
     keys = found.files[0].keys or ()
     if optimizer in keys:
         return True, f"it holds {optimizer}"
@@ -160,11 +160,11 @@ def _olmo_core(listing: VolumeListing, found: FoundCheckpoint, world: int | None
 
 
 def _plain(_listing: VolumeListing, _found: FoundCheckpoint, _world: int | None) -> Answer:
-    return None, "its content is not known: only the program can say whether it resumes from this file"
+    return None, "its content is not known: only the program knows whether it resumes from this file"
 
 
 def _of_ranks(names: Iterable[str], pattern: str, world: int | None, *, one: str = "") -> Answer:
-    """The answer by the files of ranks; `one` is the name of the only file of a single process."""
+    """Return the answer by the files of ranks; `one` is the name of the file of a single process."""
     names = set(names)
     ranks = _ranks(names, pattern)
     if one in names and not ranks:
@@ -177,7 +177,7 @@ def _of_ranks(names: Iterable[str], pattern: str, world: int | None, *, one: str
     if world is not None and ranks - expected:
         return (
             False,
-            f"{len(ranks)} processes wrote it, not {world}: the data would not continue where it was",
+            f"{len(ranks)} processes wrote it, not {world}: the data would not resume at its position",
         )
     return _YES
 
@@ -187,7 +187,7 @@ def _ranks(names: Iterable[str], pattern: str) -> set[int]:
 
 
 def _names(listing: VolumeListing, folder: str) -> Mapping[str, str | None]:
-    """Name of each file directly in the folder -> its text."""
+    """Return name -> text of each file directly in the folder."""
     return {PurePosixPath(file.path).name: file.text for file in listing.by_folder.get(folder, ())}
 
 

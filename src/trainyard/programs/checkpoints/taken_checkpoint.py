@@ -30,15 +30,15 @@ from trainyard.run.identity import read_run
 
 _logger = logging.getLogger(__name__)
 _PIECE = 1 << 30
-"""Bytes of one call of copy_file_range."""
+"""Most bytes of one call of copy_file_range."""
 
 
 def take_newest(
     found: ProgramCheckpoints, directory: RunDirectory, *, step: int | None = None
 ) -> TakenCheckpoint | None:
-    """Take the newest complete checkpoint that can be copied; log why each newer one was not, or return None.
+    """Take the newest complete checkpoint that can be copied, if any; log why each newer one was not taken.
 
-    `step` is that of the newest one if its name and files do not say it; older ones without a step are left.
+    `step` is the step of the newest one if its name and files do not show it; older ones without are skipped.
     """
     for each in found.complete:
         known = step if each is found.newest else None
@@ -54,16 +54,16 @@ def take_checkpoint(
 ) -> TakenCheckpoint:
     """Copy the checkpoint into `checkpoints/`, write its manifest last, and return its step and digest.
 
-    Taken before with the same bytes, it is left as it is. Raises CheckpointError if it changed while it was
+    If the same bytes were taken before, nothing is copied. Raises CheckpointError if it changed while it was
     copied, if its step is not known, or if it has a file of the manifest's name; OSError if a file is gone.
     """
     step = checkpoint.step if checkpoint.step is not None else step
     if step is None:
-        raise CheckpointError(f"{checkpoint.path}: neither its name nor its files say its step")
+        raise CheckpointError(f"{checkpoint.path}: neither its name nor its files show its step")
     names = checkpoint.files()
     if MANIFEST_NAME in names:
         raise CheckpointError(
-            f"{checkpoint.base / MANIFEST_NAME}: our own manifest of the checkpoint has this name"
+            f"{checkpoint.base / MANIFEST_NAME}: Trainyard's manifest of the checkpoint needs this name"
         )
     target = directory.checkpoint(step)
     if not _is_taken(checkpoint, target, run_id):
@@ -95,9 +95,9 @@ def restorable_path(checkpoint: Path) -> Path:
 
 
 def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
-    """Return whether `target` has the bytes that the program has now.
+    """Return whether `target` has the same bytes as the program's checkpoint has now.
 
-    An earlier segment may have had others.
+    The program may have written other bytes in an earlier segment.
     """
     try:
         sizes = {file.path: file.size for file in read_manifest(target).files}
@@ -113,7 +113,7 @@ def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
 
 
 def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
-    """Raise CheckpointError if its files are others than before, or if it is not complete any more."""
+    """Raise CheckpointError if its files have changed, or if it is no longer complete."""
     again = checkpoint.judge_again()
     if again is None or again.files() != checkpoint.files():
         raise CheckpointError(f"{checkpoint.path} changed while it was copied")
@@ -122,7 +122,7 @@ def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy the bytes of a file, which the kernel shares between both where the file system can."""
+    """Copy a file; on file systems that support it, both files share their bytes."""
     with source.open("rb") as read, target.open("xb") as written:
         try:
             while os.copy_file_range(read.fileno(), written.fileno(), _PIECE):

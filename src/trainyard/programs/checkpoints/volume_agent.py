@@ -115,7 +115,7 @@ def json_in(path: Path) -> Any:
 
 
 def index_facts(path: Path) -> dict[str, Any]:
-    """The files that a JSON index names, None if it cannot be read, and the size of all their tensors."""
+    """Return the files that a JSON index names, None if it cannot be read, and the size of all tensors."""
     content = json_in(path)
     try:
         names = sorted({str(name) for name in content["weight_map"].values()})
@@ -157,7 +157,7 @@ def counts_in(path: Path) -> dict[str, int]:
 
 
 def saved_facts(path: Path) -> dict[str, Any]:
-    """The keys at the top of a torch.save file, those below `state` as `state.KEY`, and its step."""
+    """Return the keys at the top of a torch.save file, those below `state` as `state.KEY`, and its step."""
     top = saved_members(path)
     keys = [key for key in top if isinstance(key, str)]
     keys += [f"state.{key}" for key in members_of(top.get("state")) if isinstance(key, str)]
@@ -166,7 +166,7 @@ def saved_facts(path: Path) -> dict[str, Any]:
 
 
 def saved_members(path: Path) -> dict[Any, Any]:
-    """The members of the object in a torch.save file; empty if they cannot be read. Tensors are not read."""
+    """Return the members of a torch.save file, without tensors; empty if they cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
@@ -179,7 +179,7 @@ def saved_members(path: Path) -> dict[Any, Any]:
 
 
 class Inert:
-    """Replaces every class and function that a pickle names, and does nothing."""
+    """Stands for every class and function that a pickle names, and does nothing."""
 
     def __init__(self, *_arguments: Any, **_named: Any) -> None:
         self.state: Any = None
@@ -204,7 +204,7 @@ class Inert:
 
 
 class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
-    """Replaces an OrderedDict, which may have attributes of its own."""
+    """Stands for an OrderedDict, which may have attributes of its own."""
 
     def __setstate__(self, _state: Any) -> None:
         return
@@ -250,7 +250,7 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
 
 
 def safetensors_sizes(path: Path) -> tuple[int, int] | None:
-    """The bytes of the header and of the tensors, as the header says; None if there is no header."""
+    """Return the bytes of the header and of the tensors, by the header; None if there is none."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -285,7 +285,7 @@ def send_file(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO
 
 
 def resolve_below(root: Path, name: str) -> Path:
-    """A file below the root. Raises SystemExit for a link, and for a name that leads out of the root."""
+    """Return a file below the root. Raises SystemExit for a link, and a name that leads out of the root."""
     path = root / name
     if path.resolve() != root.resolve() / name or ".." in Path(name).parts:
         raise SystemExit(f"{name} leads out of {root}")

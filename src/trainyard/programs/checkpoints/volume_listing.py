@@ -33,7 +33,7 @@ class VolumeFile:
     names: tuple[Text, ...] | None = None
     """The files that an index names; None for other files, and for an unreadable index."""
     ends: Mapping[str, Count] = field(default_factory=dict)
-    """File that an index names -> the bytes that it must have at least, if the index says so."""
+    """File that an index names -> the least bytes that it must have, if the index states them."""
     counts: Mapping[str, Count] = field(default_factory=dict)
     """Numbers in the file about ranks, steps and sizes, by the name that its writer uses."""
     keys: tuple[Text, ...] | None = None
@@ -58,7 +58,7 @@ class VolumeListing:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """All folders that hold a file, at any depth."""
+        """All folders that contain a file, at any depth."""
         return frozenset(str(parent) for file in self.files for parent in PurePosixPath(file.path).parents)
 
     @cached_property
@@ -78,13 +78,13 @@ class VolumeListing:
 
 @dataclass
 class ListingReader:
-    """Takes the lines of the program in the pod, and returns the listing after the last one."""
+    """Reads the lines of the agent in the pod, and returns the listing after the last one."""
 
     files: list[VolumeFile] = field(default_factory=list)
     ended: bool = False
 
     def take(self, line: bytes) -> None:
-        """Take one line. Raises DamagedFileError for a line of another program."""
+        """Read one line. Raises DamagedFileError for a line that is not of the agent."""
         try:
             given = json.loads(line)
             if "end" in given:
@@ -95,14 +95,14 @@ class ListingReader:
             raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
 
     def listing(self) -> VolumeListing:
-        """The listing. Raises DamagedFileError if its last line did not arrive."""
+        """Return the listing. Raises DamagedFileError if its last line did not arrive."""
         if not self.ended:
             raise DamagedFileError("the list of files from the pod is cut off")
         return VolumeListing(tuple(self.files))
 
 
 def join_path(folder: str, name: str) -> str:
-    """The path of a name in a folder of the listing."""
+    """Return the path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
 
 

@@ -61,19 +61,19 @@ _FIGURES = {
     "nan_steps": "nan_steps",
     "skipped_steps": "skipped_steps",
 }
-"""Name in a row -> names that programs have for it, by `_plain`; the first one that is there wins."""
+"""Name in a row -> names that programs have for it; the first one that is there wins."""
 _RANKS = {
     name: (figure, rank) for figure, names in _FIGURES.items() for rank, name in enumerate(names.split())
 }
 _TRAINING = ("train/", "training/", "trainer/")
 _COUNTS = ("step", "samples", "tokens", "nan_steps", "skipped_steps")
 _MARKS = ("loss", "val_loss", "val_bits_per_byte", "reward")
-"""A row has one of these, or it is not about training."""
+"""A row without any of these is not about training."""
 
 
 @lru_cache(maxsize=4096)
 def figure_of(name: str) -> tuple[str, int] | None:
-    """Return the figure that a program's `name` is, and its rank among names of the same figure."""
+    """Return the figure that a program calls `name`, and the rank of that name; None if it is unknown."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     if plain in (
         "train/train_loss",
@@ -89,7 +89,7 @@ def figure_of(name: str) -> tuple[str, int] | None:
 
 
 def row_of_figures(figures: Iterable[tuple[str, Any]]) -> Row:
-    """Return the row of a program's names and values; a step that is no whole number is left out."""
+    """Return the row of a program's names and values; a step that is not an integer is left out."""
     row: Row = {}
     ranks: dict[str, int] = {}
     for name, value in figures:
@@ -118,7 +118,7 @@ def flat_figures(found: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _figure(figure: str, name: str, value: Any) -> float | str | None:
-    """The value in the unit of a row; None if it is none, which a judged figure never is."""
+    """Return the value in the unit of a row; None if it is no number, as a judged figure stays text."""
     if isinstance(value, bool | list | dict):
         return None
     if isinstance(value, str):

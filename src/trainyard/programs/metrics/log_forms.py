@@ -21,7 +21,7 @@ from trainyard.programs.metrics.printed_numbers import (
 from trainyard.run.records import Row
 
 NOT_PRINTED = "not printed"
-"""The loss of a row whose program leaves it out of the line when it is NaN."""
+"""The loss of a row whose program omits a loss of NaN from its line."""
 _GIB = 2**30
 NUMBER = r"(?:[A-Za-z_][\w.]*\([^()]*\)|[-+]?[\d.,]*\d(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?))"
 """A number as a program prints it: plain, not finite, or in the name of its type."""
@@ -32,11 +32,11 @@ class LineForm:
     """One program's lines."""
 
     marks: tuple[str, ...]
-    """A line has one of these, or it is not of this form; they are fast to look for."""
+    """A line without any of these is not of this form; they are fast to find."""
     rows: Callable[[str], Iterator[Row]]
     """Yields the rows of a line that has a mark."""
     looks: str
-    """The line as people know it."""
+    """An example of the line, for people."""
 
 
 _NANOGPT = re.compile(rf"iter (\d+): loss ({NUMBER})(?:, time ({NUMBER})ms)?(?:, mfu ({NUMBER})%)?")
@@ -122,7 +122,7 @@ _MEGATRON_COUNTS = {
 def _megatron(line: str) -> Iterator[Row]:
     """Yield the row of an iteration line; it counts skipped iterations, and those with a loss of NaN.
 
-    Megatron leaves a loss that is not above 0 out of the line. Such a row has a text as its loss.
+    Megatron omits a loss that is not above 0 from the line. Such a row has a text as its loss.
     """
     found = _MEGATRON.search(line)
     if found is not None:
@@ -241,7 +241,7 @@ _LONGEST_OBJECT, _MOST_OBJECTS = 65536, 16
 
 
 def _json(line: str) -> Iterator[Row]:
-    """Yield the row of each JSON object with a loss or a reward; one without a step has none in its row."""
+    """Yield the row of each JSON object with a loss or a reward, without a step if the object has none."""
     place = line.find('{"')
     for _ in range(_MOST_OBJECTS):
         if place < 0 or len(line) - place > _LONGEST_OBJECT:
@@ -258,7 +258,7 @@ def _json(line: str) -> Iterator[Row]:
 
 
 def _texts(line: str, between: str, sign: str) -> dict[str, str]:
-    """The names and texts of a line such as `a: 1 | b: 2`."""
+    """Return the names and texts of a line such as `a: 1 | b: 2`."""
     parts = (part.strip().partition(sign) for part in line.split(between))
     return {name.strip(): text.strip() for name, _, text in parts}
 

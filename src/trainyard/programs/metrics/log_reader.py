@@ -65,7 +65,7 @@ _COMPOSER_FIGURE = re.compile(rf"\b(?:Train|Eval) ([\w/.()-]+): ({NUMBER}|\S+)")
 _OLMO = re.compile(r"\[step=([\d,]+)/([\d,]+),epoch=(\d+)")
 _OLMO_FIGURE = re.compile(r"\s{4}([A-Za-z]\w*/[^=]+)=(\S.*)$")
 _HELD_BLOCKS = 3
-"""OLMo-core prints the blocks of a step late and out of order; this many newer steps come before its row."""
+"""OLMo-core prints the blocks of a step late and out of order: a row waits for this many newer steps."""
 
 _TOTAL = re.compile(
     r"\bTotal optimization steps ?[=:] ?([\d,]+)|\bTotal steps = ([\d,]+)|\bTotal training steps: ([\d,]+)"
@@ -90,7 +90,7 @@ class LogReader:
     def __init__(self, form: str = AUTO) -> None:
         """`form` is one of FORMS, or `auto` for all. Raises ConfigError for another one."""
         if form != AUTO and form not in FORMS:
-            raise ConfigError(f"metrics: {form!r:.80} is no form of a log; take {AUTO}, {', '.join(FORMS)}")
+            raise ConfigError(f"metrics: {form!r:.80} is no form of a log; use {AUTO}, {', '.join(FORMS)}")
         self._forms = FORMS if form == AUTO else (form,)
         self._lines = {name: LINE_FORMS[name] for name in self._forms if name in LINE_FORMS}
         self._reads_words = "plain" in self._forms or "epochs" in self._forms
@@ -116,23 +116,23 @@ class LogReader:
         self._epochs: dict[int, Row] = {}
         self._epoch_count: int | None = None
         self.unread: list[str] = []
-        """Lines with a loss of which no row was read, before the first row."""
+        """Lines with a loss that could not be read as a row, before the first row."""
 
     @property
     def steps_asked(self) -> int | None:
-        """The steps that the program printed as its total; None when it printed none."""
+        """The total of steps that the program printed; None if it printed none."""
         return self._total if self._total is not None or "hf" not in self._seen else self._bars.total
 
     @property
     def steps_per_epoch(self) -> float | None:
-        """Optimizer steps of an epoch of the Hugging Face trainer, by its bar or its summary."""
+        """Optimizer steps per epoch of the Hugging Face trainer, by its bar or its summary."""
         return self._bars.steps_per_epoch or self._summary_steps_per_epoch()
 
     @property
     def is_finished(self) -> bool | None:
-        """Return whether the program printed that it is done; False when it printed that it was cut off.
+        """Whether the program printed that it is done; False if it printed that it was stopped; else None.
 
-        The Hugging Face trainer prints its summary also when it was stopped; its bar shows that.
+        The Hugging Face trainer prints its summary even if it was stopped; its bar shows the difference.
         """
         if self._has_ended is None and self._summary:
             return self._bars.total is None or self._bars.done >= self._bars.total
@@ -140,7 +140,7 @@ class LogReader:
 
     @property
     def has_epochs(self) -> bool:
-        """Return whether rows of epochs wait for the end of the output."""
+        """Whether rows of epochs wait for the end of the output."""
         return bool(self._epochs)
 
     @property
@@ -151,7 +151,7 @@ class LogReader:
     def take(self, text: str) -> list[Row]:
         """Return the rows that `text` completes. Lines come with their ends; the last one may be cut off.
 
-        A row of the Hugging Face trainer has no step when no progress bar shows it.
+        A row of the Hugging Face trainer has no step if no progress bar shows it.
         """
         text = (self._rest + text).replace("\r", "\n")
         pieces = text.split("\n")
@@ -161,9 +161,9 @@ class LogReader:
     def close(self) -> list[Row]:
         """Return the rows that were still open at the end of the output.
 
-        The rows of Lightning's bar are returned here, and only when there are no other rows: its counts are
-        batches, which are steps only without gradient accumulation, and its loggers write better files. So
-        are rows of epochs.
+        Rows of Lightning's bar, and rows of epochs, are returned only here, and only if there are no other
+        rows: the bar counts batches, which are steps only without gradient accumulation, and Lightning's
+        loggers write better files.
         """
         rows = self._read_pieces([self._rest])
         self._rest = ""
@@ -180,13 +180,13 @@ class LogReader:
             self._see("epochs", "")
             more = int(0 in self._epochs)
             rows += [{"step": epoch + more, **row} for epoch, row in sorted(self._epochs.items())]
-            # Of epochs that count from 0, the number behind them may be their count or the last one.
+            # If epochs count from 0, the number after the slash may be their count or the last epoch.
             if self._total is None and self._epoch_count is not None and not more:
                 self._total = max(self._epoch_count, *self._epochs)
         return rows
 
     def describe(self) -> str:
-        """Return a text for people when no row could be read: the forms looked for and the lines seen."""
+        """Return a text for people if no row could be read: the forms and the lines that were printed."""
         if not self._line_count:
             return "The program printed nothing."
         looks = {**_STATEFUL, **{name: form.looks for name, form in LINE_FORMS.items()}}
@@ -211,7 +211,7 @@ class LogReader:
         rows: list[Row] = []
         in_block = self._composer is not None or self._olmo_step is not None
         for piece in pieces:
-            # Looking for words is many times as fast as matching patterns, and most lines have none of these.
+            # Searching for words is much faster than matching patterns, and most lines have none of them.
             if (
                 in_block
                 or "loss" in piece
@@ -250,7 +250,7 @@ class LogReader:
         if "%|" in line:
             rows += self._rows_of_bars(line)
             if line.endswith("]") and line.count("%|") == 1 and "loss" not in line[: line.find("%|")]:
-                return rows  # the bar is all of the line, as it is in most
+                return rows  # the line is only the bar, as most are
         if "'" in line and "{'" in line and "hf" in self._forms:
             rows += self._rows_of_dicts(line)
         for name, form in self._lines.items():
@@ -295,9 +295,9 @@ class LogReader:
             self._has_ended = False
 
     def _without_repeats(self, form: str, row: Row) -> Row:
-        """The row without a validation loss that was printed before; skipped steps are those since the last.
+        """Return the row without a repeated validation loss, and with the skipped steps since the last row.
 
-        NeMo prints the last validation loss in every line; DeepSpeed prints all steps that it has skipped.
+        NeMo prints the last validation loss in every line; DeepSpeed prints the total of skipped steps.
         """
         if form == "nemo" and "val_loss" in row:
             if self._validation_loss.get(form) == row["val_loss"]:
@@ -359,7 +359,7 @@ class LogReader:
                 yield from self._bars.hold(row)
 
     def _summary_steps_per_epoch(self) -> float | None:
-        """Steps per epoch by the last bar, or without bars by the seconds and the rate in the summary."""
+        """Return steps per epoch: by the last bar, or else by the seconds and the rate in the summary."""
         epoch = self._summary.get("epoch")
         spent, rate = self._summary.get("train_runtime"), self._summary.get("train_steps_per_second")
         if not isinstance(epoch, float) or epoch <= 0:
@@ -371,9 +371,9 @@ class LogReader:
         return None
 
     def _rows_of_plain(self, line: str) -> Iterator[Row]:
-        """Yield the row of a line in words, as people print it in a loop of their own.
+        """Yield the row of a line in words, as training loops of people's own print it.
 
-        Steps that count from 0 get one more. Steps that begin again in each epoch are counted on.
+        Steps that count from 0 are increased by 1. Steps that restart in each epoch are counted on.
         """
         row = {} if "'" in line else _plain_figures(line)
         if "loss" not in row and "val_loss" not in row:
@@ -400,10 +400,10 @@ class LogReader:
             yield {"step": step, **row}
 
     def _rows_of_epoch(self, place: re.Match[str], row: Row) -> Iterator[Row]:
-        """Yield the row of a line that names an epoch and no step, if it shows the batch or validates.
+        """Yield the row of a line with an epoch and no step, if it has a batch or a validation loss.
 
-        A line that shows the epoch alone is kept: an epoch is a step only if nothing else has steps. Epochs
-        times batches are no total: such loops print every hundredth batch, and seldom the last one.
+        A line with an epoch alone is kept for the end: an epoch is a step only if nothing else has steps. The
+        total is unknown: such loops print every hundredth batch, and seldom the last one.
         """
         epoch, epochs = int(place[2]), int(place[3]) if place[3] else None
         if "loss" in row:
@@ -418,7 +418,7 @@ class LogReader:
             known = {
                 name: value for name, value in row.items() if name == "val_loss" or isinstance(value, str)
             }
-            if known:  # of the epoch's mean only a number that is not finite counts
+            if known:  # an epoch's mean counts only if it is not finite
                 yield {"step": self._plain_step, **known}
         elif "epochs" in self._forms:
             self._epoch_count = epochs or self._epoch_count
@@ -440,7 +440,7 @@ class LogReader:
             self._composer[1].setdefault(figure[1], figure[2])
 
     def _close_composer(self) -> list[Row]:
-        """The row of the open block. Its count of batches starts at 0, and the number in its head at 1."""
+        """Return the row of the open block. Its count of batches starts at 0, the number in its head at 1."""
         if self._composer is None:
             return []
         step, texts = self._composer
@@ -483,9 +483,8 @@ class LogReader:
 class _HuggingFaceBar:
     """The progress bar of the Hugging Face trainer, which gives its rows their steps.
 
-    The trainer prints a row through the bar, which is drawn again directly after it with the row's step. The
-    bar drawn before it may be behind, because fast steps do not draw it. Bars of an evaluation have no title
-    either; they have another total.
+    The trainer prints a row, and then draws the bar again with the row's step. The bar before the row may be
+    late, because fast steps do not draw it. Bars of an evaluation have no title either, but another total.
     """
 
     def __init__(self) -> None:
@@ -494,10 +493,10 @@ class _HuggingFaceBar:
         self.steps_per_epoch: float | None = None
         self._rows: list[Row] = []
         self._is_late = False
-        """Whether stdout is buffered, so that rows come in bundles, away from their bars."""
+        """Whether stdout is buffered, so that several rows arrive together, apart from their bars."""
 
     def hold(self, row: Row) -> list[Row]:
-        """Keep a row until the next bar; return rows of which no bar can give the step."""
+        """Keep a row until the next bar; return rows whose step no bar can show."""
         if self.total is None:
             return [row]
         self._rows.append(row)
@@ -506,7 +505,7 @@ class _HuggingFaceBar:
         return self.release(at_end=False) if self._is_late else []
 
     def move(self, done: int, total: int) -> list[Row]:
-        """Take a bar as it was drawn; return the rows that it gives a step."""
+        """Read a bar; return the rows to which it gives a step."""
         is_trained = any("loss" in row for row in self._rows)
         if self.total is None or is_trained:
             self.total = total
@@ -522,7 +521,7 @@ class _HuggingFaceBar:
         return rows
 
     def release(self, *, at_end: bool) -> list[Row]:
-        """Return the rows that wait for a bar; at the end, the last bar gives the step of the last one."""
+        """Return the rows that wait for a bar; at the end the last row gets the step of the last bar."""
         rows, self._rows = self._rows, []
         if at_end and rows and self.done and self.steps_per_epoch is None and not self._is_late:
             rows[-1]["step"] = self.done

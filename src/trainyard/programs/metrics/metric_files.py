@@ -34,9 +34,9 @@ _EVENTS = "events.out.tfevents."
 _NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "venv", "wandb"))
 _MOST_ENTRIES, _MOST_FILES, _MOST_DEPTH = 50_000, 200, 10
 _MOST_BYTES = 64 << 20
-"""Of one file in one poll."""
+"""Most bytes that one poll reads of one file."""
 _TICK_SECONDS = 0.05
-"""Times of files are up to this much behind the clock."""
+"""The times of files may be this far behind the clock."""
 _SAMPLE_BYTES = 256
 _LINES_WITHOUT_ROW = 50
 """A file that may be data, not metrics, is given up after this many lines without a row."""
@@ -56,12 +56,12 @@ class MetricFiles:
         ignored: Collection[Path] = (),
         resumed_from: Path | None = None,
     ) -> None:
-        """Note what the files have already. `started` is the start of the program in Unix seconds.
+        """Skip the rows that files have already. `started` is the start of the program in Unix seconds.
 
         `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then.
         `ignored` are folders that are not searched. `resumed_from` is the checkpoint that the program resumes
-        from, wherever it is: the next ones repeat the rows of its history. Raises ConfigError for a file of
-        another form.
+        from, at any place: later checkpoints repeat the rows of its history. Raises ConfigError for a file of
+        an unknown form.
         """
         self._started = started - _TICK_SECONDS
         self._place = directory if setting == AUTO else directory / setting
@@ -72,10 +72,10 @@ class MetricFiles:
         self._states: dict[tuple[int, bool], Row] = {}
         if self._is_named and not self._place.is_dir() and self._kind(self._place) is None:
             raise ConfigError(
-                f"program.metrics: {setting} is not a file of metrics. Readable are: {READABLE}"
+                f"program.metrics: {setting} is not a file of metrics. Name one of these: {READABLE}"
             )
         for path in self._paths():
-            is_log_of_events = path.name.startswith(_EVENTS)  # each event has its time
+            is_log_of_events = path.name.startswith(_EVENTS)  # events have their own times
             if not is_log_of_events and path.stat().st_mtime < self._started:
                 self._rows_of(path)
         if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
@@ -96,7 +96,7 @@ class MetricFiles:
     def poll(self, *, at_end: bool = False) -> list[Row]:
         """Return the rows that were written since the last poll, in the order of each file.
 
-        `at_end` takes a last line without its end, too.
+        With `at_end` an incomplete last line counts, too.
         """
         rows: list[Row] = []
         for path in self._paths():
@@ -111,7 +111,7 @@ class MetricFiles:
         if path not in self._readers:
             kind = self._kind(path)
             if kind is None:
-                self._notes[f"{path}: not a file of metrics. Readable are: {READABLE}"] = None
+                self._notes[f"{path}: not a file of metrics. These can be read: {READABLE}"] = None
                 return []
             self._readers[path] = kind(path)
         try:
@@ -128,7 +128,7 @@ class MetricFiles:
         return list(_merged(found))
 
     def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
-        """The reader of a file, by its name, and of a named one by its first bytes; None for another file."""
+        """Return the reader for a file by its name, or for a named one by its first bytes, if any."""
         name, ending = path.name, path.suffix.lower()
         if name == STATE_NAME:
             return lambda path: _TrainerState(path, self._states)
@@ -211,7 +211,7 @@ class _Reader:
         self.path = path
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
-        """Return the rows since the last call; `at_end` includes a last line without its end."""
+        """Return the rows since the last call; `at_end` includes an incomplete last line."""
         raise NotImplementedError
 
 
@@ -256,11 +256,11 @@ class _Lines(_Reader):
         return bool(file.read(len(self._tail)) == self._tail)
 
     def start_anew(self) -> None:
-        """Forget what was read from lines that are no longer there."""
+        """Forget the state of lines that are no longer there."""
 
 
 class _LogLines(_Lines):
-    """A log in a file."""
+    """Reads a log in a file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -277,7 +277,7 @@ class _LogLines(_Lines):
 
 
 class _JsonLines(_Lines):
-    """JSON objects, one a line: LLaMA-Factory's trainer_log.jsonl, AutoModel's, verl's, anybody's."""
+    """Reads JSON objects, one a line: LLaMA-Factory's trainer_log.jsonl, AutoModel's, verl's, anybody's."""
 
     def __init__(self, path: Path, *, is_named: bool) -> None:
         super().__init__(path)
@@ -320,7 +320,7 @@ class _JsonLines(_Lines):
 
 
 class _Table(_Lines):
-    """A CSV file with a header. Lightning's has rows with holes, several a step, and counts from 0."""
+    """Reads a CSV file with a header. Lightning's has several sparse rows a step, and counts from 0."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -344,7 +344,7 @@ class _Table(_Lines):
             if "step" not in row or len(row) == 1:
                 continue
             row["step"] += self._first
-            # A rewritten file has its old rows again: Lightning rewrites it when a column is added.
+            # A rewritten file repeats its old rows: Lightning rewrites it when a column is added.
             kind = (row["step"], "val_loss" in row and "loss" not in row)
             if not row.items() <= self._known.get(kind, {}).items():
                 self._known[kind] = {**self._known.get(kind, {}), **row}
@@ -361,7 +361,7 @@ def _is_of_lightning(path: Path) -> bool:
 
 
 class _TrainerState(_Reader):
-    """The Hugging Face trainer's state in a checkpoint, which has the complete history each time."""
+    """Reads the Hugging Face trainer's state in a checkpoint, which repeats the complete history."""
 
     def __init__(self, path: Path, known: dict[tuple[int, bool], Row]) -> None:
         """`known` has the rows of all these files: the next checkpoint repeats them."""
@@ -403,7 +403,7 @@ def history_row(found: Mapping[str, Any]) -> Row:
 
 
 class _Events(_Reader):
-    """A file of TensorBoard events, read by TensorBoard's own reader."""
+    """Reads a file of TensorBoard events, with TensorBoard's own reader."""
 
     def __init__(self, path: Path, started: float) -> None:
         super().__init__(path)
@@ -434,7 +434,7 @@ class _Events(_Reader):
 
 
 def _scalar(value: Any) -> float | None:
-    """The number of a value of a summary, in the old or the new layout; None if it is a picture or a text."""
+    """Return the number in a value of a summary, of the old or new layout; None for a picture or a text."""
     kind = value.WhichOneof("value")
     if kind == "simple_value":
         return float(value.simple_value)

@@ -1,6 +1,6 @@
 """Read numbers as training programs print them: quoted, in `tensor(…)`, with thousands commas, or not finite.
 
-A number that is not finite becomes a text, because JSON has none; whoever judges a row sees that it is none.
+A number that is not finite becomes a text, because JSON has no such number; a proof treats it as a fault.
 """
 
 import math
@@ -13,7 +13,7 @@ _NUMBER = re.compile(
 _WRAPPED = re.compile(r"[A-Za-z_][\w.]*\((.*)")
 
 JUDGED = frozenset({"loss", "val_loss", "grad_norm"})
-"""The figures of a row that a proof judges; they stay in the row as text when they are no number."""
+"""The figures of a row that a proof judges; they stay in the row as text if they are not numbers."""
 _LONGEST_FIGURE = 80
 
 
@@ -38,7 +38,7 @@ def read_number(text: str) -> float | str | None:
 def read_figure(text: str) -> float | str:
     """Return the number at the start of `text`; if there is none, the text itself.
 
-    It is for figures of which a proof must see that they were printed and are no number, such as `None`.
+    A proof must see that such a figure was printed but is not a number, such as `None`.
     """
     value = read_number(text)
     return text.strip()[:_LONGEST_FIGURE] if value is None else value
@@ -57,6 +57,6 @@ def read_figures(texts: Mapping[str, str], names: Mapping[str, str]) -> dict[str
 
 
 def read_whole_number(text: str) -> int | None:
-    """Return the whole number that `text` is; None for anything else."""
+    """Return `text` as an integer; None for anything else."""
     plain = text.strip().replace(",", "")
     return int(plain) if re.fullmatch(r"\d{1,15}", plain) else None

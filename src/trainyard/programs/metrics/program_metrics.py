@@ -1,8 +1,8 @@
 """Merge the rows of a program's log with those of its files: one row a step, in the order of the steps.
 
-A row waits until a later step is seen, so that its validation loss and the figures of a file are in it.
-Figures of a file win over printed ones, which are rounded. A step that comes again with another loss was
-trained again, and is returned again; `programs.metric_rows` decides what it replaces.
+A row waits until a later step is seen, so that it has its validation loss and the figures of a file. Figures
+of a file win over printed ones, which are rounded. A step with another loss than before was trained again,
+and is returned again; `programs.metric_rows` decides what it replaces.
 """
 
 import math
@@ -14,9 +14,9 @@ from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.run.records import Row
 
 _FLOAT32 = 1e-5
-"""Two files have the same figure if it differs by less: TensorBoard has 32 bits of it."""
+"""Figures of two files are equal if they differ by less: TensorBoard keeps 32 bits."""
 _LEAST_ERROR = 0.45
-"""A step computed from an epoch that was printed with fewer digits than this needs is not used."""
+"""A step is computed from a printed epoch only if its rounding error is less than this, in steps."""
 
 
 class ProgramMetrics:
@@ -39,14 +39,14 @@ class ProgramMetrics:
 
     @property
     def rows_without_step(self) -> tuple[Row, ...]:
-        """Rows of which nothing has shown the step. A fault in one of them is a fault of the run, too."""
+        """Rows whose step is unknown. A fault in one of them is a fault of the run, too."""
         return tuple(self._rows_without_step)
 
     def rows(self) -> list[Row]:
-        """Return every row of this start with its best figures, each step once; also those returned before.
+        """Return every row of this start with its best figures, each step once, even if returned before.
 
         A file that is written late, such as trainer_state.json, has the exact figures of rows that were
-        returned as they were printed.
+        returned as printed.
         """
         steps = {**self._done, **self._open}
         return [steps[step].best() for step in sorted(steps)]
@@ -72,7 +72,7 @@ class ProgramMetrics:
         return rows + self._release(at_end=True)
 
     def describe(self) -> str:
-        """Return a text for people when there is no row: what was looked for, what was seen."""
+        """Return a text for people if there is no row: the known forms, and what was printed."""
         lines = [self.log.describe(), *self.files.notes]
         if count := len(self._rows_without_step):
             lines = [f"{count:,} rows have no step: print a step in each, or write a file that has it."]
@@ -124,7 +124,7 @@ class ProgramMetrics:
         self._newest = step
 
     def _release(self, *, at_end: bool = False) -> list[Row]:
-        """The open rows of earlier steps than the newest, or all."""
+        """Return the open rows of steps before the newest, or all."""
         if len(self._open) < 2 and not at_end:
             return []
         rows = []
@@ -135,7 +135,7 @@ class ProgramMetrics:
         return rows
 
     def _place(self) -> list[Row]:
-        """Give rows without a step the step of their epoch, where the steps of an epoch are known."""
+        """Compute the step of rows without one from their epoch, if the steps per epoch are known."""
         if not self._rows_without_step:
             return []
         per_epoch = self._steps_per_epoch or self.log.steps_per_epoch
@@ -146,7 +146,7 @@ class ProgramMetrics:
             epoch = row.get("epoch")
             if not isinstance(epoch, int | float) or epoch <= 0 or per_epoch is None:
                 left.append(row)
-            elif epoch > self._newest_epoch:  # else the rows of a file are instead of it
+            elif epoch > self._newest_epoch:  # else the file has this row
                 is_exact = per_epoch * _epoch_error(epoch, digits) < _LEAST_ERROR
                 if is_exact and (step := round(epoch * per_epoch)):
                     placed.append({**row, "step": step})
@@ -166,14 +166,14 @@ class _Step:
         self.returned: Row | None = None
 
     def add(self, row: Row, *, is_printed: bool) -> None:
-        """Add figures. The first ones of a source stay, but one that is no number replaces one that is."""
+        """Add figures. The first one of a source stays, unless a later one is not a number."""
         known = self.printed if is_printed else self.filed
         for name, value in row.items():
             if name not in known or (isinstance(value, str) and not isinstance(known[name], str)):
                 known[name] = value
 
     def best(self) -> Row:
-        """Return the row; a file's figures win, but not over a printed one that is no number."""
+        """Return the row; a file's figures win, but not over a printed one that is not a number."""
         merged = {**self.printed, **self.filed}
         faults = {name: value for name, value in self.printed.items() if isinstance(value, str)}
         return {"step": self.step, **merged, **{name: faults[name] for name in faults if name in merged}}
@@ -183,7 +183,7 @@ class _Step:
         return self.returned
 
     def with_news(self, row: Row, *, is_printed: bool) -> list[Row]:
-        """Add figures to a row that was returned; return it again if it has new ones, or none."""
+        """Add figures to a row that was returned; return the row again if any of them is new."""
         self.add(row, is_printed=is_printed)
         assert self.returned is not None
         best = self.best()
@@ -201,7 +201,7 @@ class _Step:
 def row_fault(row: Row) -> str | None:
     """Return why a row shows that the training failed, or None.
 
-    The Hugging Face trainer prints a loss of NaN as 0, and Megatron leaves it out of its line.
+    The Hugging Face trainer prints a loss of NaN as 0, and Megatron omits it from its line.
     """
     where = (
         f"step {row['step']:,}" if "step" in row else f"epoch {row['epoch']}" if "epoch" in row else "a row"
@@ -222,14 +222,14 @@ def row_fault(row: Row) -> str | None:
 
 
 def _decimals(row: Row) -> int:
-    """The digits behind the point of a row's epoch."""
+    """Return the number of decimals of a row's epoch."""
     return len(repr(row.get("epoch", 0)).partition(".")[2])
 
 
 def _epoch_error(epoch: float, digits: int) -> float:
-    """Half of the last digit of an epoch that was printed.
+    """Return the largest rounding error of a printed epoch.
 
-    `digits` are the most behind the point in the log. Old trainers round to 2, new ones to 4 in all.
+    `digits` is the largest number of decimals in the log. Old trainers round to 2, new ones to 4 digits.
     """
     if digits <= 2 or digits > 6:
         return float(0.5 * 10**-digits)
@@ -237,7 +237,7 @@ def _epoch_error(epoch: float, digits: int) -> float:
 
 
 def _has_other_loss(known: Row, row: Row, *, rounding: float) -> bool:
-    """Return whether a step was trained again: it has a loss in both rows, and not the same one."""
+    """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     if "loss" not in known or "loss" not in row:
         return False
     before, now = known["loss"], row["loss"]

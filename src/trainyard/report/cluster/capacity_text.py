@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.report.cluster.table import wrap_table
+from trainyard.report.facts.quantities import format_count
 
 Json = Mapping[str, Any]
 _MOST_HOLDERS = 10
@@ -38,18 +39,18 @@ def heading(data: Json) -> str:
 
 
 def _answer(data: Json) -> list[str]:
-    wanted, free, places = data["plan"]["nodes"], data["places_free"], data["places"]
+    wanted, whole = (format_count(n, "node") for n in (data["plan"]["nodes"], len(data["whole_nodes_free"])))
+    free, places = (format_count(data[name], "place") for name in ("places_free", "places"))
     gpus = f"{data['gpus_free']} of {data['gpus']} GPUs free"
-    whole = len(data["whole_nodes_free"])
     answers = {
-        "now": f"It fits now: {free} places for {wanted}, {gpus}, {whole} nodes wholly free.",
-        "later": f"It does not fit now: {free} places for {wanted}, {gpus}; {places} once other jobs end.",
-        "never": f"It cannot fit: {places} places for {wanted}, even if nothing ran there ({gpus}).",
-        "unknown": f"Whether it fits is not known: {data['unknown']}.",
+        "now": f"It fits now: {free} for {wanted}, {gpus}, {whole} completely free.",
+        "later": f"It does not fit now: {free} for {wanted}, {gpus}; {places} once other jobs end.",
+        "never": f"It cannot fit, even without other jobs: {places} for {wanted} ({gpus}).",
+        "unknown": f"It is not known whether it fits: {data['unknown']}.",
     }
     lines = [answers[data["fits"]]]
     if data["may_grow"] and data["fits"] != "now":
-        lines.append("Karpenter may add nodes: whether it can get them is not known here.")
+        lines.append("Karpenter may add nodes, but it is not known whether the cloud has them.")
     if data["plan"]["queue"]:
         queue = data["queue"]
         lines.append(f"Queue {data['plan']['queue']}: {queue['when']}. {queue['evidence']}.")
@@ -59,7 +60,7 @@ def _answer(data: Json) -> list[str]:
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
     """A line for each node: its resources, the free ones, and its problems.
 
-    Where that is wider than `width`, a type or zone that all nodes share is shown once, above the table.
+    If the table is wider than `width`, a type or zone that all nodes share is shown once, above it.
     """
     columns = {
         "node": [node["name"] for node in nodes],

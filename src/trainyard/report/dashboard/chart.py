@@ -39,7 +39,7 @@ class Chart:
     columns: Sequence[tuple[float, str]]
     lines: Sequence[ChartLine]
     marks: Sequence[tuple[float, float, float, str]]
-    """Of the line its x, of the words x, y and text, which is empty where there is no room for them."""
+    """x of the line; x, y and text of its label. The text is empty if there is no room."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _line(line: Series, x: _Axis, y: _Axis) -> ChartLine:
 
 
 def _sparse(points: Sequence[Point]) -> Sequence[Point]:
-    """The lowest and the highest point of each of some stretches, both ends with them."""
+    """The lowest and the highest point of each stretch of the points, and both ends."""
     if len(points) <= _MOST_POINTS:
         return points
     size = math.ceil(2 * len(points) / _MOST_POINTS)
@@ -123,7 +123,7 @@ def _sparse(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _place_marks(marks: Sequence[tuple[float, str]]) -> list[tuple[float, float, float, str]]:
-    """Put the words of each mark on the first of three lines that has room; without room, only the line."""
+    """Put the label of each mark on the first of three lines that has room; without room, leave it empty."""
     ends = [0.0, 0.0, 0.0]
     placed: list[tuple[float, float, float, str]] = []
     for at, words in marks:

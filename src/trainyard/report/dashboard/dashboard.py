@@ -67,7 +67,7 @@ def format_of(path: Path) -> Format:
 def render_dashboards(
     dashboards: Sequence[TrainingDashboard], form: Format, *, refresh_seconds: float | None = None
 ) -> str:
-    """One document with all `dashboards`; a run and the one that it continues are one run in it.
+    """One document with all `dashboards`; a run and the run that it continues are shown as one.
 
     JSON is an object for one run, a list for several. `refresh_seconds` is for HTML (`html_report`).
     """

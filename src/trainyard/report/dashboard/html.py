@@ -41,7 +41,7 @@ SCRIPTS = ("uPlot.iife.min.js", "report.js")
 
 
 def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = None) -> str:
-    """The complete page; while a run is still going it loads itself anew every `refresh_seconds`."""
+    """The complete page; while a run is training, it reloads itself every `refresh_seconds`."""
     labels = run_labels(runs)
     panels = draw_panels(runs, labels)
     data = script_data(runs, panels)

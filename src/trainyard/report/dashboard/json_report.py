@@ -94,7 +94,7 @@ def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[st
 
 
 def _curves(facts: RunFacts) -> dict[str, Any]:
-    """The curves that have values, with the lowest and the highest of each of some stretches."""
+    """The curves that have values, reduced to the lowest and highest value of each stretch."""
     found = {name: thin_curve(facts.curve(name), _BUCKETS) for name in CURVES}
     return {
         name: {"steps": [p.step for p in points], "values": [float(f"{p.value:.6g}") for p in points]}

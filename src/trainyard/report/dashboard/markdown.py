@@ -117,7 +117,7 @@ def _proof_table(facts: RunFacts) -> str:
 
 
 def _figure_table(facts: RunFacts) -> str:
-    """The figures that people decide by, beside those of the last green run and their thresholds."""
+    """The figures of the proof, beside those of the last green run and their thresholds."""
     proof = facts.proof
     if proof is None or not (proof.compared_with or any(each.needs for each in proof.figures)):
         return ""
@@ -143,7 +143,7 @@ def _curve(facts: RunFacts) -> str:
         return ""
     values = [point.value for point in points]
     low, high = min(values), max(values)
-    margin = 0.0 if high > low else 0.5  # an axis has a length
+    margin = 0.0 if high > low else 0.5  # the ends of an axis must differ
     chart = [
         "xychart-beta",
         f'    title "{title}"',
@@ -172,7 +172,7 @@ def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
 
 
 def _command_from(facts: RunFacts, checkpoint: Path) -> str:
-    """The command that resumes from `checkpoint`; if the run's settings made it fail, with changed ones."""
+    """The command that resumes from `checkpoint`, with changed settings if they made the run fail."""
     failure = read_failure(facts.outcome)
     if failure is not None and failure.changes:
         return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)

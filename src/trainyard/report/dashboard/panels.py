@@ -14,7 +14,7 @@ from trainyard.report.facts.history import STEP_PARTS
 from trainyard.report.facts.run_facts import RunFacts
 
 _PAGE_BUCKETS, _MOST_BUCKETS = 4000, 400
-"""Buckets of all curves of a page together, so that more runs do not make it larger; and of one curve."""
+"""Most buckets of all curves of a page, so that more runs do not make it larger; and of one curve."""
 _MEANS = 150
 """A longer loss or reward is drawn faint, with this many means on top."""
 
@@ -55,7 +55,7 @@ class Series:
     figure: int
     """The position of the figure in its panel."""
     label: str
-    """Empty for a faint line, which the line of its means stands for."""
+    """Empty for a faint line, because the line of its means has the label."""
     points: Sequence[Point]
     style: str
     """Its classes in the style sheet. With several runs the colour is that of the run, else of the figure."""
@@ -113,7 +113,7 @@ def draw_panels(runs: Sequence[RunFacts], labels: Sequence[str]) -> list[DrawnPa
 
 
 def clock_of(run: RunFacts) -> list[list[float]]:
-    """The steps of some rows, and the seconds from the first row until then."""
+    """The steps of some rows, and the seconds from the first row to each of them."""
     curve = run.curve("time")
     if not len(curve):
         return [[], []]

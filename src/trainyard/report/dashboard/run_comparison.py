@@ -92,7 +92,7 @@ def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
 def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> str:
     """Return the comparison as Markdown, ending in a newline.
 
-    `last_green` is shown beside the runs, with the thresholds of the last of them, or else its own.
+    `last_green` gets a column beside the runs. The thresholds are those of the last run, or else its own.
     """
     compared = compare_runs(runs)
     labels = run_labels(runs)
@@ -143,7 +143,7 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> l
 def _with_goals(
     heads: list[str], rows: list[list[str]], runs: Sequence[RunFacts], last_green: RunFacts | None
 ) -> tuple[list[str], list[list[str]]]:
-    """Add the last green run and the thresholds as columns, and rows for further figures that have one."""
+    """Add columns for the last green run and the thresholds, and rows for the further figures in them."""
     green = last_green if last_green and last_green.proof and last_green.proof.proven else None
     needs = _thresholds(runs[-1]) or (_thresholds(green) if green else {})
     if green is None and not needs:
@@ -169,7 +169,7 @@ def _with_goals(
 
 
 def _thresholds(run: RunFacts) -> dict[str, str]:
-    """Return what each figure of a run needs, by its configuration."""
+    """Return figure -> threshold, as the configuration of a run sets it."""
     settings = settings_of_config((run.config_text or "").encode())
     limit = setting(settings, "proof.learned.max_validation_loss")
     return ({} if limit is None else {"validation loss": f"<= {limit}"}) | thresholds_of(settings)
@@ -207,4 +207,4 @@ def _weights(runs: Sequence[RunFacts]) -> str:
     if None in digests:
         return ""
     after = "" if runs[-1].step is None else f" after {format_count(runs[-1].step, 'step')}"
-    return f"The weights{after} are {'equal to the bit' if len(digests) == 1 else 'not the same'}."
+    return f"The weights{after} are {'bit-identical' if len(digests) == 1 else 'different'}."

@@ -60,7 +60,7 @@ def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
 
 
 def format_setting(value: object) -> str:
-    """The value of a setting as JSON, without what a table has no room for; empty where it is absent."""
+    """The value of a setting as JSON, of at most 200 characters; empty if it is absent."""
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200]
 
 

@@ -13,13 +13,13 @@ from trainyard.report.facts.quantities import format_duration, format_size
 from trainyard.report.facts.run_facts import RunFacts
 
 _ROUTINE = ("started", "checkpoint_saved", "checkpoint_removed")
-"""Events that are no mark on the axis: there are too many, or their place is known."""
+"""Events without a mark on the axis: there are too many of them, or their step is known."""
 _MOST_LINES, _MOST_MARKS = 100, 30
 
 
 @dataclass(frozen=True)
 class EventLine:
-    """One event, or several of a kind that followed each other."""
+    """One event, or several consecutive events of one kind."""
 
     time: float | None
     """Unix seconds, of the last one."""
@@ -37,7 +37,7 @@ class AxisMark:
 
 
 def event_lines(run: RunFacts) -> list[EventLine]:
-    """The last events, oldest first; equal ones that follow each other are one line."""
+    """The last events, oldest first; consecutive equal ones share a line."""
     groups = [list(group) for _, group in groupby(run.events, key=lambda event: event.get("event"))]
     return [_line(group) for group in groups[-_MOST_LINES:]]
 
@@ -92,7 +92,7 @@ def _detail(key: str, value: object) -> Iterable[str]:
 
 
 def _step(event: Mapping[str, Any], run: RunFacts) -> float | None:
-    """The step of an event; that of the last row before it where it has none."""
+    """The step of an event, or of the last row before it if the event has none."""
     step, time = finite_or_none(event.get("step")), finite_or_none(event.get("time"))
     if step is not None or time is None:
         return step

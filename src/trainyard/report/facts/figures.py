@@ -43,7 +43,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Markup:
-    """Notation with which a report with markup writes text."""
+    """The notation of a report with markup, such as Markdown."""
 
     strong: Callable[[str], str] = str
     """Marks up losses, rewards and costs."""

@@ -31,7 +31,7 @@ CURVES = (
 _NEWEST_BYTES = 8_000_000
 _UNKNOWN = array("d", [math.nan])
 _LARGEST = 1e100
-"""Larger numbers are no figures of a training; differences of them are no numbers."""
+"""Larger numbers are ignored: no training has them, and their differences are not finite."""
 
 
 def finite_or_none(value: object) -> float | None:
@@ -153,7 +153,7 @@ class MetricsHistory:
 
 
 def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
-    """The values as floats; NaN for what is no number that a chart can have."""
+    """The values as floats; NaN for a value that a chart cannot show."""
     import numpy as np
 
     values = rows.values

@@ -2,7 +2,7 @@
 
     RunFacts, readings of its machines, state of its job, health --LiveStatus--> record
 
-Unknown figures are None. What should be known and is not is listed in `unknown`, and is never healthy.
+Unknown figures are None. A fact that should be known but is not is listed in `unknown`, and is never healthy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.state.job_state import JobState
 
 _LOSS_STEPS = 100
-"""The loss is compared with that of so many steps before."""
+"""The loss is compared with the loss of this many steps earlier."""
 _GOOD = (Status.SUCCEEDED, Status.STOPPED)
 
 
@@ -34,7 +34,7 @@ class LiveStatus:
     alerts: Sequence[Alert]
     """All alerts of the run and of its machines."""
     unknown: Sequence[str] = ()
-    """What should be known and is not, in words."""
+    """The facts that should be known but are not, in words."""
     nodes: Mapping[str, "NodeReading"] = field(default_factory=dict)
     """The readings of the machines; the name of this machine is empty."""
     network_rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class LiveStatus:
         }
 
     def _slowest_rank(self) -> dict[str, Any] | None:
-        """The rank that is behind in steps, else the one that needs longest for its own part of a step."""
+        """The rank that is behind in steps, or else the one with the longest own part of a step."""
         if len(self.ranks) < 2:
             return None
         last, newest = min(each.step for each in self.ranks), max(each.step for each in self.ranks)
@@ -142,7 +142,7 @@ def _figures(facts: RunFacts, now: float) -> dict[str, Any]:
 
 
 def _loss_change(facts: RunFacts) -> dict[str, float] | None:
-    """The difference of the loss to that of about 100 steps before."""
+    """The difference to the loss of about 100 steps earlier."""
     curve = facts.history.curve("loss")
     place = int((curve.steps <= curve.steps[-1] - _LOSS_STEPS).sum()) - 1 if len(curve) else -1
     if place < 0:
@@ -167,7 +167,7 @@ def _checkpoint(facts: RunFacts, now: float) -> dict[str, Any] | None:
 
 
 def _is_stored(facts: RunFacts, step: int) -> bool | None:
-    """Return whether the proof shows that the checkpoint is in the store; None before there is a proof."""
+    """Return whether the proof shows that the checkpoint is in the store; None without a proof of it."""
     if facts.proof is None:
         return None
     stored = next((part.holds for part in facts.proof.parts if part.name == "stored"), None)
@@ -175,9 +175,9 @@ def _is_stored(facts: RunFacts, step: int) -> bool | None:
 
 
 def network_of(facts: RunFacts) -> dict[str, Any]:
-    """Return what is known of the network between the machines: its verdict, and what shows it.
+    """Return the verdict on the network between the machines, and its evidence.
 
-    The only place that reads it from the records.
+    No other function reads them from the records.
     """
     for event in reversed(facts.events):
         if event.get("event") in ("started", "resumed"):

@@ -21,7 +21,7 @@ from trainyard.run.judged_records import digests_now
 from trainyard.run.record_models import OF_A_FILE, Count, Number, Text, Truth, validate_record
 from trainyard.run.untrusted_files import read_json_object
 
-# Proofs of before `learned` was a part stay what they were.
+# Proofs from before `learned` was a part stay valid.
 _FORMER_PARTS = ("trained", "network", "stored", "repeatable")
 
 
@@ -34,7 +34,7 @@ class PartRecord:
     evidence: Text = ""
     next_step: Text | None = None
     is_judged: Truth = True
-    """False where it is too short to say, which counts as holding."""
+    """False if the run is too short to judge it; the part then holds."""
 
     @property
     def symbol(self) -> str:
@@ -51,7 +51,7 @@ class FigureRecord:
     was: Number | None = None
     needs: Text = ""
     is_missed: Truth = False
-    """Whether the figure does not meet what it needs."""
+    """Whether the figure misses its threshold."""
 
     @property
     def mark(self) -> str:

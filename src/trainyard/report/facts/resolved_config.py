@@ -1,4 +1,4 @@
-"""Read the `config.yaml` of a run for reports and messages, which must be written whatever the file holds.
+"""Read the `config.yaml` of a run for reports and messages, which must be written even if it is damaged.
 
 Nothing is validated: a file that is missing or not YAML has no values. Training reads the file elsewhere.
 """
@@ -43,7 +43,7 @@ def config_settings(path: Path) -> dict[str, Any]:
 def config_digests(path: Path) -> frozenset[str]:
     """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing.
 
-    The values count as written and as resolved today: an earlier schema may have had fewer keys.
+    It has digests of the values as written and as resolved now: an earlier schema may have had fewer keys.
     """
     from trainyard.config.load import config_sha256, load_config, values_sha256
     from trainyard.config.registries import FORMER_RECIPES
@@ -54,7 +54,7 @@ def config_digests(path: Path) -> frozenset[str]:
     digests = {hashlib.sha256(content).hexdigest()}
     settings = settings_of_config(content)
     if "extends" in settings:
-        return frozenset(digests)  # its other values are in files that no record of the run has
+        return frozenset(digests)  # the other files are not in the run directory
     # The configuration of another trainer has a digest of its bytes only.
     with suppress(ConfigError):
         if str(settings.get("recipe")) not in FORMER_RECIPES:

@@ -276,7 +276,7 @@ class RunFacts:
         bits = self.bits_per_byte
         if bits is None or bits <= NOISE_BITS_PER_BYTE or self.section("model") or self.reward is not None:
             return ""
-        return f"too early: at {bits:.2f} bits/byte it is noise, below {NOISE_BITS_PER_BYTE} words appear"
+        return f"too early: at {bits:.2f} bits/byte it is noise; words appear below {NOISE_BITS_PER_BYTE}"
 
     @property
     def weights_sha256(self) -> str | None:
@@ -356,8 +356,8 @@ def seconds_to_cost_limit(
 ) -> float | None:
     """Return the seconds until the machines of a run have cost `limit` US dollars; None without one.
 
-    What its earlier segments in this directory cost counts. Raises ConfigError if the limit is reached, or no
-    price is known.
+    Its earlier segments in this directory count. Raises ConfigError if the limit is reached, or no price is
+    known.
     """
     if limit is None:
         return None
@@ -367,7 +367,7 @@ def seconds_to_cost_limit(
 
 
 def join_lineages(runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """`runs`, in which each run that resumed from a checkpoint of another is one with it."""
+    """Return `runs`, with each run that resumed from a checkpoint of another joined to that one."""
     joined, continued = list(runs), set()
     for place in sorted(range(len(runs)), key=lambda at: finite_or_none(runs[at].run.get("created")) or 0.0):
         run = runs[place]

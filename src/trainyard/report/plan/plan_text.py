@@ -31,7 +31,7 @@ _PARTS = {
 
 
 def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is none."""
+    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
     try:
         plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
     except (FileNotFoundError, DamagedFileError) as error:
@@ -39,7 +39,7 @@ def read_plan(text: str) -> dict[str, Any]:
             f"--plan: {text[:80]!r} is not a plan of plan_training.py --json ({error})"
         ) from None
     if not isinstance(plan, dict):
-        raise ConfigError(f"--plan: {text[:80]!r} holds no plan of plan_training.py --json")
+        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of plan_training.py --json")
     return plan
 
 
@@ -86,9 +86,9 @@ def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
     if plan["device"]["devices_used"] > 1:
         offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
-        spread, of_each = f"{run['replicas']} × {run['shards']}", "copies × shards of each"
+        spread, of_each = f"{run['replicas']} × {run['shards']}", "replicas × shards"
         if run["tensor_parallel"] > 1:
-            spread, of_each = f"{spread} × {run['tensor_parallel']}", f"{of_each} × cuts of each"
+            spread, of_each = f"{spread} × {run['tensor_parallel']}", f"{of_each} × tensor parallel"
         yield "layout", f"{run['strategy']}: {spread} devices ({of_each}){offloaded}"
 
 
@@ -105,7 +105,7 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 def _meaning(part: str, plan: Plan) -> str:
     if part != "moments":
         return _PARTS[part]
-    # Plans that were written before there was a choice do not name the optimizer.
+    # Plans from before there was a choice do not name the optimizer.
     return OPTIMIZERS[plan["run"].get("optimizer", DEFAULT_OPTIMIZER)].state_meaning
 
 
@@ -173,7 +173,7 @@ def _advice(plan: Plan) -> Iterator[str]:
     if plan["fits"]:
         return
     if not plan["advice"]:
-        yield "Nothing helps: take a smaller model.architecture or a shorter data.sequence_length."
+        yield "No change is enough: use a smaller model.architecture or a shorter data.sequence_length."
     for change in plan["advice"]:
         arguments = [f"--set {override}" for override in change["set"]]
         where, each = "here", " each" if change["devices"] > 1 else ""

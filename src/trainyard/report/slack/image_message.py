@@ -65,7 +65,7 @@ def _title(event: SlackEvent, build: ImageBuild) -> str:
     if event is slack_events.FAILED:
         return f"❌ *Image {name} was not built*"
     if not build.results:
-        return f"⚠ *Image {name}: the build succeeded, and left no result*"
+        return f"⚠ *Image {name}: the build succeeded, but left no result*"
     if not any(one.get("built") for one in build.results):
         return f"✅ *Image {name}: nothing to build, this content is in the registry*"
     return f"✅ *Image {name} built, checked and pushed*"

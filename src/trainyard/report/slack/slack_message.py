@@ -113,7 +113,7 @@ def _words(event: SlackEvent, head: Headline | None, name: str) -> tuple[str, st
     if not event.ends:
         return f"{name} {event}", RunVerdict.DEGRADED.symbol if event.is_trouble else ""
     if head is None:
-        return f"{name} {event}, and left no run directory", RunVerdict.FAILED.symbol
+        return f"{name} {event}, without a run directory", RunVerdict.FAILED.symbol
     if event.is_failure and head.verdict is RunVerdict.PROVEN:
         return f"{name} is proven, but a later step failed", RunVerdict.DEGRADED.symbol
     if event.is_failure and head.verdict in (RunVerdict.GOING, RunVerdict.DEGRADED):

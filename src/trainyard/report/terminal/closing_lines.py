@@ -61,7 +61,7 @@ def proof_lines(
     for part in parts:
         if part.holds and one_line and part.is_judged:
             yield f"proven {part.name}", part.evidence, "ok"
-        elif part.holds:  # what was too short to judge is not called proven
+        elif part.holds:  # a part that was not judged is not called proven
             yield part.name if one_line else f"  {part.name}", part.evidence, ""
 
 

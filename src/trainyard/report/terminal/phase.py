@@ -18,9 +18,9 @@ _TURNS_A_SECOND = 5
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 16
 _FIRST_SECONDS = 2.0
-"""Work that takes less time is not logged."""
+"""Work that takes less than this many seconds is not logged."""
 _LOG_SECONDS, _LOG_SECONDS_AT_MOST = 10.0, 60.0
-"""The least and greatest time between two log lines; in between it is a tenth of the time so far."""
+"""The least and greatest seconds between log lines; the interval is a tenth of the time so far."""
 _STILL_SECONDS = 2.0
 """After this long without progress, the time since the last progress is shown."""
 _WINDOW = 15

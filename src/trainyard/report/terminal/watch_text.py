@@ -97,7 +97,7 @@ def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
         failure = job["failure"]
         yield "job", [failure["class"], *failure["evidence"][:2]] if failure else [job["reason"]]
         if age := status["figures_age_seconds"]:
-            yield "figures", [f"read {format_duration(age)} before: the pods are gone"]
+            yield "figures", [f"read {format_age_ago(age)}; the pods are gone"]
     elif status["reason"]:
         yield "state", [status["reason"]]
     if network := status["network"]:

@@ -154,7 +154,7 @@ def test_verl_with_a_critic_two_worlds_and_megatron_below(tmp_path: Path) -> Non
     (each,) = found(tmp_path).values()
     assert each.is_complete, "what lies below belongs to it"
     shutil.rmtree(run / "actor" / "dist_ckpt")
-    assert found(tmp_path)["global_step_4"].why == "actor: no file of a model"
+    assert found(tmp_path)["global_step_4"].why == "actor: no model file"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_one_that_is_meant(tmp_path: Path) -> None:
     assert choose_checkpoint(known, "verl/global_step_100").step == 100
     for path, step, why in (
         ("verl/global_step_300", None, "is not complete"),
-        ("verl/nothing", None, "no checkpoint; list shows"),
+        ("verl/nothing", None, "no such checkpoint; the command list"),
         ("", None, "several runs have checkpoints"),
         ("", 100, "several runs"),
         ("", 9, "no complete checkpoint of step 9"),

@@ -237,7 +237,7 @@ def test_complete_and_not_resumable(name: str, without: str, world: int, tmp_pat
     [note] = found.resume_notes()
     assert found.notes() == ()
     assert note.startswith(f"{checkpoint.name} is complete, but training cannot resume from it: ")
-    assert f"{older.name} is taken instead" in note
+    assert f"{older.name} is used instead" in note
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_temporary_name_at_any_depth_makes_it_partial(
     found = find(tmp_path, name)
     if name in ("trainer", "accelerate", "diffusers") or below == "." or "composer" in name or "dcp" in name:
         assert found.newest is None
-    assert not found.complete and found.partial[0].found.why.endswith("says that it is not finished")
+    assert not found.complete and found.partial[0].found.why.endswith("shows that its save did not finish")
 
 
 @pytest.mark.parametrize("name", ["tmpl_chat.jinja", "template.json", "tmp", "attempt.txt"])
@@ -499,7 +499,7 @@ def test_a_model_file_of_another_program_is_none_of_nanochat(tmp_path: Path) -> 
 def test_a_folder_without_its_final_name_is_partial(name: str, tmp_path: Path) -> None:
     trainer(tmp_path, 7, 1).rename(tmp_path / name)
     found = find_program_checkpoints(tmp_path, "*", quiet_seconds=0)
-    assert found.newest is None and "has no final name yet" in found.notes()[0]
+    assert found.newest is None and "is still a temporary name" in found.notes()[0]
 
 
 def test_shards_of_accelerate_need_their_index(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_failed_copy_leaves_what_was_taken_before(
 def test_a_step_that_nothing_says_is_given_or_refused(directory: RunDirectory, tmp_path: Path) -> None:
     shapes.archive(tmp_path / "out" / "last.pt", 20, {})
     one = newest(tmp_path / "out")
-    with pytest.raises(CheckpointError, match="say its step"):
+    with pytest.raises(CheckpointError, match="show its step"):
         take_checkpoint(one, directory, "llama")
     assert take_checkpoint(one, directory, "llama", step=12).step == 12
     assert read_manifest(directory.checkpoint(12)).is_file
@@ -213,5 +213,5 @@ def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory,
     take_checkpoint(newest(tmp_path / "out"), directory, "llama")
     assert f"checkpoint/{MANIFEST_NAME}" in {f.path for f in read_manifest(directory.checkpoint(20)).files}
     (folder / MANIFEST_NAME).write_text("{}")
-    with pytest.raises(CheckpointError, match="has this name"):
+    with pytest.raises(CheckpointError, match="needs this name"):
         take_checkpoint(newest(tmp_path / "out"), directory, "llama")

@@ -492,7 +492,7 @@ def test_a_log_without_rows_is_described() -> None:
 
 
 def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="metrics: 'keras' is no form of a log; take auto, hf, "):
+    with pytest.raises(ConfigError, match="metrics: 'keras' is no form of a log; use auto, hf, "):
         LogReader("keras")
 
 

@@ -204,7 +204,7 @@ def test_a_named_file_of_another_form_is_refused(folder: Folder, name: str, exis
     if exists:
         folder.write(name, "\x00\x01")
     with pytest.raises(
-        ConfigError, match=rf"program.metrics: {name} is not a file of metrics. Readable are: JSON lines"
+        ConfigError, match=rf"program.metrics: {name} is not a file of metrics. Name one of these: JSON lines"
     ):
         MetricFiles(folder.path, STARTED, name)
 

@@ -55,7 +55,7 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
     assert lines == [
         "train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
         "",
-        "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 once other jobs end.",
+        "It does not fit now: 1 place for 2 nodes, 8 of 16 GPUs free; 2 places once other jobs end.",
         "",
         "node   type         zone        GPUs free  EFA free  state",
         "gpu-1  p5.48xlarge  us-west-2a  8 of 8     32 of 32  fit",
@@ -74,10 +74,13 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
 @pytest.mark.parametrize(
     ("fits", "answer"),
     [
-        ("now", "It fits now: 1 places for 2, 8 of 16 GPUs free, 1 nodes wholly free."),
-        ("later", "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 once other jobs end."),
-        ("never", "It cannot fit: 2 places for 2, even if nothing ran there (8 of 16 GPUs free)."),
-        ("unknown", "Whether it fits is not known: pods cannot be listed."),
+        ("now", "It fits now: 1 place for 2 nodes, 8 of 16 GPUs free, 1 node completely free."),
+        (
+            "later",
+            "It does not fit now: 1 place for 2 nodes, 8 of 16 GPUs free; 2 places once other jobs end.",
+        ),
+        ("never", "It cannot fit, even without other jobs: 2 places for 2 nodes (8 of 16 GPUs free)."),
+        ("unknown", "It is not known whether it fits: pods cannot be listed."),
     ],
 )
 @pytest.mark.parametrize("grows", [False, True])
@@ -97,7 +100,7 @@ def test_each_answer_has_its_sentence_and_more_nodes_are_mentioned_only_where_th
     )
     expected = [answer]
     if grows and fits != "now":
-        expected.append("Karpenter may add nodes: whether it can get them is not known here.")
+        expected.append("Karpenter may add nodes, but it is not known whether the cloud has them.")
     if queue:
         expected.append("Queue research: admitted now. 16 of 32 GPUs are used.")
     assert lines[2 : lines.index("", 2)] == expected

@@ -86,7 +86,7 @@ def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., di
     text = plan_text_lines(
         plan("training_configuration", "model.architecture.num_layers=1000000", on="p6-b300.48xlarge")
     )
-    assert text[-1].startswith("Nothing helps: ")
+    assert text[-1].startswith("No change is enough: ")
 
 
 def test_a_sharded_plan_shows_its_devices_and_advises_more_of_them(
@@ -96,11 +96,10 @@ def test_a_sharded_plan_shows_its_devices_and_advises_more_of_them(
     data["device"]["devices_used"], data["run"]["shards"] = 8, 8
     data["advice"] = [{"set": [], "nodes": 8, "devices": 8, "peak_bytes": 10**9}]
     text = plan_text_lines(data)
-    assert "  layout        fsdp: 1 × 8 devices (copies × shards of each)" in text
+    assert "  layout        fsdp: 1 × 8 devices (replicas × shards)" in text
     data["run"]["tensor_parallel"] = 2
-    assert (
-        "  layout        fsdp: 1 × 8 × 2 devices (copies × shards of each × cuts of each)"
-        in plan_text_lines(data)
+    assert "  layout        fsdp: 1 × 8 × 2 devices (replicas × shards × tensor parallel)" in plan_text_lines(
+        data
     )
     assert text[-2:] == ["It fits on 8 such machines with 1.0 GB each:", "  --num-nodes 8"]
 

@@ -136,7 +136,7 @@ def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
 
 def test_failed_before_there_is_a_run_directory() -> None:
     message = slack_message(FAILED, None, AROUND)
-    assert message.text == "❌ Training 812 failed, and left no run directory"
+    assert message.text == "❌ Training 812 failed, without a run directory"
     told = dataclasses.replace(AROUND, reason="nothing follows: the store does not hold it")
     message = slack_message(FAILED, None, told)
     assert message.text == "❌ Training 812 failed · nothing follows: the store does not hold it"
