@@ -70,7 +70,7 @@ def _of_local(queue: Queue, reason: str) -> Outlook:
 
 
 def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> str:
-    """The ClusterQueue of the plan, if it has no quota for EFA, which its pods will request; else empty."""
+    """Return the plan's ClusterQueue if it has no quota for the EFA that the pods request; else empty."""
     if isinstance(snapshot.queues, MissingData) or isinstance(snapshot.cluster_queues, MissingData):
         return ""
     leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
@@ -138,9 +138,7 @@ def _of_quota(
     free, whole = _free(best, parent, queues) // 1000, _most(best, parent, queues) // 1000
     state = f"{free} of {whole} GPUs free in flavor {best.flavor} of {parent.name}"
     if free < gpus:
-        return Outlook(
-            AdmissionTime.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free"
-        )
+        return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted: the job waits for {gpus - free} more")
     if parent.pending:
         waiting = f"{parent.pending} job{'s' if parent.pending > 1 else ''} waiting in it"
         return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted, with {waiting}")

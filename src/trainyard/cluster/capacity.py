@@ -131,7 +131,7 @@ def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
 def _room(
     fitness: Fitness, pods: Sequence[Pod], demand: Demand, held: Mapping[str, Mapping[str, int]]
 ) -> Room:
-    """`held`: resource -> node -> devices that claims hold."""
+    """Return the free capacity of a node; `held`: resource -> node -> devices that claims hold."""
     allocatable = fitness.node.allocatable
     free = dict(allocatable)
     for pod in pods:

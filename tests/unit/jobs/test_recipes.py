@@ -95,7 +95,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("megatron", ("training.max_steps=null", "training.epochs=1"), {}, "training.max_steps: null"),
     ("megatron", ("training.epochs=1",), {}, "training.epochs: this recipe counts steps"),
     ("megatron", ("monitoring.log_steps=7",), {}, "monitoring.log_steps: 7 does not divide"),
-    ("megatron", ("training.warmup_steps=1000",), {}, "training.warmup_steps: 1000 are not below"),
+    ("megatron", ("training.warmup_steps=1000",), {}, "training.warmup_steps: 1000 is not below"),
     (
         "megatron",
         ("compute.tensor_parallel=16",),
@@ -115,7 +115,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         "compute.cpu_offload: True is for",
     ),
     ("megatron", ("checkpointing.shared=false",), {}, "checkpointing.shared: False is for"),
-    ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe has a process per GPU"),
+    ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe starts one process per GPU"),
     (
         "megatron",
         ("compute.tensor_parallel=1",),

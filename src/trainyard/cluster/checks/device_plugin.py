@@ -100,4 +100,4 @@ def _by(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> 
     return "none was found, and the nodes offer their GPUs"
 
 
-CHECK = Check("device-plugin", "what offers the GPUs", judge)
+CHECK = Check("device-plugin", "the plugin or driver that offers the GPUs", judge)

@@ -101,7 +101,7 @@ def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 
 
 def _more(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
-    """Nodes with more interfaces than their type: pods that ask for them could not use them."""
+    """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
     by_type: dict[str, list[Fitness]] = {}
     for fitness in nodes:
         if fitness.expected_efa is not None and (fitness.efa or 0) > fitness.expected_efa:
@@ -112,7 +112,7 @@ def _more(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
         listed = list_names(fitness.node.name for fitness in group)
         yield (warning if rest >= facts.demand.nodes else error)(
             f"{listed}: {have} EFA interfaces, and {name} has {group[0].expected_efa}",
-            "see that one EFA device plugin runs on each node, and that it counts each interface once",
+            "check that one EFA device plugin runs on each node, and that it counts each interface once",
         )
 
 
@@ -126,7 +126,7 @@ def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> O
 
 
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
-    """Pods that use the devices without asking the plugin, so that devices which count as free are in use."""
+    """Yield pods that use the devices without the plugin, so that devices counted as free are in use."""
     pods = facts.snapshot.pods
     if isinstance(pods, MissingData):
         return

@@ -51,7 +51,7 @@ def _no_node(facts: Facts) -> Outcome:
         made_by = _all(able)
         return warning(
             f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
-            "whether EC2 has them is not known here: reserve the capacity, or see that the first node comes",
+            "whether EC2 has them is not known here: reserve the capacity, or watch for the first node",
         )
     unable = "" if isinstance(pools, MissingData) or not pools else f"; no NodePool ({_all(pools)}) makes any"
     return error(

@@ -19,7 +19,7 @@ from trainyard.cluster.snapshot import MissingData, Trial
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _MAY_NOT_TRY = re.compile(r"cannot create resource")
-"""We may not create pods, and need not: the operator does."""
+"""We may not create pods. We need not, because the operator creates them."""
 _NO_ACCOUNT = re.compile(r"looking up service account .* not found")
 _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
@@ -64,7 +64,7 @@ def _remedy(trial: Trial, facts: Facts) -> str:
     name, space = facts.demand.service_account, facts.demand.namespace
     if name and _NO_ACCOUNT.search(trial.message):
         return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"
-    return "change it as it says"
+    return "change the pod as the message says"
 
 
 def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
@@ -79,4 +79,4 @@ def _why(trial: Trial | MissingData) -> str:
     return f"a pod could not be tried: {reason}"
 
 
-CHECK = Check("pod-security", "what admission allows a pod", judge)
+CHECK = Check("pod-security", "whether admission accepts the pods", judge)

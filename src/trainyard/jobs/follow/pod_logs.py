@@ -37,7 +37,7 @@ class ContainerLog:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """A key that is the same for one life of a container."""
+        """A key for one life of a container: from one start to its end."""
         return self.uid, self.container, self.restarts - (1 if self.previous else 0)
 
     @property

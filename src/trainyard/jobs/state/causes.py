@@ -24,8 +24,8 @@ _FIXES = {
     "node must replace it",
     FailureClass.RENDEZVOUS_TIMEOUT: "read the log of the first pod: it ended or started late; or a port is "
     "closed between the nodes (security group, NetworkPolicy)",
-    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; all in "
-    "Triton's compilation: set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
+    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; if all "
+    "are in Triton's compilation, set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
     FailureClass.NOT_PROVEN: "read report/index.html in the run directory, and `not proven` of that part in "
     "docs/runbooks/recovery.md; training again would end in the same way",
 }

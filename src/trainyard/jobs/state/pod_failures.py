@@ -67,9 +67,9 @@ NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
 _SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
-"""What our trainer and its launcher say."""
+"""Lines that our trainer and its launcher print."""
 _AFTER_LOSS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.USER_CODE)
-"""What the lines of a process seem to show that only lost another one."""
+"""Classes that the lines of a process suggest although it only lost another process."""
 _CERTAIN = frozenset(
     (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
 )
@@ -94,7 +94,7 @@ class Suspect:
     """The failure that its last lines show, if they are certain."""
 
     def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
-        """Return the first in this order is the cause."""
+        """Return the sort key of failures; the first in this order is the cause."""
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN

@@ -1,4 +1,4 @@
-"""Find why pods that have not ended do not run, and which of these troubles will not heal by themselves.
+"""Find why pods that have not ended do not run, and which of these troubles do not end by themselves.
 
 Image pulls recover, volumes attach late, and nodes are added. So a trouble is a failure only if trying again
 cannot help, or after it has lasted for `PATIENCE` seconds.
@@ -15,7 +15,7 @@ from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0
-"""Seconds that a pod may wait for something that can still heal; images of 20 GB take minutes."""
+"""Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0
 """Seconds to wait for an object that somebody may be creating, such as a Secret."""
 _PULL = frozenset(
@@ -102,7 +102,7 @@ def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
 def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
-    Between two tries the reason is ErrImagePull once more; an event tells that it was tried before.
+    Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
     message = found.message
     tried = found.reason == "ImagePullBackOff" or any(
