@@ -304,11 +304,11 @@ def _amount(text: Any) -> int:
 
 def _share(found: Mapping[str, int]) -> Amounts:
     """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
-    return _of_items(tuple(found.items()))
+    return _shared_mapping(tuple(found.items()))
 
 
 @lru_cache(maxsize=65536)
-def _of_items(items: tuple[tuple[str, int], ...]) -> Amounts:
+def _shared_mapping(items: tuple[tuple[str, int], ...]) -> Amounts:
     return dict(items)
 
 

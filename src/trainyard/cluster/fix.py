@@ -77,7 +77,7 @@ def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
         *_claim(snapshot, demand, supplies),
     ]
     fixed = {step.check for step in automatic}
-    return (*automatic, *_by_people(verdict, fixed))
+    return (*automatic, *_manual_steps(verdict, fixed))
 
 
 def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
@@ -140,7 +140,7 @@ def _claim(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[S
     yield Step("storage", what, (body,))
 
 
-def _by_people(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
+def _manual_steps(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
         if severe and finding.check.name not in fixed and finding.outcome.remedy:

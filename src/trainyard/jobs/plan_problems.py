@@ -56,7 +56,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
     """Yield the variables that a user must not set: operators set them, or they break a run."""
     refused = []
     for name, value in request.environment.items():
-        if reason := _reserved(name, plan):
+        if reason := _setter_of(name, plan):
             refused.append(name)
             yield f"--env {name}: {reason}"
         elif secret_kind(name, value):
@@ -71,7 +71,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
             yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
 
 
-def _reserved(name: str, plan: JobPlan) -> str:
+def _setter_of(name: str, plan: JobPlan) -> str:
     """Return why the user must not set a variable: who sets it; empty if the user may."""
     counted = bool(KINDS[plan.kind].agent) or plan.program.name != own_command.NAME
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):

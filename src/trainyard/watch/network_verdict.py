@@ -130,7 +130,7 @@ _BLOCK = 1 << 20
 
 
 def lines_of_network(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a log that may say something of the network, without decoding the others.
+    """Yield the lines of a log that may concern the network, without decoding the others.
 
     Only the last line of the file may come without its newline.
     """

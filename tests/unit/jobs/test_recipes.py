@@ -139,7 +139,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("verl", ("compute.tensor_parallel=3",), {}, "compute.tensor_parallel: 3 does not divide the 8 GPUs"),
     ("verl", ("grpo.completions_per_question=7",), {}, "7 does not divide the 64 answers"),
     ("verl", ("program.global_batch=24",), {}, "program.global_batch: 24 is not divisible"),
-    ("verl", ("grpo.max_completion_tokens=2048",), {}, "leave no room for the question"),
+    ("verl", ("grpo.max_completion_tokens=2048",), {}, "leaves no room for the question"),
     ("verl", ("program.settings=trainer.max_steps=5",), {}, "no version of verl has it"),
     ("verl", ("program.settings=+trainer.nnodes=9",), {}, "is decided by the plan; set --num-nodes"),
     ("verl", ("program.settings=a b=9",), {}, "is not a KEY=VALUE"),

@@ -57,7 +57,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         accepted = not isinstance(trial, MissingData) and trial.accepted
-        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_why(trial))
+        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_skip_reason(trial))
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
@@ -74,7 +74,7 @@ def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
     return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
 
 
-def _why(trial: Trial | MissingData) -> str:
+def _skip_reason(trial: Trial | MissingData) -> str:
     reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
     return f"a pod could not be tried: {reason}"
 

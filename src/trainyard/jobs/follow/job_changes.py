@@ -107,7 +107,7 @@ class JobEditor:
             patches = [(job.path, {**record, **job.kind.suspension(job.raw)})]
         if not dry_run:
             self._patch_all(patches)
-        return self._stops(workloads)
+        return self._describe_stop(workloads)
 
     def stop(self) -> list[str]:
         """Stop the pods of a job that is sent again, without recording a cancellation; return what was done.
@@ -119,9 +119,9 @@ class JobEditor:
             self._patch(self._path_of_workload(workload), _DEACTIVATION)
         if not workloads:
             self._patch(self._job.path, self._job.kind.suspension(self._job.raw))
-        return self._stops(workloads)
+        return self._describe_stop(workloads)
 
-    def _stops(self, workloads: Iterable[Json]) -> list[str]:
+    def _describe_stop(self, workloads: Iterable[Json]) -> list[str]:
         """Return what a stop does, in words: to the job's Workloads, or to the job if it has none."""
         stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return stops or [f"suspend {self._own}"]
@@ -310,9 +310,9 @@ class JobEditor:
         return self._find_objects(kinds, self._labels) if self._is_ours else []
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
-        return [each for root, resource in kinds for each in self._of_kind(root, resource, selector)]
+        return [each for root, resource in kinds for each in self._objects_of_kind(root, resource, selector)]
 
-    def _of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
+    def _objects_of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
         path = f"{root}/{self._space}/{resource}"
         try:
             query = urlencode({"labelSelector": selector})

@@ -55,10 +55,10 @@ class ContainerLog:
 
 def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
     """Return the logs that these pods can have: those of started containers."""
-    return [log for pod in pods for log in _of_pod(pod) if previous or not log.previous]
+    return [log for pod in pods for log in _pod_logs(pod) if previous or not log.previous]
 
 
-def _of_pod(pod: Json) -> Iterator[ContainerLog]:
+def _pod_logs(pod: Json) -> Iterator[ContainerLog]:
     meta, status = pod.get("metadata") or {}, pod.get("status") or {}
     name, uid = str(meta.get("name")), str(meta.get("uid"))
     for group in ("initContainerStatuses", "containerStatuses"):

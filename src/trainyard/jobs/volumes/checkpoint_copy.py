@@ -102,7 +102,7 @@ class CheckpointCopier:
     def _copy_file(self, file: VolumeFile) -> CopiedFile:
         name = str(PurePosixPath(file.path).relative_to(self._checkpoint.path))
         path = self._folder / name
-        if (known := self._copied_before(file, name, path)) is not None:
+        if (known := self._find_earlier_copy(file, name, path)) is not None:
             self._kept += 1
             self._progress(file.size)
             return known
@@ -121,7 +121,7 @@ class CheckpointCopier:
             self._note_in_journal(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
 
-    def _copied_before(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
+    def _find_earlier_copy(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
         """Return the file, if an earlier call has copied it and it is still correct.
 
         Where no journal has its digest, as with a store, the pod computes it, and no bytes are sent.
@@ -168,7 +168,7 @@ class CheckpointCopier:
             before = self._fetched
             try:
                 with path.open("ab") as target:
-                    sent = self._source.send(file, start, self._taker(target, digest))
+                    sent = self._source.send(file, start, self._make_receiver(target, digest))
                     target.flush()
                     os.fsync(target.fileno())
                 return sent, digest.hexdigest()
@@ -180,7 +180,7 @@ class CheckpointCopier:
                 _logger.warning("%s: %s; continuing at byte %d", file.path, error, path.stat().st_size)
                 self._wait(PAUSES[failures - 1])
 
-    def _taker(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
+    def _make_receiver(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:
             target.write(piece)
             digest.update(piece)

@@ -206,7 +206,7 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     if all(_says_nothing(each) for each in first) and worded:
         found = first = _last_of_each(worded)
     if not first:
-        return _by_exit_code(exit_code, logs)
+        return _explain_exit_code(exit_code, logs)
     cut = tuple(_missing_parts(logs))
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
     if all(each.rule.klass is FailureClass.UNKNOWN and each.raised is None for each in first):
@@ -320,7 +320,7 @@ def _earliest(first: list[Evidence]) -> Evidence | None:
     return known[0][2]
 
 
-def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
+def _explain_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
     """Explain an exit code without logs: 137 may be a lack of memory, an eviction or a person."""
     cut = tuple(_missing_parts(logs))
     if exit_code == _STOPPED:

@@ -209,7 +209,7 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
             match = EXCEPTION.match(inside["exception"])
         if match is not None and GOES_ON.search(line) is None:
             before = _source_before(lines, number)
-            raised = _raised(match, number, None, caused=False, source=before)
+            raised = _make_raised(match, number, None, caused=False, source=before)
             is_mistake = _MISTAKES.fullmatch(raised.name) is not None
             is_own = raised.is_own and hasattr(builtins, raised.name)
             found.raised[number] = replace(raised, is_own=is_own, in_library=not is_mistake)
@@ -255,7 +255,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         else:
             earlier = now.newest if now.chained else None
             now.newest = replace(
-                _raised(match, number, earlier, caused=now.caused, frame=now.frame, source=now.source),
+                _make_raised(match, number, earlier, caused=now.caused, frame=now.frame, source=now.source),
                 place=now.place,
             )
             found.raised[number] = now.newest
@@ -264,7 +264,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         now.end()
 
 
-def _raised(
+def _make_raised(
     match: re.Match[str],
     number: int,
     earlier: Raised | None,
