@@ -1,14 +1,14 @@
 # Two commands do everything: `make train` trains and proves a model, `make test` passes every test.
 # `make help` lists the rest, and what can be changed. Needs a Python, git and make; all else comes from the locks.
 
-# The text as it was given, for every shell that is started: nothing in it is expanded. This stands first.
+# Every shell receives SET as it was given: nothing in it is expanded. This must be the first assignment.
 SET ?=
 override SET := $(value SET)
 export SET
 
 VARIABLES := CONFIG SET STORE RUNS RUN_DIR PYTHON VENV UV_HOME TESTS COVERAGE JOBS
-# Make takes any name as a variable. One that is misspelt would change nothing, and nobody would notice. Variables that
-# other programs read pass.
+# Make accepts any name as a variable, so a misspelt one would change nothing without notice: it is refused. Variables
+# that other programs read are accepted.
 PASSED := V VERBOSE SHELL CC CXX CI HOME PATH TMPDIR LANG TERM COLUMNS NO_COLOR FORCE_COLOR ACTIONLINT MAKE% CMAKE_% \
   UV_CACHE% UV_INDEX% UV_DEFAULT% UV_EXTRA% UV_OFFLINE PIP_% PYTHONPATH PYTHONW% PYTHONH% PYTEST_% TRAINYARD_% CUDA% NVIDIA_% NCCL_% \
   FI_% GLOO_% TORCH% PYTORCH_% OMP_% MKL_% HF_% TOKENIZERS_% WANDB_% TENSORBOARD_% AWS_% SLACK_% GITHUB_% GH_% GIT_% \
@@ -22,7 +22,7 @@ endif
 
 ##  CONFIG    the configuration; default: configs/smoke.yaml
 CONFIG ?= configs/smoke.yaml
-##  SET       settings in place of the configuration's: SET="a.b=1 c.d=2"; a value
+##  SET       settings that replace the configuration's: SET="a.b=1 c.d=2"; a value
 ##            with spaces is quoted as in a shell: SET='model.name="my model" c=1'.
 ##            Nothing is expanded: $, *, # and backquotes mean themselves
 ##  STORE     the URL of the store; default: artifacts.store of the configuration, else
@@ -41,7 +41,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ##  UV_HOME   the folder of uv, which installs everything; default: .uv
 UV_HOME ?= .uv
-##  TESTS     what make test runs, in the words of pytest: TESTS="tests/unit -x"
+##  TESTS     arguments of pytest for make test: TESTS="tests/unit -x"
 TESTS ?=
 ##  COVERAGE  the least share of src that tests must run, in percent; default: it is
 ##            not measured, because tests take longer then
@@ -68,16 +68,16 @@ LLAMA_CPP := tests/llama_cpp
 help: ## list the commands and the variables
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 	@echo
-	@echo 'Variables, which stand behind the command (make train CONFIG=configs/grpo.yaml):'
+	@echo 'Variables, given after the command (make train CONFIG=configs/grpo.yaml):'
 	@sed -n 's/^##  //p' Makefile
 
 install: $(VENV)/training.stamp ## the environment that trains, from requirements-training.txt
 
-install-core: $(VENV)/core.stamp ## what does not train, without torch, from requirements-core.txt
+install-core: $(VENV)/core.stamp ## the environment without training and torch, from requirements-core.txt
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
-# Signals reach Python: each recipe becomes its process. Suggested commands begin with the words in TRAINYARD_STARTED_WITH.
+# `exec` replaces make's shell, so that signals reach Python. Suggested commands begin with the words in TRAINYARD_STARTED_WITH.
 train resume: export TRAINYARD_STARTED_WITH = make $(if $(STORE),'STORE=$(STORE)')
 # A program that a configuration names, such as `python`, is that of the environment.
 train resume: export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -89,7 +89,7 @@ train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET=, 
 resume: $(VENV)/training.stamp ## resume the run that was last written to, or RUN_DIR=
 	$(PIPELINE) --run-dir "$(or $(RUN_DIR),newest)" $(if $(filter command,$(firstword $(origin CONFIG))),--config "$(CONFIG)")
 
-deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it (TRAINYARD_CONTROL_PLANE)
+deploy-demo: $(VENV)/training.stamp ## make a cluster, and run a job on it (TRAINYARD_CONTROL_PLANE)
 	"$(RUN)" scripts/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
 
 # Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
@@ -100,7 +100,7 @@ test: $(VENV)/development.stamp ## every test
 quick: $(VENV)/development.stamp ## the unit tests that start no process
 	"$(RUN)" -m pytest $(AT_ONCE) tests/unit --quick $(TESTS)
 
-coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart (coverage-* files)
+coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran separately (coverage-* files)
 	"$(RUN)" -m coverage combine --keep coverage-*
 	"$(RUN)" -m coverage report --skip-covered --fail-under=$(or $(COVERAGE),95)
 
@@ -133,7 +133,7 @@ clean: ## remove environments, runs, prepared data, the local store, kernels
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared site trainyard-store native/build native/build-sanitized \
 	  "$(EXPRESSIONS)/node_modules" "$(LLAMA_CPP)/node_modules"
 
-# Whether something is to be done is judged by content, not by time stamps; nothing is said when nothing is.
+# The script compares content, not time stamps, and prints nothing if nothing is to be done.
 $(VENV)/core.stamp: FORCE
 	@$(INSTALL) core
 

@@ -39,7 +39,7 @@ MEANINGS = {
     "data-loader": "The data cannot be read.",
     "cuda-mismatch": "Driver, CUDA, torch and extensions do not fit each other.",
     "auth": "A permission, a token or a login is missing or has expired.",
-    "hang": "Nothing moved any more.",
+    "hang": "The program stopped making progress.",
     "rendezvous-timeout": "The processes did not find each other in time.",
     "port-in-use": "Another process has the port.",
     "tcp-fallback": "TCP joined machines that have EFA or InfiniBand.",
@@ -53,7 +53,7 @@ MEANINGS = {
     "service": "A store, hub, file system or registry was busy or failed.",
     "clock": "The machine's clock is wrong.",
     "runner": "GitHub's runner could not take or run the job.",
-    "unknown": "The logs do not say it for certain.",
+    "unknown": "The logs do not show the cause for certain.",
 }
 """Classes that a line of a log can name. The others are known from exit codes and records."""
 SAID_BY_THE_LINE = "correct what the line names"
@@ -64,9 +64,9 @@ _INTRODUCTION = """\
 <!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
 
 `trainyard explain` prints the cause, its evidence and the fix, from `--log FILE`, `--run-dir`, `--job`,
-`--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Only
-`explain` has the errors in a program's own code and of installing packages, and those whose fix is to correct
-what the line names.
+`--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Three
+kinds are only in `explain`: errors in a program's own code, errors of installing packages, and those whose
+fix is to correct what the line names.
 In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node), for
 the class and for causes that differ. `not-proven`, `stopped` and `finished` come from exit codes:
 [recovery](recovery.md).
@@ -104,7 +104,7 @@ def _section(klass: str, found: "Sequence[Rule]") -> Iterator[str]:
 
 
 def is_listed(rule: "Rule") -> bool:
-    """Whether the page has the cause; errors of a program and of installers are left to `explain`."""
+    """Return whether the page has the cause; errors of a program and of installers are left to `explain`."""
     if str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no"):
         return False
     return rule.fix != SAID_BY_THE_LINE and rule.nearness.name != "WORDING"

@@ -59,7 +59,7 @@ _INTRODUCTION = """\
 script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and
 what the command reads, writes and checks.
 Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
-An argument with \\* is needed, with † one of those; one with + may be repeated.
+An argument with \\* is required; of those with †, one is required; one with + may be repeated.
 
 | exit code | meaning |
 |---|---|

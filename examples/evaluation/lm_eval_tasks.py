@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def prefix_of(model: Path) -> dict[str, int]:
-    """Return the token before a text, where the tokenizer names none, as that of a run on bytes."""
+    """Return the token before a text if the tokenizer, like that of a run on bytes, names none."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     eos = json.loads((model / "config.json").read_text()).get("eos_token_id")
     is_named = any(token is not None for token in (tokenizer.bos_token_id, tokenizer.eos_token_id))

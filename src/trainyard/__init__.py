@@ -1,6 +1,6 @@
 """Trainyard: push a commit, get a trained model you can prove.
 
-The library behind `scripts/`. `docs/architecture.md` draws the way of the data through its folders.
+The library behind `scripts/`. `docs/architecture.md` draws the path of the data through its folders.
 
 A training program may call five functions of this module, which needs nothing but Python's standard library:
 
@@ -83,7 +83,7 @@ def _events_file() -> str:
 def _append(
     event: str, step: object, figures: dict[str, object], path: str | os.PathLike[str] | None = None
 ) -> None:
-    """Append a line in one write. A line that another process left without its end is ended first."""
+    """Append a line in one write. An incomplete line of another process is ended first."""
     if not (file := _events_file()):
         return
     try:

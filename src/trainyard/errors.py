@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     TIMED_OUT = 5
     NOT_PROVEN = 6
     """A pod trained and stored, and a part of the proof does not hold; or a run ended because it could not be
-    proven, as over TCP where EFA is. It is not restarted."""
+    proven, as over TCP on machines with EFA. It is not restarted."""
     STOPPED = 75
     """Stopped early with a good checkpoint; the same command continues the run (EX_TEMPFAIL)."""
     INTERRUPTED = 130
@@ -91,7 +91,7 @@ class ObjectChangedError(VerificationError):
 
 
 class RunConflictError(TrainyardError):
-    """Another run already uses the run number."""
+    """Another run already uses the run number, or another object the name."""
 
 
 class ServiceError(TrainyardError):
@@ -109,11 +109,11 @@ class PermissionRefusedError(ServiceError):
 
 
 class UnsupportedOperationError(ServiceError):
-    """An outside service cannot do what was requested; to try again does not help."""
+    """An outside service cannot do what was requested; a retry does not help."""
 
 
 class CredentialsRefusedError(ServiceError):
-    """An outside service does not know who asks: the credentials are wrong or have run out."""
+    """An outside service does not accept the credentials: they are wrong or have expired."""
 
 
 class WaitTimeoutError(TrainyardError):

@@ -7,8 +7,8 @@ process and returns what that prints with --json, with the exit code as `exit_co
 the command as a keyword: `dry_run=True`, `region="us-west-2"`, `set=["training.max_steps=50"]`. Messages go
 to stderr. They raise the errors of `trainyard.errors`, and are not for several threads at once.
 
-The functions on files and S3 and `TrainingDashboard` are those of their rooms. Nothing heavy is imported
-before it is used.
+The functions on files and S3 and `TrainingDashboard` are imported from their modules. Nothing heavy is
+imported before it is used.
 """
 
 import io
@@ -95,7 +95,7 @@ def deploy_training_job(
     hf_token: str = "",
     **options: object,
 ) -> Json:
-    """Send a training job, and with `monitor=True` follow it to its end; `state` of the answer is then how.
+    """Send a training job, and with `monitor=True` follow it to its end; `state` is then its final state.
 
     `image_uri`, `num_nodes`, `gpu_per_node`, `instance_type` and every other option of the command are
     keywords; model, tokenizer and steps are keys of `config`: `set=["training.max_steps=100"]`.
@@ -130,12 +130,12 @@ def _call(module: str, *words: str, **options: object) -> Json:
         with redirect_stdout(printed):
             code = command.main([*words, *_flags(options), "--json"])
     except SystemExit as refused:
-        raise ConfigError(f"{module}: these options are refused; stderr says which and why.") from refused
+        raise ConfigError(f"{module}: these options are refused; stderr states which and why.") from refused
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if not printed.getvalue():
-        raise CheckFailedError(f"{module} ended with exit code {code}; stderr says why.")
+        raise CheckFailedError(f"{module} ended with exit code {code}; stderr states why.")
     answer: Json = json.loads(printed.getvalue())
     return {**answer, "exit_code": int(code)}
 

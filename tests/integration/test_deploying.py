@@ -166,7 +166,7 @@ def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
     assert "exists already, with the same plan" in again.stderr
     other = send(deploy, kind, nodes=1)
     assert other.returncode == 2
-    assert "is there already, with another plan (" in other.stderr
+    assert "already exists, with another plan (" in other.stderr
     assert "nodes" in other.stderr
 
 
@@ -190,7 +190,7 @@ def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
     )
     third = on_shared("third", "1")
     assert third.returncode == 2
-    assert "RayCluster shared is there already, with another specification" in third.stderr
+    assert "RayCluster shared already exists, with another specification" in third.stderr
     for path in (f"{JOBS['rayjob']}/first", f"{JOBS['rayjob']}/second", f"{JOBS['raycluster']}/shared"):
         plane.request("DELETE", path, {"propagationPolicy": "Background"})
 

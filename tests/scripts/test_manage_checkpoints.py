@@ -93,7 +93,7 @@ def test_a_volume_is_planned_and_one_that_is_there_left_alone(manage: Manage, se
     assert "is there already" in manage(*NEW).stdout
     for change in (("--size", "2400Gi"), ("--storage-class", "gp3"), ("--access-mode", "ReadWriteOnce")):
         refused = manage(*NEW, *change, code=2)
-        assert "It is left alone" in refused.stderr
+        assert "It is not changed" in refused.stderr
     assert len(server.changes) == 2
 
 

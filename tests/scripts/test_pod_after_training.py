@@ -167,7 +167,7 @@ def test_the_pod_names_the_parts_that_do_not_hold(
     pod.answers = {"prove_run": 1}
     assert pod.start() == 6
     said = capsys.readouterr().err
-    assert "The run is not proven: no proof was written; the lines above have the cause" in said
+    assert "The run is not proven: no proof was written; the lines above show the cause" in said
     monkeypatch.setattr(
         pod.script, "failing_parts", lambda _pod: [("network", "no channel\nnames EFA"), ("stored", "b")]
     )
@@ -198,7 +198,7 @@ def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
     assert codes == [193, 193, 1]
     said = capsys.readouterr().err
     assert "exit code 193 stands for 1" in said
-    assert "exit code 1 stands for 1: 2 restarts without a new checkpoint are spent" in said
+    assert "exit code 1 stands for 1: no new checkpoint after 2 restarts (cluster.pod.restarts)" in said
     assert not counted.exists(), "the next job of this name starts with all restarts"
     killed = {"starts": 3, "step": 400, "time": time.time() - 60, "code": None}
     counted.write_text(json.dumps(killed))  # it was killed so often that it could not say so

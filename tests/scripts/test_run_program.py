@@ -258,7 +258,7 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
         (
             '{"recipe": "pretrain", "command": [], "torchrun": true, "steps": 1, "checkpoints": "", '
             '"environment": {}}',
-            "'pretrain' is none of deepspeed",
+            "'pretrain' is not one of deepspeed",
         ),
     ],
 )

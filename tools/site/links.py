@@ -19,10 +19,10 @@ def on_page_markdown(markdown: str, *, page: Any, files: Any, **_: Any) -> str:
     folder = PurePosixPath(page.file.src_uri).parent
     pages = {file.src_uri for file in files}
     base = os.environ.get("SITE_REPOSITORY") or REPOSITORY
-    return _LINK.sub(lambda link: _resolved(link, folder, pages, base), markdown)
+    return _LINK.sub(lambda link: _resolve(link, folder, pages, base), markdown)
 
 
-def _resolved(link: re.Match[str], folder: PurePosixPath, pages: set[str], base: str) -> str:
+def _resolve(link: re.Match[str], folder: PurePosixPath, pages: set[str], base: str) -> str:
     path = os.path.normpath(f"docs/{folder}/{link['target']}").replace(os.sep, "/")
     if path.removeprefix("docs/") in pages and path.startswith("docs/"):
         return link[0]

@@ -57,11 +57,13 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
             f"name one of them with --queue, or: scripts/manage_cluster.py fix --queue {demand.queue}",
         )
     if isinstance(snapshot.cluster_queues, MissingData):
-        return _of_local(queue, snapshot.cluster_queues.reason)
-    return _of_queue(queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand)
+        return _local_outlook(queue, snapshot.cluster_queues.reason)
+    return _queue_outlook(
+        queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand
+    )
 
 
-def _of_local(queue: Queue, reason: str) -> Outlook:
+def _local_outlook(queue: Queue, reason: str) -> Outlook:
     if not queue.active or queue.stopped:
         return Outlook(AdmissionTime.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
     return Outlook(
@@ -70,7 +72,7 @@ def _of_local(queue: Queue, reason: str) -> Outlook:
 
 
 def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> str:
-    """The ClusterQueue of the plan, if it has no quota for EFA, which its pods will request; else empty."""
+    """Return the plan's ClusterQueue if it has no quota for the EFA that the pods request; else empty."""
     if isinstance(snapshot.queues, MissingData) or isinstance(snapshot.cluster_queues, MissingData):
         return ""
     leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
@@ -84,7 +86,7 @@ def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...])
 _ASK = "ask the owner of the queue, or name another one with --queue"
 
 
-def _of_queue(
+def _queue_outlook(
     queue: Queue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int | None, demand: Demand
 ) -> Outlook:
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
@@ -112,10 +114,10 @@ def _of_queue(
         )
     if not gpus:
         return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
-    return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
+    return _quota_outlook(parent, queues, snapshot, gpus=gpus, demand=demand)
 
 
-def _of_quota(
+def _quota_outlook(
     parent: ClusterQueue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int, demand: Demand
 ) -> Outlook:
     flavors = () if isinstance(snapshot.flavors, MissingData) else snapshot.flavors
@@ -125,8 +127,8 @@ def _of_quota(
         names = ", ".join(quota.flavor for quota in covered)
         text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
         return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
-    largest = max(usable, key=lambda quota: _most(quota, parent, queues))
-    most = _most(largest, parent, queues) // 1000
+    largest = max(usable, key=lambda quota: _most_quota(quota, parent, queues))
+    most = _most_quota(largest, parent, queues) // 1000
     if most < gpus:
         return Outlook(
             AdmissionTime.NEVER,
@@ -134,13 +136,11 @@ def _of_quota(
             "at most",
             "ask for fewer nodes, or have the quota raised",
         )
-    best = max(usable, key=lambda quota: _free(quota, parent, queues))
-    free, whole = _free(best, parent, queues) // 1000, _most(best, parent, queues) // 1000
+    best = max(usable, key=lambda quota: _free_quota(quota, parent, queues))
+    free, whole = _free_quota(best, parent, queues) // 1000, _most_quota(best, parent, queues) // 1000
     state = f"{free} of {whole} GPUs free in flavor {best.flavor} of {parent.name}"
     if free < gpus:
-        return Outlook(
-            AdmissionTime.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free"
-        )
+        return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted: the job waits for {gpus - free} more")
     if parent.pending:
         waiting = f"{parent.pending} job{'s' if parent.pending > 1 else ''} waiting in it"
         return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted, with {waiting}")
@@ -166,7 +166,7 @@ def _cohort(
     )
 
 
-def _most(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
+def _most_quota(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
     """The most that the queue can ever have, in thousandths."""
     shared = _cohort(quota, parent, queues)
     if not shared:
@@ -175,9 +175,9 @@ def _most(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, 
     return total if quota.borrowing_limit is None else min(total, quota.nominal + quota.borrowing_limit)
 
 
-def _free(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
+def _free_quota(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
     """The amount that the queue can have now without preemption, in thousandths."""
-    own = max(0, _most(quota, parent, queues) - quota.used)
+    own = max(0, _most_quota(quota, parent, queues) - quota.used)
     shared = _cohort(quota, parent, queues)
     if not shared:
         return own

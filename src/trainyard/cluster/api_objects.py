@@ -61,7 +61,7 @@ def node_of(raw: Json) -> Node:
 
 
 def pod_of(raw: Json) -> Pod | None:
-    """Return None for a pod that has ended, because it holds nothing any more."""
+    """Return the pod; None if it has ended, because it then holds nothing."""
     meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
     if status.get("phase") in ENDED:
         return None
@@ -94,7 +94,7 @@ def read_workload(raw: Json, kind: str) -> Workload:
 
 
 def slice_of(raw: Json) -> Slice | None:
-    """Return None for a slice that belongs to no single node."""
+    """Return the slice; None if it belongs to no single node."""
     spec = _part(raw, "spec")
     node = _text(spec, "nodeName")
     if not node:
@@ -106,10 +106,9 @@ def slice_of(raw: Json) -> Slice | None:
 
 
 def _can_be_given(device: Json) -> bool:
-    """Return whether a pod can be given all of it: no MIG slice, no second face of a GPU (vfio), no plain
-    card.
+    """Return whether a pod can have the complete device: no MIG slice, vfio GPU or plain network card.
 
-    Its driver taints a device that it has found faulty.
+    A device that its driver has found faulty is tainted.
     """
     inner = _part(device, "basic") or device
     attributes = _part(inner, "attributes")
@@ -131,13 +130,13 @@ def allocations_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     held = (
         f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}"
         for r in devices
-        if r.get("adminAccess") is not True  # a monitor observes devices that others may have
+        if r.get("adminAccess") is not True  # with admin access, a monitor only observes devices of others
     )
     return tuple((device, pod) for device in held) or None
 
 
 def hook_targets_of(raw: Json) -> tuple[str, ...]:
-    """`resource.group` of each kind whose creation calls a webhook of this configuration.
+    """Return `resource.group` of each kind whose creation calls a webhook of this configuration.
 
     Kueue's webhooks judge the jobs of other controllers, which proves nothing about those: they are left out,
     and so are webhooks without which the API server continues.
@@ -183,7 +182,7 @@ def quota_of(raw: Json) -> Quota:
 
 
 def _scopes(spec: Json) -> tuple[Scope, ...]:
-    """Return which pods a quota counts; empty: all."""
+    """Return the conditions on the pods that a quota counts; empty means all pods."""
     named = tuple(Scope(name) for name in _strings(spec, "scopes"))
     expressions = _items(_part(spec, "scopeSelector"), "matchExpressions")
     return named + tuple(
@@ -264,7 +263,7 @@ def pod_requests(spec: Json) -> Amounts:
     """Return the amounts that the scheduler reserves for a pod.
 
     Containers and sidecars together, or the largest init container with the sidecars started before it; then
-    what the pod as a whole requests, and its overhead. (k8s.io/component-helpers/resource, PodRequests.)
+    the requests of the pod itself, and its overhead. (k8s.io/component-helpers/resource, PodRequests.)
     """
     total = _sum(_requests(c) for c in _items(spec, "containers"))
     sidecars: dict[str, int] = {}
@@ -305,11 +304,11 @@ def _amount(text: Any) -> int:
 
 def _share(found: Mapping[str, int]) -> Amounts:
     """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
-    return _of_items(tuple(found.items()))
+    return _shared_mapping(tuple(found.items()))
 
 
 @lru_cache(maxsize=65536)
-def _of_items(items: tuple[tuple[str, int], ...]) -> Amounts:
+def _shared_mapping(items: tuple[tuple[str, int], ...]) -> Amounts:
     return dict(items)
 
 

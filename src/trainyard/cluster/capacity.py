@@ -117,7 +117,7 @@ def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
         on_node.setdefault(pod.node, []).append(pod)
     held = {GPU: held_devices(snapshot, GPU_DRIVER), EFA: held_devices(snapshot, EFA_DRIVER)}
     rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand, held) for fitness in fits)
-    holders = _holders([pod for pod in snapshot.pods if pod.node], _by_pod(snapshot))
+    holders = _holders([pod for pod in snapshot.pods if pod.node], _gpus_by_pod(snapshot))
     waiting = _holders(on_node.get("", []), {})
     return Capacity(rooms, _fit(rooms, demand), holders, waiting)
 
@@ -131,7 +131,7 @@ def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
 def _room(
     fitness: Fitness, pods: Sequence[Pod], demand: Demand, held: Mapping[str, Mapping[str, int]]
 ) -> Room:
-    """`held`: resource -> node -> devices that claims hold."""
+    """Return the free capacity of a node; `held`: resource -> node -> devices that claims hold."""
     allocatable = fitness.node.allocatable
     free = dict(allocatable)
     for pod in pods:
@@ -172,7 +172,7 @@ def held_devices(snapshot: Snapshot, driver: str) -> Mapping[str, int]:
     return {node: sum(f"{driver}/{d}" in held for d in devices) for node, devices in found.items()}
 
 
-def _by_pod(snapshot: Snapshot) -> Mapping[str, int]:
+def _gpus_by_pod(snapshot: Snapshot) -> Mapping[str, int]:
     """`namespace/pod` -> GPUs that its claims hold."""
     held = {} if isinstance(snapshot.allocated, MissingData) else snapshot.allocated
     return Counter(pod for device, pod in held.items() if device.startswith(f"{GPU_DRIVER}/"))

@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def may_grow(self) -> bool:
-        """Return whether nodes for the plan may still come by themselves (Karpenter)."""
+        """Return whether Karpenter may add nodes for the plan."""
         return bool(pools_for(self.snapshot.scalers, self.demand))
 
     @property
@@ -73,7 +73,7 @@ class Check:
     subject: str
     judge: Callable[[Facts], Iterator[Outcome]]
     essential: bool = False
-    """Without this check, nobody can say that a cluster is ready."""
+    """If this check could not read its subject, the cluster does not count as ready."""
 
 
 def error(evidence: str, remedy: str) -> Outcome:
@@ -93,31 +93,31 @@ def success(evidence: str) -> Outcome:
 
 
 def not_applicable(reason: str) -> Outcome:
-    """A skipped check: the plan does not mention or need its subject."""
+    """Return the outcome of a check that is skipped because the plan does not need its subject."""
     return Outcome(Severity.SKIPPED, reason)
 
 
 def not_readable(unseen: MissingData) -> Outcome:
-    """A skipped check: it could not read its subject."""
+    """Return the outcome of a check that is skipped because it could not read its subject."""
     reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
     return Outcome(Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:
-    """An error if too few fit nodes are left for the plan, else a warning."""
+    """Return an error if too few fit nodes are left for the plan, else a warning."""
     return (warning if facts.enough or facts.may_grow else error)(evidence, remedy)
 
 
 def list_names(found: Iterable[str]) -> str:
-    """`a, b, c and 5 more`."""
+    """Return the first names and the number of the others: `a, b, c and 5 more`."""
     listed = list(found)
     more = len(listed) - _NAMED
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def judge_nodes(facts: Facts, check: str) -> Iterator[Outcome]:
-    """The obstacles, then the doubts that belong to `check`; the same one of several nodes is one outcome."""
+    """Yield the obstacles, then the doubts, of `check`; nodes with the same one share an outcome."""
     obstacles: dict[Obstacle, list[str]] = {}
     doubts: dict[Obstacle, list[str]] = {}
     for fitness in facts.fits:

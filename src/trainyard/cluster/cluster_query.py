@@ -75,7 +75,7 @@ class ClusterQuery:
         self._server, self._context, self._now = server, context, now
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
-        """The cluster and the demand, as plain data."""
+        """Return the cluster and the demand as plain data."""
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
@@ -86,7 +86,7 @@ class ClusterQuery:
         return self._take_snapshot(find_digest)
 
     def usage(self) -> Snapshot:
-        """Nodes, pods, devices and queues only, for `nodes` and `capacity`."""
+        """Read nodes, pods, devices and queues only, for `nodes` and `capacity`. Raises ServiceError."""
         return self._take_snapshot(None)
 
     def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
@@ -264,7 +264,7 @@ class ClusterQuery:
             found = self._read(lambda: self._work(served)["runtimes"]())
             if not found or isinstance(found, MissingData):
                 return MissingData(
-                    f"a {kind.api_kind} cannot be tried before its runtime is there", absent=True
+                    f"a {kind.api_kind} cannot be tried before its runtime exists", absent=True
                 )
             runtime = found[0]
         path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.demand.namespace)}"
@@ -281,7 +281,7 @@ class ClusterQuery:
 
 @contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """Answers are trees without cycles, and searching them for garbage took half of the parsing time."""
+    """Pause garbage collection: it took half of the parsing time, and answers have no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:

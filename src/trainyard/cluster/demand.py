@@ -1,7 +1,7 @@
 """The demand: the shape of the job for which a cluster is judged. A plain value.
 
 Values that are left open are not guessed: without an instance type every node with GPUs is considered, and
-without `gpus_per_node` a whole node.
+without `gpus_per_node` a complete node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -85,9 +85,9 @@ def demand_of(
     *,
     namespace: str = "",
 ) -> Demand:
-    """The command line (`given`) over the configuration; `namespace` is that of the context.
+    """Return the demand of a command line (`given`) and the configuration that it overrides.
 
-    A script without --hf-token-secret gives none.
+    `namespace` is that of the context. `given` may lack `hf_token_secret`.
     """
     return Demand(
         nodes=given["num_nodes"],

@@ -181,7 +181,7 @@ def _whole_gpus(node: Node, slices: Mapping[str, tuple[str, ...]]) -> int | None
 
 
 def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
-    """Instance type -> the GPUs that most of its nodes have; used for types that are not in the catalogue."""
+    """Return the GPUs that most nodes of a type have, by type; for types outside the catalogue."""
     counts: dict[str, Counter[int]] = {}
     for node in nodes:
         gpus = _whole_gpus(node, slices)
@@ -237,7 +237,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
 
 
 def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:
-    """A GPU is missing. The node is not used, unless the job wants fewer GPUs than are left."""
+    """Yield an obstacle for a missing GPU, unless the job wants fewer GPUs than are left."""
     capacity = node.capacity.get(GPU, 0) // 1000
     text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
     if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
@@ -258,14 +258,14 @@ def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
     for taint in node.taints:
         if _keeps_away(taint, demand):
             value = f"={taint.value}" if taint.value else ""
-            yield _health(f"tainted {taint.key}{value}:{taint.effect}", _way_past(taint))
+            yield _health(f"tainted {taint.key}{value}:{taint.effect}", _remedy_for(taint))
 
 
-def _way_past(taint: Taint) -> str:
+def _remedy_for(taint: Taint) -> str:
     if taint.key.endswith(_STARTING):
-        return "wait: the node is still starting, and whoever set the taint takes it off"
+        return "wait: the node is still starting; the controller that set the taint removes it"
     if taint.key.startswith(_LEAVING):
-        return "another node is needed: this one is about to go"
+        return "use another node: this one is about to be removed"
     return f"if the job may run there: --tolerate {taint.key}"
 
 
@@ -315,7 +315,7 @@ def _names_a_gpu_fault(condition: Condition) -> bool:
 
 
 def is_doubtful(condition: Condition) -> bool:
-    """Return whether a condition is one of those that stay, or come, without a fault."""
+    """Return whether a condition reports a fault that may be old or a false alarm."""
     bad = condition.status == ("False" if _is_good(condition.type) else "True")
     return bad and any(word in condition.reason.casefold() for word in _LATCHING)
 

@@ -68,7 +68,7 @@ class Step:
 
 
 def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
-    """Every remedy of the verdict's findings; the safe ones come first, in the order to apply them."""
+    """Return every remedy of the verdict's findings; the safe ones first, in the order to apply them."""
     snapshot, demand = verdict.facts.snapshot, verdict.facts.demand
     automatic = [
         *_namespace(snapshot, demand),
@@ -77,7 +77,7 @@ def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
         *_claim(snapshot, demand, supplies),
     ]
     fixed = {step.check for step in automatic}
-    return (*automatic, *_by_people(verdict, fixed))
+    return (*automatic, *_manual_steps(verdict, fixed))
 
 
 def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
@@ -95,7 +95,7 @@ def _installs(verdict: Verdict, supplies: Supplies) -> Iterator[Step]:
 
 
 def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Check and manifest of everything that is missing altogether."""
+    """Yield the check and the manifest of each component that is not installed at all."""
     facts = verdict.facts
     snapshot = facts.snapshot
     remedies = {finding.outcome.remedy for finding in verdict.findings}
@@ -140,7 +140,7 @@ def _claim(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[S
     yield Step("storage", what, (body,))
 
 
-def _by_people(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
+def _manual_steps(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
         if severe and finding.check.name not in fixed and finding.outcome.remedy:
@@ -163,7 +163,7 @@ def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:
 def require_pinned(name: str, objects: Iterable[Json]) -> tuple[Json, ...]:
     """Return the `objects` of a manifest if they can be applied as they are. Raises ConfigError.
 
-    Every one has a kind and a name, and every image a tag that is a version, or a digest.
+    Each object needs a kind and a name, and each image a digest or a version as its tag.
     """
     checked = []
     for body in objects:

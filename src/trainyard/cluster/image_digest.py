@@ -32,7 +32,7 @@ def find_image(uri: str, find_digest: Callable[..., str | None]) -> Image | Miss
 
 
 def pin_digest(uri: str, seen: Image | MissingData) -> str:
-    """`uri` with the digest from its registry; unchanged if the digest is not known."""
+    """Return `uri` with the digest from its registry; unchanged if the digest is not known."""
     if "@" in uri or isinstance(seen, MissingData) or not seen.digest:
         return uri
     folder, slash, last = uri.rpartition("/")

@@ -50,7 +50,7 @@ class Controller:
     labels: tuple[str, ...] = ()
     """Values of its label `control-plane`."""
     others: tuple[str, ...] = ()
-    """Parts of names of other controllers that hold one of `deployments`."""
+    """Parts of the names of other controllers whose names also contain one of `deployments`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class ServedKind:
 def choose_kind(
     demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
 ) -> ServedKind:
-    """The kind that is demanded; for auto the first that is or may be served, else the first of all."""
+    """Return the demanded kind; for auto the first that is or may be served, else the first of all."""
     assert demand.kind in ("auto", *(kind.name for kind in demand.kinds))
     for kind in demand.kinds:
         possible = serves(kind.api, resources) or kind.api.group_version in undiscovered

@@ -10,7 +10,7 @@ from trainyard.errors import ConfigError
 
 
 def path_part(name: str) -> str:
-    """`name` as one part of a path. Raises ConfigError for a name that would lead to something else."""
+    """Return `name` as one part of a path. Raises ConfigError for a name that is no single part."""
     if name in ("", ".", ".."):
         raise ConfigError(f"{name!r} is not the name of an object in a cluster")
     return quote(name, safe="")

@@ -47,7 +47,7 @@ def review_of(permission: Permission) -> dict[str, Any]:
 
 
 def apply_review(permission: Permission, answer: Mapping[str, Any]) -> Permission:
-    """`permission` with the API server's answer."""
+    """Return `permission` with the API server's answer."""
     status = answer.get("status")
     allowed = status.get("allowed") if isinstance(status, dict) else None
     return replace(permission, allowed=allowed) if isinstance(allowed, bool) else permission

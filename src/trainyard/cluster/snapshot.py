@@ -331,7 +331,7 @@ class Snapshot:
     runtimes: tuple[str, ...] | MissingData
     """ClusterTrainingRuntimes."""
     scalers: tuple[Scaler, ...] | MissingData
-    """NodePools of Karpenter: nodes may still come."""
+    """NodePools of Karpenter, which may add nodes."""
     hooks: frozenset[str] | MissingData
     """`resource.group` of everything that a controller's own webhook must admit."""
     job_trial: Trial | MissingData

@@ -14,7 +14,7 @@ _ZONES = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone")
 
 
 def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
-    """Return None without a claim. `ask` returns the object at a path, or None if it cannot be had."""
+    """Return the volume of a claim, None without one. `ask` returns the object at a path, or None."""
     if not isinstance(claim, dict):
         return None
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
@@ -68,7 +68,7 @@ def require_same_claim(there: Volume, wanted: Json) -> None:
         different.append(f"it has {there.bytes / 2**30:,.0f} GiB")
     if different:
         raise ConfigError(
-            f"the claim {there.name} exists already: {'; '.join(different)}. It is left alone; choose "
+            f"the claim {there.name} already exists: {'; '.join(different)}. It is not changed; choose "
             "another name"
         )
 

@@ -18,9 +18,9 @@ from trainyard.jobs.state.reading import annotations_of, name_of, read_labels
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
-"""Parts of the resources that follow from the nodes' present state."""
+"""Resources that follow from the nodes' present state, and may differ between two submissions of a job."""
 _BY_CHECKOUT = ("commit", "dirty", "version")
-"""A job sent from another place, with the same configuration, is the same job."""
+"""Facts of the checkout: the same configuration, sent from another checkout, is the same job."""
 
 
 def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
@@ -67,12 +67,12 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
         metadata = {"name": plan.name, "namespace": plan.namespace}
         other = {"apiVersion": kind.api.group_version, "kind": kind.api_kind, "metadata": metadata}
         if (kind.api_kind, plan.name) not in own and find(other) is not None:
-            raise ConfigError(f"{kind.api_kind} {plan.name} is there already. {_ANOTHER_NAME}")
+            raise ConfigError(f"{kind.api_kind} {plan.name} already exists. {_ANOTHER_NAME}")
     for part in manifests.parts:
         found = find(part)
         if found is not None and not _is_part(found, part):
             name = f"{part['kind']} {part['metadata']['name']}"
-            raise ConfigError(f"{name} is there already, and is not a part of this job. {_ANOTHER_NAME}")
+            raise ConfigError(f"{name} already exists, and is not a part of this job. {_ANOTHER_NAME}")
 
 
 def _is_part(found: Json, part: Json) -> bool:
@@ -86,18 +86,18 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
     text = annotations_of(found).get(PLAN)
     if text is None:
-        raise ConfigError(f"{name} is there already, and was not made by Trainyard. {_ANOTHER_NAME}")
+        raise ConfigError(f"{name} already exists, and was not made by Trainyard. {_ANOTHER_NAME}")
     try:
         before = _comparable_plan(plan_from_json(json.loads(text)))
     except (ValueError, DamagedFileError):
         raise ConfigError(
-            f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}"
+            f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}"
         ) from None
     now = _comparable_plan(plan)
     different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if different:
         raise ConfigError(
-            f"{name} is there already, with another plan ({', '.join(different)}). {_ANOTHER_NAME}"
+            f"{name} already exists, with another plan ({', '.join(different)}). {_ANOTHER_NAME}"
         )
 
 
@@ -109,7 +109,7 @@ def require_same_cluster(found: Json, wanted: Json) -> None:
     if annotations_of(found).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
         return
     raise ConfigError(
-        f"{wanted['kind']} {name_of(found)} is there already, with another specification, and is not "
+        f"{wanted['kind']} {name_of(found)} already exists, with another specification, and is not "
         "changed. Nothing was sent. Name another one with --ray-cluster, or delete it first"
     )
 

@@ -2,8 +2,8 @@
 
     JobPlan ──rendered──> manifests + the program's variables + those in its command ──lint──> findings
 
-The rules are those of `plan.environment`. What they say of devices and of the image is left out, because the
-plan judges these itself, with what is known of the cluster's nodes.
+The rules are those of `plan.environment`. Their findings about devices and the image are left out,
+because the plan judges these itself, with the facts of the cluster's nodes.
 """
 
 import json
@@ -47,7 +47,7 @@ def job_findings(plan: JobPlan) -> list[LintFinding]:
 
 
 def variable_scope(plan: JobPlan) -> VariableScope:
-    """Return what is known of the place where the job's variables will have their effect."""
+    """Return the known facts of the machines on which the job's variables take effect."""
     return VariableScope(
         instance=instance_called(plan.instance_type),
         nodes=plan.nodes,

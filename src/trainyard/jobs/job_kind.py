@@ -53,11 +53,11 @@ class OwnedObjects:
     resource: str
     api_kind: str
     name_in: Callable[[Json], str] | None = None
-    """The name of the only one, from the job; empty while there is none."""
+    """Reads the name of a single object from the job; empty while there is none."""
     selector_in: Callable[[Json], str] | None = None
-    """The label selector of several, from the job."""
+    """Makes the label selector of several objects from the job."""
     in_queue: bool = False
-    """Kueue may hold a Workload for it."""
+    """Kueue may have a Workload for each of them."""
 
 
 def completion_index(pod: Json) -> int | None:
@@ -89,7 +89,7 @@ class JobKind(ServedKind):
     rank_of: Callable[[Json], int | None] = completion_index
     """The rank of a pod that trains; None if the pods of this kind have no order."""
     is_helper: Callable[[Json], bool] = lambda _labels: False
-    """Whether a pod with these labels does not train: it submits a command, or prepares data."""
+    """True for the labels of a pod that does not train: it submits a command, or prepares data."""
     owned: tuple[OwnedObjects, ...] = ()
     submitted_as: str = ""
     """The kind of the object whose status is the job's, if it is another one: the RayJob on a RayCluster."""

@@ -115,9 +115,9 @@ class JobPlan:
     run_as_user: int | None = None
     grace_seconds: int = 300
     restarts: int = 0
-    """How many times the operator may start the whole job again."""
+    """How many times the operator may start the complete job again."""
     auto_retry: int = 0
-    """How many times the job may be submitted again after a failure that a retry can repair."""
+    """How many times the job may be submitted again after a failure that a retry can recover from."""
     ray_version: str = ""
     """Ray's version in the image, which determines the probes of its pods."""
     ray_cluster: str = ""

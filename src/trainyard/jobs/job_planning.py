@@ -59,7 +59,7 @@ def recorded_network(config: Config, room: NodeRoom | None, *, nodes: int, gpus:
 def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
     """Return whether the job fails if this part of the proof does not hold.
 
-    Pods prove a run only if it is stored, and never one of the user's own command.
+    Pods prove a run only if it is stored; a run of the user's own command is never proven.
     """
     if not store or plan.program.name == own_command.NAME:
         return False
@@ -77,7 +77,7 @@ def warnings_of(plan: JobPlan) -> list[str]:
     # Several nodes without a volume keep their checkpoints in the store (`checkpointing.shared: false`).
     if not plan.claim and not plan.several_nodes and plan.program.name != own_command.NAME:
         found.append(
-            "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
+            "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
         )
     kind, is_own = KINDS[plan.kind], plan.program.name == own_command.NAME
     if is_own and own_command.lacks_agent(plan.program.command, kind):
@@ -158,7 +158,7 @@ def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
 
 
 def _processes(config: Config, request: JobRequest, gpus: int) -> int:
-    """Processes per node: what any program says, and else one per GPU."""
+    """Return the processes per node: `program.processes` of any program, else one per GPU."""
     any_program_starts = not request.command and renders_in_pod(config)
     return config.program.processes if any_program_starts else max(1, gpus)
 

@@ -1,4 +1,4 @@
-"""Look at jobs: find them, their pods, the objects between the two, and their events.
+"""Read jobs: find them, their pods, the objects between the two, and their events.
 
 Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
@@ -55,7 +55,7 @@ class FoundJob:
         return self.path_of(self.name)
 
     def path_of(self, name: str) -> str:
-        """The path of another job of this kind in the namespace; without a name, that of their list."""
+        """Return the path of another job of this kind in the namespace; for an empty name, of their list."""
         return self.kind.path(path_part(self.namespace), path_part(name) if name else "")
 
     @property
@@ -64,14 +64,14 @@ class FoundJob:
 
 
 class JobReader:
-    """Looks at the jobs in one cluster."""
+    """Reads the jobs in one cluster."""
 
     def __init__(self, api: "Api") -> None:
         self.api = api
         self._kueue: str | None = None
 
     def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
-        """The job of this name. If a RayJob runs on a RayCluster of the same name, the RayJob is the job.
+        """Return the job of this name: the RayJob, if it runs on a RayCluster of the same name.
 
         Raises ConfigError if there is none, ServiceError if that cannot be known.
         """
@@ -98,11 +98,11 @@ class JobReader:
         except ServiceError:
             names = []
         if name in names:
-            return f"the job {name} there is of another kind: omit --kind"
+            return f"a job {name} of another kind exists: omit --kind"
         if near := get_close_matches(name, names, n=1):
             return f"did you mean {near[0]}?"
         shown = f"it has {', '.join(names[:MOST_NAMED])}; " if names else ""
-        return f"{shown}{trainyard_command('job ls')} lists all; --namespace names another place"
+        return f"{shown}{trainyard_command('job ls')} lists all; --namespace selects another namespace"
 
     def jobs(self, namespace: str) -> list[FoundJob]:
         """Return the jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
@@ -117,7 +117,7 @@ class JobReader:
         return list(_without_clusters_of_jobs(found))
 
     def observe(self, job: FoundJob) -> Observed:
-        """Everything about one job, read again. Raises ServiceError if the job cannot be seen."""
+        """Read the job again, with everything about it. Raises ServiceError if the job cannot be seen."""
         raw = self.api.get(job.path)
         if raw is None:
             return Observed(job.kind, job.namespace, job.name, None, now=self.api.cluster_time())
@@ -128,11 +128,11 @@ class JobReader:
         return judge_job(self.observe(self.find_job(namespace, name, kind)))
 
     def observe_found(self, job: FoundJob) -> Observed:
-        """Everything about a job whose object was just read."""
+        """Read everything about a job whose object was just read."""
         return self.observe_around(Observed(job.kind, job.namespace, job.name, job.raw, self.pods(job)))
 
     def observe_around(self, observed: Observed) -> Observed:
-        """This observation with the objects between the job and its pods, its events, and the time added."""
+        """Return the observation with the objects between job and pods, the events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
         events = tuple(self._events(observed, owned))
         return replace(observed, owned=owned, events=events, now=self.api.cluster_time())
@@ -215,7 +215,7 @@ class JobReader:
 
 @contextmanager
 def _skip_invisible(message: str, level: int = logging.DEBUG) -> Iterator[None]:
-    """Log and skip what may not be seen, unless our credentials were refused."""
+    """Log a refused read and continue, unless our credentials were refused."""
     try:
         yield
     except CredentialsRefusedError:
@@ -225,7 +225,7 @@ def _skip_invisible(message: str, level: int = logging.DEBUG) -> Iterator[None]:
 
 
 def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
-    """Leave out what a job of another kind runs on: the RayClusters of our RayJobs."""
+    """Leave out the RayClusters on which our RayJobs run."""
     jobs = {(job.kind.name, read_labels(job.raw).get(JOB_LABEL)) for job in found}
     for job in found:
         if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
@@ -240,7 +240,7 @@ def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
 
 
 def event_records(events: Iterable[Json], *, now: float) -> list[dict[str, Any]]:
-    """Events as plain data, the newest last."""
+    """Return events as plain data, the newest last."""
     records = [_event_record(event, now) for event in events]
     return sorted(records, key=lambda record: -(record["age_seconds"] or 0.0))
 

@@ -55,7 +55,7 @@ class JobRequest:
     auto_retry: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
     room: NodeRoom | None = None
-    """The resources of the cluster's nodes; None if no cluster was looked at."""
+    """The resources of the cluster's nodes; None if no cluster was queried."""
 
     def with_cluster_facts(
         self, *, kind: str, namespace: str, image: str, room: NodeRoom | None, shared_claim: bool
@@ -84,7 +84,7 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 def make_job_request(
     given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
 ) -> JobRequest:
-    """The request of a command line (`given`), which overrides the configuration; it queries no cluster."""
+    """Return the request of a command line (`given`), which overrides the configuration."""
     cluster = config.cluster
     return JobRequest(
         name=given["job_name"] or name_from(config.model.name),

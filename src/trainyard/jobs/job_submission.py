@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def find(api: "Api", body: Mapping[str, Any]) -> Json | None:
-    """The cluster's object under the name of `body`; None if there is none, or its kind is not served."""
+    """Return the cluster's object with the name of `body`; None if it or its kind does not exist."""
     path = path_of(api, body)
     found = None if path is None else api.get(path)
     return found if isinstance(found, dict) else None
@@ -66,5 +66,5 @@ def reference_to(made: Mapping[str, Any]) -> Json:
 
 
 def owned_by(part: Mapping[str, Any], owner: Json) -> Json:
-    """Return the object with its owner, with which it is deleted."""
+    """Return the object with an owner; when the owner is deleted, so is the object."""
     return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}

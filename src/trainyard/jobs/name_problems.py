@@ -1,7 +1,7 @@
 """Find names of a job that Kubernetes refuses, by the rules that the keys of the YAML have.
 
 The API server accepts some of these names in a job and refuses only the pods that are made from it, so such a
-job would wait for ever. Whether an object of that name exists is not checked here; preflight does.
+job would wait without end. Preflight checks whether the objects of these names exist.
 """
 
 import re

@@ -25,7 +25,7 @@ _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 _MOST_NODES = 100_000
-"""The largest number that a pod believes (`run.launch_environment`), and that fits the names of its pods."""
+"""The largest number that a pod accepts (`run.launch_environment`), and that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _SYSTEM = (
@@ -53,10 +53,10 @@ def find_plan_problems(
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
-    """Variables that a user must not set: operators set them, or they break a run."""
+    """Yield the variables that a user must not set: operators set them, or they break a run."""
     refused = []
     for name, value in request.environment.items():
-        if reason := _reserved(name, plan):
+        if reason := _setter_of(name, plan):
             refused.append(name)
             yield f"--env {name}: {reason}"
         elif secret_kind(name, value):
@@ -71,8 +71,8 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
             yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
 
 
-def _reserved(name: str, plan: JobPlan) -> str:
-    """Return the reason why a variable is not the user's to set; empty if it is."""
+def _setter_of(name: str, plan: JobPlan) -> str:
+    """Return why the user must not set a variable: who sets it; empty if the user may."""
     counted = bool(KINDS[plan.kind].agent) or plan.program.name != own_command.NAME
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
         return "set by the operator of the job"
@@ -96,7 +96,7 @@ def _room_problems(
         return
     have = room.instance_type or request.instance_type or "the node"
     known = instance_called(have)
-    gpus = min(room.gpus, known.gpus) if known else room.gpus  # a node may offer shares as if they were GPUs
+    gpus = min(room.gpus, known.gpus) if known else room.gpus  # a node may offer shares of GPUs as GPUs
     for what, wanted, there in (
         ("--gpu-per-node", plan.resources.gpus, gpus),
         ("cluster.pod.cpu", plan.resources.cpu_millis // 1000, room.cpu_millis // 1000),
@@ -104,11 +104,11 @@ def _room_problems(
     ):
         if wanted > there:
             unit = " MiB" if what.endswith("memory") else ""
-            yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
+            yield f"{what}: {wanted:,}{unit} is more than {have} has for a pod, {there:,}{unit}"
 
 
 def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    """Sizes that nothing states. Only a command of the user's own may do without a GPU."""
+    """Yield the sizes that nobody set. Only the user's own command may run without a GPU."""
     if room is not None or request.instance_type:
         return
     pod, lacking, keys = config.cluster.pod, [], []
@@ -121,7 +121,7 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
         keys.append("--gpu-per-node (0 for none)")
     if lacking:
         yield (
-            f"nothing states {' and '.join(lacking)} a pod may have: name --instance-type, or set "
+            f"it is not known {' and '.join(lacking)} a pod may have: name --instance-type, or set "
             f"{', and '.join(keys)}"
         )
 
@@ -129,7 +129,7 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
 def _device_problems(
     config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
 ) -> Iterator[str]:
-    """A GPU for our trainer that its pods would not have; `model.device` is not for other programs."""
+    """Yield a GPU that our trainer needs and its pods lack; other programs do not read `model.device`."""
     device, counted = config.model.device, room is not None or request.gpus_per_node is not None
     ours = plan.program.name == trainyard_trainer.NAME
     if ours and counted and device.startswith("cuda") and not plan.resources.gpus:
@@ -139,7 +139,7 @@ def _device_problems(
 
 
 def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
-    """Sizes that contradict each other, or that Kubernetes would read as another size."""
+    """Yield sizes that contradict each other, or that Kubernetes would read as another size."""
     pod, resources = config.cluster.pod, plan.resources
     if plan.nodes > _MOST_NODES:
         yield f"--num-nodes {plan.nodes:,}: at most {_MOST_NODES:,}"
@@ -171,11 +171,11 @@ def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Ite
         yield from _mount_problems(config, request)
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
-        yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
+        yield f"artifacts.store: {store} is a folder of the pod and lost with it; use s3://, or the volume"
 
 
 def _mount_problems(config: Config, request: JobRequest) -> Iterator[str]:
-    """Folders that the volume must not hide, because the image or the pod has something else there."""
+    """Yield folders that the volume must not hide, because the image or the pod has other files there."""
     path = config.cluster.volume.mount_path
     if not path:
         return
@@ -185,17 +185,17 @@ def _mount_problems(config: Config, request: JobRequest) -> Iterator[str]:
         return
     folder = PurePosixPath("/", normpath(path).lstrip("/"))
     if str(folder) == SCRATCH or any(folder.is_relative_to(tree) for tree in _TREES):
-        yield f"{flag} is a folder of every pod for something else; use another one, such as /checkpoints"
+        yield f"{flag} has another purpose in every pod; use another folder, such as /checkpoints"
     elif str(folder) in _SYSTEM:
-        yield f"{flag} would hide that folder of the image; use another one, such as /checkpoints"
+        yield f"{flag} would hide that folder of the image; use another folder, such as /checkpoints"
 
 
 def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
-    """Problems of nodes that have a run directory each, on their own disks."""
+    """Yield problems of nodes that each have a run directory on their own disk."""
     if not config.artifacts.store:
         yield (
-            f"checkpointing.shared: false, so each of the {plan.nodes} pods has only its part of a "
-            "checkpoint, which is gone with the pod, and there is no store: set artifacts.store"
+            f"checkpointing.shared: false, so each of the {plan.nodes} pods keeps only its part of a "
+            "checkpoint and loses it when the pod ends: set artifacts.store"
         )
     if plan.claim:
         yield (
@@ -205,7 +205,7 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
 
 
 def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    """EFA that was requested, or that the type has, and that the pods would not get; EFA that it has not."""
+    """Yield EFA that was requested or that the type has, if the pods would not get it, or would get more."""
     if plan.network == "tcp" or not plan.several_nodes:
         return
     known, requested = instance_called(plan.instance_type), plan.network == "efa"
@@ -213,7 +213,7 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
         if known is not None and room is not None and room.efa > known.efa:
             yield (
                 f"compute.network: the nodes offer {room.efa} EFA interfaces, and {plan.instance_type} has "
-                f"{known.efa}: their device plugin counts what is not there; correct it, or use "
+                f"{known.efa}: their device plugin counts too many; correct it, or use "
                 "compute.network=tcp"
             )
     elif not plan.resources.gpus:
@@ -232,6 +232,6 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
         )
     elif requested and not request.instance_type:
         yield (
-            "compute.network: efa, but nothing states that the nodes have EFA interfaces; name "
+            "compute.network: efa, but it is not known whether the nodes have EFA; name "
             "--instance-type, or use tcp"
         )

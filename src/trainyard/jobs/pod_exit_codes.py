@@ -1,6 +1,6 @@
 """The exit codes of pods: which of them end a job, and how a pod requests a restart from its operator.
 
-    final       0 done, 2 configuration, 3 bug, 6 trained and stored but not proven: again would be the same
+    final       0 done, 2 configuration, 3 bug, 6 trained and stored but not proven: a restart would repeat it
     restart     everything else, at most `cluster.pod.restarts` times
 
 Who distinguishes them depends on the kind of job; each module of `kinds` defines it.
@@ -42,7 +42,7 @@ def describe_restart(code: int) -> str:
 
 def describe_last_restart(code: int, restarts: int) -> str:
     """Return the line for a pod that ends with 1 after its last restart; `code_on_record` reads it."""
-    spent = f"{restarts} restart{'' if restarts == 1 else 's'} without a new checkpoint are spent"
+    spent = f"no new checkpoint after {restarts} restart{'' if restarts == 1 else 's'}"
     return f"exit code {int(ExitCode.NO)} stands for {code}: {spent} (cluster.pod.restarts)"
 
 
@@ -57,7 +57,7 @@ def code_on_record(code: int | None, message: str) -> int | None:
 def describe_not_proven(parts: Sequence[tuple[str, str]]) -> str:
     """Return the line that names the parts of the proof that do not hold, with their evidence."""
     named = "; ".join(f"{name} ({shorten(why, _LONGEST_EVIDENCE, placeholder='…')})" for name, why in parts)
-    return f"The run is not proven: {named or 'no proof was written; the lines above have the cause'}"
+    return f"The run is not proven: {named or 'no proof was written; the lines above show the cause'}"
 
 
 def not_proven_on_record(code: int | None, lines: Sequence[str]) -> str | None:

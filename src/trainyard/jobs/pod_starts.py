@@ -1,8 +1,8 @@
 """Count the starts of a pod on a volume that outlives it, because its operator does not count them.
 
 The training operator restarts a pod by its exit code without a limit. The count is a file beside the run
-directory, one for each pod. It begins anew when the run has a newer checkpoint than at the start before, and
-after hours, because the file may be of an earlier job of the same name.
+directory, one for each pod. It starts again from 1 when the run has a newer checkpoint than at the previous
+start, and after six hours, because the file may be of an earlier job of the same name.
 """
 
 from contextlib import suppress
@@ -45,7 +45,7 @@ class PodStarts:
 
     @property
     def code_before(self) -> int:
-        """The exit code of the start before this one."""
+        """The exit code of the previous start."""
         return int(self._read()["code_before"])
 
     def forget(self) -> None:

@@ -129,7 +129,7 @@ def _environment(plan: JobPlan) -> list[Json]:
 
 
 def _network_facts(plan: JobPlan) -> dict[str, str]:
-    """Return what decides which network the logs of several pods should show."""
+    """Return the variables that decide which network the logs of several pods must show."""
     if not plan.several_nodes:
         return {}
     kind = {"TRAINYARD_INSTANCE_TYPE": plan.instance_type} if plan.instance_type else {}

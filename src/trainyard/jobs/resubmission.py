@@ -69,7 +69,7 @@ def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
 
 
 def require_ended(state: JobState) -> None:
-    """Raise ConfigError for two jobs that would write, and so destroy, the same checkpoints."""
+    """Raise ConfigError unless the job has ended: two jobs would destroy the same checkpoints."""
     if not state.ended:
         raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted again")
     if state.holds:
@@ -142,7 +142,7 @@ def _rename_plan(plan: str, name: str) -> str:
 
 
 def _resume(kind: JobKind, body: dict[str, Any]) -> None:
-    """Resume a suspended job, whoever suspended it: it is created without the suspension."""
+    """Remove a suspension, whoever made it, and the fields of the earlier run."""
     inner: Any = body
     for part in kind.suspend[:-1]:
         inner = inner.get(part) if isinstance(inner, dict) else None

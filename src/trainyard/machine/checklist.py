@@ -22,7 +22,7 @@ class CheckState(StrEnum):
     UNKNOWN = "cannot look"
     """Nothing is known: a tool, a login or a network is missing."""
     UNUSED = "not used"
-    """The configuration and the environment ask for nothing of the kind."""
+    """Neither the configuration nor the environment uses it."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ def items_of_cluster(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
 
 
 def is_ready(items: Sequence[CheckItem]) -> bool:
-    """Return whether nothing failed. What could not be looked at does not count, but is listed."""
+    """Return whether nothing failed. Items that could not be checked do not count, but are listed."""
     return all(item.state is not CheckState.FAILED for item in items)
 
 
 def conclusion(items: Sequence[CheckItem]) -> str:
-    """Return one sentence: `Ready: 14 of 20 items are ok, 2 could not be looked at, 4 are not used.`"""
+    """Return one sentence: `Ready: 14 of 20 items are ok, 2 could not be checked, 4 not used.`"""
     count = {state: sum(item.state is state for item in items) for state in CheckState}
     words = {
         CheckState.FAILED: "failed",
         CheckState.DEGRADED: "degraded",
-        CheckState.UNKNOWN: "could not be looked at",
+        CheckState.UNKNOWN: "could not be checked",
         CheckState.UNUSED: "not used",
     }
     parts = [f"{count[state]} {text}" for state, text in words.items() if count[state]]
@@ -96,7 +96,7 @@ def conclusion(items: Sequence[CheckItem]) -> str:
 
 
 def checklist_rows(items: Sequence[CheckItem], *, width: int = 80) -> Iterator[str]:
-    """Yield the lines of the checklist; a fix stands below what it repairs."""
+    """Yield the lines of the checklist; a fix is below its finding."""
     indent = " " * (_AREA + _VERDICT)
     for index, item in enumerate(items):
         area = item.area if index == 0 or items[index - 1].area != item.area else ""
@@ -104,7 +104,7 @@ def checklist_rows(items: Sequence[CheckItem], *, width: int = 80) -> Iterator[s
         start = f"{area:<{_AREA}}{item.state:<{_VERDICT}}"
         yield textwrap.fill(" ".join(text.split()), width, initial_indent=start, subsequent_indent=indent)
         if item.fix and item.state is not CheckState.OK:
-            for line in item.fix.splitlines():  # a command is not broken: it is copied
+            for line in item.fix.splitlines():  # commands are not wrapped: people copy them
                 yield f"{indent}{line}" if line.startswith(" ") else f"{indent}fix: {line}"
 
 

@@ -1,6 +1,6 @@
-"""Compute what a run will write besides its checkpoints, and compare it with the free space for it.
+"""Compute what a run will write besides its checkpoints, with the free space where it will write.
 
-The disk is handed in (`gateways.local_machine`); nothing is written.
+The disk is passed in (`gateways.local_machine`); nothing is written.
 """
 
 from pathlib import Path

@@ -30,9 +30,9 @@ class Answers:
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
     is_able: bool = True
-    """False where the store cannot do what storing a run needs: to try again does not help."""
+    """False if the store lacks an operation that storing a run needs: a retry does not help."""
     is_address: bool = True
-    """False where the text names no store at all: another address is the only fix."""
+    """False if the address names no store at all: only another address helps."""
     notes: tuple[str, ...] = ()
     number: int | None = None
     """The requested run number, or the next free one; None when it could not be looked up."""
@@ -51,7 +51,7 @@ class Answers:
     role_problem: str = ""
     """Why this check could not assume the role; empty if an earlier step tried it."""
     grace_seconds: float = 0.0
-    """How long after a signal the trainer is killed."""
+    """Seconds from a signal until the trainer is killed."""
     grace_needed: float = 0.0
     """The seconds that a stop takes, as the run's last segment measured it; 0 if it is not known."""
 
@@ -102,7 +102,7 @@ def _role(answers: Answers) -> Iterator[PreflightFinding]:
     elif answers.role:
         yield failure(
             "role",
-            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
+            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before states why",
             "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
             "environment training, in the form that this repository has",
         )
@@ -155,6 +155,6 @@ def _grace(answers: Answers) -> Iterator[PreflightFinding]:
             PreflightVerdict.DEGRADED,
             f"a stop of this run takes up to {answers.grace_needed:,.0f} s (its slowest step and its saves), "
             f"and the trainer is killed {answers.grace_seconds:,.0f} s after a signal",
-            f"give --grace {math.ceil(1.5 * answers.grace_needed)}s, and the pod a "
-            "terminationGracePeriodSeconds as long, or save more often",
+            f"set --grace {math.ceil(1.5 * answers.grace_needed)}s and the pod's "
+            "terminationGracePeriodSeconds to the same time, or save more often",
         )

@@ -57,7 +57,7 @@ class FailureClass(StrEnum):
     RUNNER = "runner"
     """GitHub's runner could not take or run the job. A runner that was lost counts as NODE_LOST."""
     UNKNOWN = "unknown"
-    """The logs do not say it for certain."""
+    """The logs do not show the cause for certain."""
 
 
 RECOVERABLE = frozenset(

@@ -123,14 +123,14 @@ class Price:
 
 
 def paid_seconds(limit: float, price: Price | None, spent: Goodput | None) -> float:
-    """Return for how many seconds the machines may still be paid until `limit` (US dollars) is reached.
+    """Return the seconds for which the machines can still be paid before `limit` (US dollars) is reached.
 
     Pauses between segments cost nothing. Raises ConfigError if no price is known, or the limit is reached.
     """
     if price is None or price.usd_per_hour <= 0:
         raise ConfigError(
-            f"limits.cost_usd: {limit:g} needs the price of the machines: set TRAINYARD_USD_PER_HOUR to that "
-            "of all of them, or TRAINYARD_INSTANCE_TYPE. Nothing was started."
+            f"limits.cost_usd: {limit:g} needs the price of the machines: set TRAINYARD_USD_PER_HOUR to the "
+            "price of all of them, or set TRAINYARD_INSTANCE_TYPE. Nothing was started."
         )
     seconds = limit / price.usd_per_hour * 3600
     gone = spent.paid if spent is not None else 0.0

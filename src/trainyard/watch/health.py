@@ -141,7 +141,7 @@ class Health:
             self._start(HealthRule.HUNG, "", now, f"nothing moves{at}{because}")
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Take a row of `metrics.jsonl`; numbers that no training has are no numbers."""
+        """Take a row of `metrics.jsonl`; numbers that no training produces are ignored."""
         now, loss = _time_of(row), row.get("loss")
         if now is None:
             return

@@ -46,7 +46,7 @@ def read_facts(logs: Iterable[Path]) -> NetworkFacts:
 
 @dataclass(frozen=True)
 class NetworkWatch:
-    """Reads and judges the logs of a job for a program that cannot import this room."""
+    """Reads and judges the logs of a job for code that may not import this package."""
 
     expected: Expectation
 
@@ -81,7 +81,7 @@ class NetworkFollower:
         self._reported: dict[Path, int] = {}
 
     def poll(self, *, is_over: bool = False) -> dict[str, Any] | None:
-        """Return the event `network` of what is new: a fallback at once, else when the logs grow no more."""
+        """Return a new event `network`: for a fallback at once, else when the logs have stopped growing."""
         sizes: dict[Path, int] = {}
         for path in self._find():
             with suppress(OSError):
@@ -152,10 +152,10 @@ def judge_event(event: Mapping[str, Any], **known: Any) -> tuple[NetworkVerdict,
 
 
 def network_shortfall(found: NetworkVerdict, expected: Expectation) -> tuple[str, str] | None:
-    """Return why several machines were not joined by the network that was asked for, and the fix; else None.
+    """Return why several machines were not joined by the requested network, and the fix; else None.
 
-    It is EFA with every channel shown, with GPUDirect where the type of the machines has it, or InfiniBand if
-    EFA was not asked for. TCP counts only if the configuration asked for it.
+    EFA suffices with every channel shown, and with GPUDirect where the type of the machines has it;
+    InfiniBand if EFA was not requested; TCP only if the configuration requests it.
     """
     if found.verdict is Network.EFA_GPUDIRECT or (
         found.verdict is Network.TCP and expected.requested == "tcp"
@@ -169,10 +169,10 @@ def network_shortfall(found: NetworkVerdict, expected: Expectation) -> tuple[str
         cause = "EFA without GPUDirect, on machines of a type that is not on record"
         return (
             cause,
-            "set TRAINYARD_INSTANCE_TYPE to it, because the type decides whether GPUDirect is missing",
+            "set TRAINYARD_INSTANCE_TYPE to the type, which decides whether GPUDirect is missing",
         )
     if found.cause:
         return f"{found.verdict.value}: {found.cause}", found.fix
     if found.verdict is Network.TCP:
-        return "tcp: the machines were joined by TCP, which was not asked for", "set compute.network=tcp"
+        return "tcp: the machines were joined by TCP, which was not requested", "set compute.network=tcp"
     return f"{found.verdict.value}: {found.evidence[0]}", _LOG_FIX

@@ -130,7 +130,7 @@ _BLOCK = 1 << 20
 
 
 def lines_of_network(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a log that may say something of the network, without decoding the others.
+    """Yield the lines of a log that may concern the network, without decoding the others.
 
     Only the last line of the file may come without its newline.
     """
@@ -163,12 +163,12 @@ def _chosen_lines(text: bytes) -> Iterator[str]:
 
 
 def _kind_of(head: str, text: str) -> tuple[str, ...]:
-    """Return what usual lines of channels with the same facts have in common, from both parts of a line."""
+    """Return a key that usual lines of channels with the same facts share, from both parts of a line."""
     return *head.split(" ")[-2:], text.partition(" via ")[2]
 
 
 def _channel_writer(block: bytes) -> bytes | None:
-    """Return the start of a message of the process whose channels most lines of a block are; else None."""
+    """Return how messages of the process start that wrote a block, if most of its lines are channels."""
     count, place = block.count(_CHANNEL_START), block.find(_CHANNEL_START)
     if not count or count * _LONG_LINE < len(block):
         return None
@@ -195,9 +195,9 @@ class Network(StrEnum):
     EFA_UNDETERMINED = "efa-undetermined"
     """EFA is in use, but the log of a rank, or the end of a line, is missing."""
     TCP_FALLBACK = "tcp-fallback"
-    """Sockets, where EFA or InfiniBand was there or was expected."""
+    """Sockets, although EFA or InfiniBand was present or expected."""
     TCP = "tcp"
-    """Sockets, where nothing else was to be expected or TCP was requested."""
+    """Sockets; nothing else was expected, or TCP was requested."""
     INFINIBAND = "infiniband"
     SINGLE_NODE = "single-node"
     """All processes are on one machine."""
@@ -207,7 +207,7 @@ class Network(StrEnum):
 
 @dataclass(frozen=True)
 class NetworkVerdict:
-    """A verdict with what shows it."""
+    """A verdict with its evidence."""
 
     verdict: Network
     evidence: tuple[str, ...]
@@ -253,8 +253,8 @@ class _Process:
     """The facts in the log of one process, which has one GPU."""
 
     channels: Counter[str] = field(default_factory=Counter)
-    """Channels to other machines by network, lower case; `efa+`, `efa-` and `efa?` for EFA with, without and
-    with an unreadable end that would say whether it uses GPUDirect."""
+    """Channels to other machines by network: `efa+` and `efa-` are EFA with and without GPUDirect;
+    `efa?` if the end of the line, which shows that, cannot be read."""
     within: int = 0
     """Channels to processes of the same machine."""
     is_connected: bool = False
@@ -266,7 +266,7 @@ class _Process:
 
     @property
     def shows_channels(self) -> bool:
-        """Return whether its channels can be counted on to be all of a communicator's.
+        """Return whether its channels are certain to be all channels of a communicator.
 
         A rank inside a ring may have channels to its own machine only; it counts once all of them are open.
         """
@@ -446,7 +446,7 @@ class NetworkFacts:
         return {number: line for line in reversed(self.causes) for number in _causes_of(line)}
 
     def _cause(self, expected: Expectation, *, direct: bool = False) -> tuple[str, str]:
-        """Return why EFA, or with `direct` its way to the memory of the GPUs, is not used, and the fix."""
+        """Return why EFA, or with `direct` its GPUDirect, is not used, and the fix."""
         is_infiniband = expected.infiniband and not expected.efa
         numbers = [
             number for number in self.numbered_causes() if (number >= _FIRST_OF_INFINIBAND) is is_infiniband
@@ -485,8 +485,8 @@ class NetworkLog:
     def _count_channels(self, block: bytes) -> bytes:
         """Count the usual channels in a block that one process wrote, and return the lines that are left.
 
-        Without their digits, lines of channels are equal if they say the same: one of each form is read. A
-        line of another process that is counted here proves nothing: this process has a channel itself.
+        Without their digits, lines of channels are equal if they say the same: one of each form is read. If
+        a line of another process is counted, nothing is proven by it: this process has a channel itself.
         """
         writer = _channel_writer(block)
         if writer is None:

@@ -1,4 +1,4 @@
-"""Decide whether a failed job is sent again: only if a retry can recover it, within a budget, with progress.
+"""Decide whether a failed job is sent again: a retry must be able to recover from it, within a budget.
 
     JobState + RetryRecord + newest checkpoint + jitter ──decide──> Retry | Stop
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from trainyard.jobs.state.job_state import JobFailure, JobState
 
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
-"""Seconds before the first retry, and before any; it doubles with each retry without progress."""
+"""The longest pause in seconds before the first retry, and before any; each failure without progress
+doubles it, and jitter shortens it by up to half."""
 _MOST_ATTEMPTS = 20
 """The number of failures that a record remembers."""
 _LONGEST_SIGNATURE = 160
@@ -66,7 +67,7 @@ class RetryRecord:
     """The last failures, the newest last."""
 
     def to_json(self) -> str:
-        """The text of the annotation."""
+        """Return the text of the annotation."""
         return _text({"spent": self.spent, "attempts": [asdict(attempt) for attempt in self.attempts]})
 
 
@@ -84,7 +85,7 @@ class Retry:
     """The job is sent again."""
 
     seconds: float
-    """Seconds from now before which the job is not sent."""
+    """Seconds to wait before the job is sent."""
     record: RetryRecord
     """The record of the new job."""
     avoided: tuple[AvoidedNode, ...]
@@ -111,12 +112,12 @@ class RetryClaim:
     why: str = ""
 
     def to_json(self) -> str:
-        """The text of the annotation."""
+        """Return the text of the annotation."""
         return _text(asdict(self))
 
 
 def record_from(text: str, *, allowed: int, annotation: str) -> RetryRecord:
-    """The record that `to_json` wrote into this annotation. Raises DamagedFileError for anything else."""
+    """Return the record that `to_json` wrote. Raises DamagedFileError, which names the annotation."""
     try:
         return _record({"allowed": allowed, **json.loads(text)})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -124,7 +125,7 @@ def record_from(text: str, *, allowed: int, annotation: str) -> RetryRecord:
 
 
 def claim_from(text: str) -> RetryClaim:
-    """The claim that `to_json` wrote. Raises DamagedFileError for anything else."""
+    """Return the claim that `to_json` wrote. Raises DamagedFileError for anything else."""
     try:
         given = json.loads(text)
         avoided = tuple(AvoidedNode(str(n["name"]), n["strictly"] is True) for n in given["avoided"])

@@ -39,12 +39,12 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     ((), {"namespace": "Team"}, "--namespace Team"),
     ((), {"image": ""}, "no image"),
     ((), {"instance_type": "p5.48xlage"}, "did you mean p5.48xlarge?"),
-    ((), {"instance_type": ""}, "nothing states how much processor and memory"),
-    ((), {"gpus_per_node": 9}, "--gpu-per-node: 9 are more than p5.48xlarge has"),
-    (("cluster.pod.cpu=400",), {}, "cluster.pod.cpu: 400 are more"),
+    ((), {"instance_type": ""}, "it is not known how much processor and memory"),
+    ((), {"gpus_per_node": 9}, "--gpu-per-node: 9 is more than p5.48xlarge has"),
+    (("cluster.pod.cpu=400",), {}, "cluster.pod.cpu: 400 is more"),
     (("cluster.pod.memory=3Ti",), {}, "cluster.pod.memory"),
     ((), {"nodes": 2, "claim": ""}, "2 nodes need a volume"),
-    (APART[:1], {"nodes": 2, "claim": ""}, "there is no store: set artifacts.store"),
+    (APART[:1], {"nodes": 2, "claim": ""}, "loses it when the pod ends: set artifacts.store"),
     (APART, {"nodes": 2}, "the claim fsx is one folder for all 2 pods: omit --volume"),
     (
         ("checkpointing.shared=false", "artifacts.store=file:///data"),
@@ -201,7 +201,7 @@ def test_a_job_of_somebody_else_is_left_alone(text: str | None) -> None:
     body = objects(made)[-1]
     annotations = {} if text is None else {PLAN: text}
     found = {**body, "metadata": {**body["metadata"], "annotations": annotations}}
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         is_deployed(lambda _: found, made)
 
 
@@ -214,7 +214,7 @@ def name_and_kind(body: Any) -> tuple[str, str]:
 def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> None:
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
     foreign = {"kind": taken, "metadata": {"name": made.name}}
-    with pytest.raises(ConfigError, match=f"{taken} {made.name} (in team )?is there already"):
+    with pytest.raises(ConfigError, match=f"{taken} {made.name} (in team )?already exists"):
         is_deployed(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, made)
 
 
@@ -252,7 +252,7 @@ def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
         return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
 
     assert not is_deployed(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
-    with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
+    with pytest.raises(ConfigError, match="RayCluster shared already exists, with another specification"):
         is_deployed(find_with("0" * 64), made)
 
 
@@ -282,7 +282,7 @@ MISFITS: dict[str, Callable[[Any], object]] = {
     "does not mount the claim fsx at /checkpoints": lambda s: worker_of(s)["containers"][0].pop(
         "volumeMounts"
     ),
-    "a pod of it does not mount the claim": lambda s: worker_of(s).pop("volumes"),
+    "one of its pods does not mount the claim": lambda s: worker_of(s).pop("volumes"),
     "its pods run the image other.io:5000/ray:2, which": lambda s: worker_of(s)["containers"][0].update(
         image="other.io:5000/ray:2"
     ),

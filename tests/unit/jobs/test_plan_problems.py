@@ -173,7 +173,7 @@ def test_auto_is_tcp_where_the_type_has_no_efa_or_is_not_known() -> None:
 def test_efa_is_not_taken_for_granted_where_no_type_is_named(command: tuple[str, ...]) -> None:
     wanted = {**NO_TYPE, "gpus_per_node": 8, "command": command}
     (line,) = problems(*SIZED, "compute.network=efa", **wanted)
-    assert line.startswith("compute.network: efa, but nothing states that the nodes have EFA")
+    assert line.startswith("compute.network: efa, but it is not known whether the nodes have EFA")
     for network in ("auto", "tcp"):
         assert problems(*SIZED, f"compute.network={network}", **wanted) == []
     assert problems(*SIZED, "compute.network=efa", **{**wanted, "nodes": 1}) == []
@@ -183,17 +183,17 @@ def test_efa_is_not_taken_for_granted_where_no_type_is_named(command: tuple[str,
 def test_nobody_trains_without_gpus_by_mistake(device: str) -> None:
     (line,) = problems(*SIZED, f"model.device={device}", instance_type="")
     assert line.startswith(
-        "nothing states how many GPUs a pod may have: name --instance-type, or set --gpu-per-node"
+        "it is not known how many GPUs a pod may have: name --instance-type, or set --gpu-per-node"
     )
     (line,) = problems(f"model.device={device}", instance_type="")
-    assert line.startswith("nothing states how much processor and memory and how many GPUs a pod may have")
+    assert line.startswith("it is not known how much processor and memory and how many GPUs a pod may have")
     assert problems(*SIZED, f"model.device={device}", instance_type="", gpus_per_node=1) == []
     assert problems(*SIZED, f"model.device={device}", instance_type="", command=OWN) == []
 
 
 @pytest.mark.parametrize("recipe", GIVEN)
 def test_other_trainers_need_a_number_of_gpus_too(recipe: str) -> None:
-    with pytest.raises(ConfigError, match="nothing states how many GPUs"):
+    with pytest.raises(ConfigError, match="it is not known how many GPUs"):
         recipe_plan(recipe, *SIZED, instance_type="")
 
 

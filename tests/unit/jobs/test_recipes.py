@@ -95,7 +95,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("megatron", ("training.max_steps=null", "training.epochs=1"), {}, "training.max_steps: null"),
     ("megatron", ("training.epochs=1",), {}, "training.epochs: this recipe counts steps"),
     ("megatron", ("monitoring.log_steps=7",), {}, "monitoring.log_steps: 7 does not divide"),
-    ("megatron", ("training.warmup_steps=1000",), {}, "training.warmup_steps: 1000 are not below"),
+    ("megatron", ("training.warmup_steps=1000",), {}, "training.warmup_steps: 1000 is not below"),
     (
         "megatron",
         ("compute.tensor_parallel=16",),
@@ -115,7 +115,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         "compute.cpu_offload: True is for",
     ),
     ("megatron", ("checkpointing.shared=false",), {}, "checkpointing.shared: False is for"),
-    ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe has a process per GPU"),
+    ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe starts one process per GPU"),
     (
         "megatron",
         ("compute.tensor_parallel=1",),
@@ -139,7 +139,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("verl", ("compute.tensor_parallel=3",), {}, "compute.tensor_parallel: 3 does not divide the 8 GPUs"),
     ("verl", ("grpo.completions_per_question=7",), {}, "7 does not divide the 64 answers"),
     ("verl", ("program.global_batch=24",), {}, "program.global_batch: 24 is not divisible"),
-    ("verl", ("grpo.max_completion_tokens=2048",), {}, "leave no room for the question"),
+    ("verl", ("grpo.max_completion_tokens=2048",), {}, "leaves no room for the question"),
     ("verl", ("program.settings=trainer.max_steps=5",), {}, "no version of verl has it"),
     ("verl", ("program.settings=+trainer.nnodes=9",), {}, "is decided by the plan; set --num-nodes"),
     ("verl", ("program.settings=a b=9",), {}, "is not a KEY=VALUE"),

@@ -51,7 +51,7 @@ def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> N
 def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
     sheet = asdict(SHEET)
     for wrong in (sheet | {name: WRONG[name]}, {key: sheet[key] for key in sheet if key != name}):
-        with pytest.raises(ConfigError, match=f"program.json: {name} is missing or no "):
+        with pytest.raises(ConfigError, match=f"program.json: {name} is missing or not of type "):
             read_description(written(tmp_path, wrong))
 
 
@@ -61,13 +61,13 @@ def test_the_nodes_may_be_unknown_but_not_wrong(tmp_path: Path) -> None:
     assert read_description(written(tmp_path, sheet)).nodes is None
     assert read_description(written(tmp_path, sheet | {"nodes": 4})).nodes == 4
     for wrong in (0, -1, True, "4", 1.0):
-        with pytest.raises(ConfigError, match="nodes is no number of nodes"):
+        with pytest.raises(ConfigError, match="nodes is not a number of nodes"):
             read_description(written(tmp_path, sheet | {"nodes": wrong}))
 
 
 @pytest.mark.parametrize("name", ["pretrain", "command", "../verl"])
 def test_a_recipe_without_a_preset_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}' is none of .*megatron, nemo"):
+    with pytest.raises(ConfigError, match=f"'{name}' is not one of .*megatron, nemo"):
         read_description(written(tmp_path, asdict(SHEET) | {"recipe": name}))
 
 

@@ -50,18 +50,18 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
     bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]
     if bare:
-        why, remedy = _why(bare, facts.snapshot.daemons, plugins)
+        why, remedy = _explain_missing_gpus(bare, facts.snapshot.daemons, plugins)
         nodes = list_names(fitness.node.name for fitness in bare)
         yield error_unless_enough(facts, f"{nodes}: {why}", remedy)
     elif not both:
-        yield success(_by(facts, plugins, dra=bool(slices)))
+        yield success(_describe_provider(facts, plugins, dra=bool(slices)))
 
 
 def _offers_pieces(fitness: Fitness) -> bool:
     return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
 
 
-def _why(
+def _explain_missing_gpus(
     bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[InstalledDaemonSet, ...]
 ) -> tuple[str, str]:
     """Return why nodes offer no GPU, and the remedy."""
@@ -90,7 +90,7 @@ def _why(
     )
 
 
-def _by(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> str:
+def _describe_provider(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> str:
     if plugins:
         return plugins[0].text
     if dra:
@@ -100,4 +100,4 @@ def _by(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> 
     return "none was found, and the nodes offer their GPUs"
 
 
-CHECK = Check("device-plugin", "what offers the GPUs", judge)
+CHECK = Check("device-plugin", "the plugin or driver that offers the GPUs", judge)

@@ -46,8 +46,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     found = [
         *_missing(facts, with_efa),
-        *_fewer(facts, with_efa),
-        *_more(facts, with_efa),
+        *_fewer_interfaces(facts, with_efa),
+        *_excess_interfaces(facts, with_efa),
         *_infiniband(facts),
     ]
     yield from found
@@ -64,7 +64,7 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     rest = len(nodes) - len(without)
     expected = without[0].expected_efa
     text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
-    why, remedy = _why(facts)
+    why, remedy = _explain_missing_efa(facts)
     fast = without[0].node.instance_type.startswith(_FAST)
     if fast and rest < facts.demand.nodes and not facts.may_grow:
         yield error(f"{text}; {why}. The nodes would train over TCP", remedy)
@@ -72,7 +72,7 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
         yield warning(f"{text}; {why}", remedy)
 
 
-def _why(facts: Facts) -> tuple[str, str]:
+def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
     daemons = facts.snapshot.daemons
     if isinstance(daemons, MissingData):
         return "DaemonSets could not be read", "check whether the EFA device plugin runs there"
@@ -85,7 +85,7 @@ def _why(facts: Facts) -> tuple[str, str]:
     return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE
 
 
-def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     by_type: dict[str, list[Fitness]] = {}
     for fitness in nodes:
         if fitness.efa:
@@ -95,13 +95,13 @@ def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
         expected = group[0].expected_efa
         odd = [fitness for fitness in group if fitness.efa != most]
         if odd:
-            yield _odd(facts, odd, group, most)
+            yield _judge_odd_nodes(facts, odd, group, most)
         if expected and most < expected - 1:
             yield warning(f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces", _TEMPLATE)
 
 
-def _more(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
-    """Nodes with more interfaces than their type: pods that ask for them could not use them."""
+def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+    """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
     by_type: dict[str, list[Fitness]] = {}
     for fitness in nodes:
         if fitness.expected_efa is not None and (fitness.efa or 0) > fitness.expected_efa:
@@ -112,11 +112,11 @@ def _more(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
         listed = list_names(fitness.node.name for fitness in group)
         yield (warning if rest >= facts.demand.nodes else error)(
             f"{listed}: {have} EFA interfaces, and {name} has {group[0].expected_efa}",
-            "see that one EFA device plugin runs on each node, and that it counts each interface once",
+            "check that one EFA device plugin runs on each node, and that it counts each interface once",
         )
 
 
-def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
+def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
     have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
     text = f"{list_names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
@@ -126,7 +126,7 @@ def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> O
 
 
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
-    """Pods that use the devices without asking the plugin, so that devices which count as free are in use."""
+    """Yield pods that use the devices without the plugin, so that devices counted as free are in use."""
     pods = facts.snapshot.pods
     if isinstance(pods, MissingData):
         return

@@ -31,7 +31,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     found = list(_judge_image(image, facts))
     yield from found
     if not found and not failing:
-        yield success(f"{image.uri} is there" + (f" ({image.digest[:19]}…)" if image.digest else ""))
+        yield success(f"{image.uri} exists" + (f" ({image.digest[:19]}…)" if image.digest else ""))
 
 
 def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:

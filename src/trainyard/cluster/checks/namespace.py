@@ -17,7 +17,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     elif space.terminating:
         yield error(f"the namespace {name} is being deleted", "wait until it is gone, or name another one")
     else:
-        yield success(f"{name} is there")
+        yield success(f"{name} exists")
     for secret, exists in ({} if isinstance(secrets, MissingData) else secrets).items():
         if isinstance(exists, MissingData):
             yield not_readable(exists)

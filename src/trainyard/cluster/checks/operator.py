@@ -43,7 +43,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _judge_controller(
     controller: Controller, found: tuple[Workload, ...], facts: Facts, *, elsewhere: bool
 ) -> Outcome:
-    """`elsewhere`: no controller of the kind has a Deployment, and their webhook has answered."""
+    """Judge a controller; `elsewhere`: none of the kind has a Deployment, but their webhook answered."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
         return success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
@@ -56,7 +56,7 @@ def _judge_controller(
             f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
     if elsewhere:
-        return success(f"{controller.name}: no Deployment of its name, and its webhook has answered")
+        return success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
     judge_it = error if facts.kind.has_webhook else warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "

@@ -29,13 +29,13 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             "ask for a ClusterRole with these verbs, bound to your group",
         )
     if unknown:
-        yield not_applicable(f"the API server did not say: {list_names(p.text for p in unknown)}")
+        yield not_applicable(f"the API server did not answer for: {list_names(p.text for p in unknown)}")
     if not refused and not unknown:
         yield success(f"all {len(needed)} that the plan needs")
 
 
 def _role(refused: list[Permission], facts: Facts) -> str:
-    """The commands that grant the permission."""
+    """Return the commands that grant the permissions."""
     verbs = ",".join(dict.fromkeys(p.verb for p in refused))
     resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
     space = facts.demand.namespace
@@ -45,4 +45,4 @@ def _role(refused: list[Permission], facts: Facts) -> str:
     )
 
 
-CHECK = Check("permissions", "what we are allowed to do", judge)
+CHECK = Check("permissions", "the permissions of this login", judge)

@@ -60,7 +60,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _most(zones: "Counter[str]") -> int:
-    """The most places in one zone; nodes without a label may be in any."""
+    """Return the most places in one zone; nodes without a label may be in any."""
     return max(count for zone, count in zones.items() if zone) + zones[""]
 
 

@@ -19,7 +19,7 @@ from trainyard.cluster.snapshot import MissingData, Trial
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _MAY_NOT_TRY = re.compile(r"cannot create resource")
-"""We may not create pods, and need not: the operator does."""
+"""We may not create pods. We need not, because the operator creates them."""
 _NO_ACCOUNT = re.compile(r"looking up service account .* not found")
 _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
@@ -57,14 +57,14 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         accepted = not isinstance(trial, MissingData) and trial.accepted
-        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_why(trial))
+        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_skip_reason(trial))
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
     name, space = facts.demand.service_account, facts.demand.namespace
     if name and _NO_ACCOUNT.search(trial.message):
         return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"
-    return "change it as it says"
+    return "change the pod as the message says"
 
 
 def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
@@ -74,9 +74,9 @@ def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
     return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
 
 
-def _why(trial: Trial | MissingData) -> str:
+def _skip_reason(trial: Trial | MissingData) -> str:
     reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
     return f"a pod could not be tried: {reason}"
 
 
-CHECK = Check("pod-security", "what admission allows a pod", judge)
+CHECK = Check("pod-security", "whether admission accepts the pods", judge)

@@ -35,9 +35,9 @@ def _versions(facts: Facts) -> Iterator[Outcome]:
     minors = {fitness.node.name: _minor(fitness.node.kubelet) for fitness in facts.fits}
     newer = [name for name, minor in minors.items() if minor is not None and minor > server]
     older = [name for name, minor in minors.items() if minor is not None and minor < server - _OLDEST]
-    for nodes, how in ((newer, "newer than the API server"), (older, f"more than {_OLDEST} releases older")):
+    for nodes, how in ((newer, "newer"), (older, f"more than {_OLDEST} releases older")):
         if nodes:
-            text = f"{list_names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
+            text = f"{list_names(nodes)}: the kubelet is {how} than the API server ({facts.snapshot.version})"
             yield warning(text, "update nodes and control plane to supported versions")
 
 

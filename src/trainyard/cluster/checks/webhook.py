@@ -28,7 +28,7 @@ def _judge_refusal(trial: Trial, facts: Facts) -> Outcome:
         return error(
             f"the webhook {called[1]} does not answer, so no {facts.kind.api_kind} can be created: "
             f"{trial.message.partition(': ')[2][:200]}",
-            "see that the pods behind its Service run: kubectl get validatingwebhookconfigurations,"
+            "check that the pods behind its Service run: kubectl get validatingwebhookconfigurations,"
             "mutatingwebhookconfigurations; kubectl get endpointslices --all-namespaces",
         )
     if _NOT_ALLOWED.search(trial.message):
@@ -38,7 +38,7 @@ def _judge_refusal(trial: Trial, facts: Facts) -> Outcome:
     if trial.status in (0, 429) or trial.status >= 500:
         return warning(f"{trial.what} could not be tried: {trial.message or trial.status}", "try again")
     if _NO_DRY_RUN.search(trial.message) or not facts.kind.has_dry_run:
-        return not_applicable(f"cannot be tried without creating it: {trial.message[:200]}")
+        return not_applicable(f"{trial.what} cannot be tried without creating it: {trial.message[:200]}")
     return error(
         f"{trial.what} is refused ({trial.status}): {trial.message[:300]}",
         "change the job as the message says",

@@ -1,7 +1,7 @@
 """Change jobs: cancel, delete with everything that belongs to them, submit again.
 
-Two groups of objects belong to a job. It owns its operator's pods and Services, which the garbage collector
-deletes. And the parts that we created, such as ConfigMaps and runtimes, have its label.
+Two groups of objects belong to a job. The pods and Services of its operator are owned by it: the garbage
+collector deletes them. The parts that we created, such as ConfigMaps and runtimes, have its label.
 """
 
 import time
@@ -43,7 +43,7 @@ from trainyard.watch.retry_decision import RetryClaim
 Json = Mapping[str, Any]
 CLAIMS = "persistentvolumeclaims"
 _DEACTIVATION = {"spec": {"active": False}}
-"""The patch for a Workload: Kueue would start the job again."""
+"""Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")
 _LABELLED = (
     ("/api/v1", "services"),
@@ -107,7 +107,7 @@ class JobEditor:
             patches = [(job.path, {**record, **job.kind.suspension(job.raw)})]
         if not dry_run:
             self._patch_all(patches)
-        return self._stops(workloads)
+        return self._describe_stop(workloads)
 
     def stop(self) -> list[str]:
         """Stop the pods of a job that is sent again, without recording a cancellation; return what was done.
@@ -119,10 +119,10 @@ class JobEditor:
             self._patch(self._path_of_workload(workload), _DEACTIVATION)
         if not workloads:
             self._patch(self._job.path, self._job.kind.suspension(self._job.raw))
-        return self._stops(workloads)
+        return self._describe_stop(workloads)
 
-    def _stops(self, workloads: Iterable[Json]) -> list[str]:
-        """Return the words for a stop: of the job's Workloads, or of the job if it has none."""
+    def _describe_stop(self, workloads: Iterable[Json]) -> list[str]:
+        """Return what a stop does, in words: to the job's Workloads, or to the job if it has none."""
         stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return stops or [f"suspend {self._own}"]
 
@@ -159,7 +159,7 @@ class JobEditor:
         return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
-        """The objects that `create` creates. Raises ServiceError, ConfigError if the job has not ended."""
+        """Return the objects for `create`. Raises ServiceError, ConfigError if the job has not ended."""
         job = self._job
         require_ended(judge_job(self._reader.observe(job)))
         return make_resubmission(job.kind, job.raw, self._parts(), name=self.next_name())
@@ -170,7 +170,7 @@ class JobEditor:
         Until the new job exists, the old one owns the parts. If the process is killed in between, they are
         removed with the old job, or used when it is resubmitted again.
 
-        Raises RunConflictError if the name is taken, ServiceError if it is refused; then nothing stays.
+        Raises RunConflictError if the name is taken, ServiceError if it is refused, and removes its objects.
         """
         made: list[tuple[str, Json]] = []
         path = self._job.path_of("")
@@ -192,7 +192,7 @@ class JobEditor:
         return new.lines
 
     def _is_followed_by(self, path: str) -> bool:
-        """Return whether another resubmission of the job was faster: then the parts are those of its job."""
+        """Return whether another resubmission created its job first, which then owns the parts."""
         with suppress(ServiceError):
             return annotations_of(self._api.get(path) or {}).get(BEFORE) == self._job.name
         return False
@@ -222,7 +222,7 @@ class JobEditor:
         return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
 
     def create_once(self, new: Resubmission) -> bool:
-        """Create the job of a retry with its parts, even if others do the same; return whether it was us.
+        """Create the job of a retry with its parts, even while others do; return whether this call did it.
 
         Raises RunConflictError if another object has its name, ServiceError if it is refused.
         """
@@ -233,7 +233,7 @@ class JobEditor:
             made = self._api.get(self._job.path_of(name_of(new.job))) or {}
             if annotations_of(made).get(BEFORE) != self._job.name:
                 raise RunConflictError(
-                    f"{self._job.kind.api.resource}/{name_of(new.job)} is there already, and does not follow "
+                    f"{self._job.kind.api.resource}/{name_of(new.job)} already exists, and does not follow "
                     f"{self._job.name}; delete one of them"
                 ) from None
             return False
@@ -310,9 +310,9 @@ class JobEditor:
         return self._find_objects(kinds, self._labels) if self._is_ours else []
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
-        return [each for root, resource in kinds for each in self._of_kind(root, resource, selector)]
+        return [each for root, resource in kinds for each in self._objects_of_kind(root, resource, selector)]
 
-    def _of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
+    def _objects_of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
         path = f"{root}/{self._space}/{resource}"
         try:
             query = urlencode({"labelSelector": selector})
@@ -325,7 +325,7 @@ class JobEditor:
     def _delete(self, found: NamedObject, options: dict[str, Any]) -> None:
         try:
             status, answer = self._api.delete(found.path, options)
-        except ServiceTroubleError:  # it may have been done: that is no harm to the second try
+        except ServiceTroubleError:  # it may be deleted already; a second try does no harm
             status, answer = self._api.delete(found.path, options)
         if status not in (*_DONE, 404):
             raise self._api.refusal(f"{found} cannot be deleted", status, answer)
@@ -346,7 +346,7 @@ class JobEditor:
                 self._patch(path, patch)
                 done += 1
         except ServiceTroubleError:
-            raise  # the next change may have been done
+            raise  # the change may have been made
         except ServiceError:
             if done == 1:
                 before = {CANCELLED: annotations_of(self._job.raw).get(CANCELLED)}
@@ -366,7 +366,7 @@ class JobEditor:
             self._wait(_PAUSE)
             status, answer = self._try_to_create(path, body)
         if status == 409:
-            raise RunConflictError(f"{name} is there already; run resubmit again")
+            raise RunConflictError(f"{name} already exists; run resubmit again")
         if status not in _DONE:
             raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
@@ -385,7 +385,7 @@ class JobEditor:
 def _is_made_of(found: Json, body: Json) -> bool:
     """Return whether an object was created from this body.
 
-    It belongs to the same job, and follows the same one.
+    Then both name the same job, and the same job before it.
     """
     same_job = read_labels(found).get(JOB_LABEL) == read_labels(body).get(JOB_LABEL)
     return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)

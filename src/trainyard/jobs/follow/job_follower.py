@@ -28,7 +28,7 @@ _CALM_SECONDS = 60.0
 _LAST_SECONDS = 1.5
 """Seconds to wait for the last reports of pods after the status shows that the job has ended."""
 _OTHERS_SECONDS = 60.0
-"""The same where the pods that have ended only lost another one, which is still about to end."""
+"""The same if the ended pods only lost another pod, whose own report has not arrived yet."""
 
 
 def follow_job(
@@ -47,7 +47,7 @@ def follow_job(
     `on_state` receives the state whenever it, its reason, or the count of restarts has changed, and at the
     end. With `lost_seconds`, the wait also ends once the job has waited that long for a lost node. Raises
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
-    be seen, ConfigError if there is none.
+    be seen, ConfigError if it does not exist.
     """
     with JobView(api, Observed(find_kind(kind), namespace, name, None), clock=clock) as view:
         follower = _JobFollower(api, view, on_state, lost_seconds=lost_seconds, clock=clock)
@@ -142,7 +142,7 @@ class _JobFollower:
         self._view.observe_around()
 
     def _wait_for_cause(self, state: JobState) -> JobState:
-        """Return the end, once the pod that was lost to the others has reported the cause, or is gone."""
+        """Wait until the pod that the others lost has reported or is gone; return the final state."""
         until = self._clock() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             observed = self._view.observed()

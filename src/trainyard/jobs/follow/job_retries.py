@@ -187,7 +187,7 @@ class RetryLoop:
         return job
 
     def _follow(self, job: FoundJob, deadline: float) -> JobState:
-        """The end of the job. A job that waits for a lost node counts as failed before the time is over."""
+        """Return the end of the job; after a wait of `lost` seconds for a lost node it counts as failed."""
         state = follow_job(
             self._api,
             namespace=job.namespace,
@@ -274,7 +274,7 @@ class RetryLoop:
         return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
-        """Node -> its fault, for the nodes of pods that have not reported their end.
+        """Return the faults of nodes whose pods have not reported their end, by the name of the node.
 
         While pods of the failed job neither end nor disappear, one of their nodes may be about to be lost. A
         node that disappeared after a pod ended there, as when a cluster shrinks, means nothing.
@@ -294,7 +294,7 @@ class RetryLoop:
         try:
             raw = self._api.get(f"/api/v1/nodes/{path_part(node)}")
         except ServiceError as error:
-            _logger.debug("the node %s is not seen: %s", node, error)
+            _logger.debug("the node %s cannot be read: %s", node, error)
             return ""
         if raw is None:
             return "is gone"

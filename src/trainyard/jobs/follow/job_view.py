@@ -71,7 +71,7 @@ class JobView:
 
     @property
     def exists(self) -> bool:
-        """Return whether the job was there at some time."""
+        """Return whether the job has ever been seen."""
         return bool(self._uid)
 
     @property
@@ -80,7 +80,7 @@ class JobView:
 
     @property
     def trouble(self) -> ServiceError | None:
-        """Return why the job or its pods are not seen at this time; None where all is current."""
+        """Return why the job or its pods cannot be seen now; None if everything is current."""
         return next(iter(self._broken.values()), None)
 
     def observed(self) -> Observed:
@@ -97,7 +97,7 @@ class JobView:
         return self._known
 
     def list_pods(self) -> None:
-        """Read the pods again, because their watch may be broken; no pods are no answer."""
+        """Read the pods again, because their watch may be broken; ignore an empty list."""
         if self._known.job is not None and not self._known.deleted:
             job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
             if listed := self._reader.pods(job):
@@ -124,7 +124,7 @@ class JobView:
                 return True
 
     def catch_up(self, seconds: float) -> None:
-        """Process all reports so far; wait up to `seconds` for the first lists, unless they cannot be had.
+        """Process all reports so far; wait up to `seconds` for the first lists, unless a watch is broken.
 
         Raises PermissionRefusedError if the job may not be watched.
         """
@@ -139,7 +139,7 @@ class JobView:
     def _apply_report(self, report: "Report") -> None:
         if report.news == "broken":
             self._broken[report.source] = report.error or ServiceError("the API server does not answer")
-            _logger.warning("%s; trying again, the job does not need us", report.error)
+            _logger.warning("%s; trying again, the job continues meanwhile", report.error)
             return
         if report.news == "refused":
             self._take_refusal(report)
@@ -163,7 +163,7 @@ class JobView:
         self._job_seen = True
         found = report.objects[0] if report.objects else None
         if found is not None and self._uid and uid_of(found) != self._uid:
-            found = None  # deleted, and another one of the same name was made
+            found = None  # the job was deleted, and another one was created under its name
         if report.news == "deleted":
             if found is not None:
                 self._known = replace(self._known, job=found, deleted=True)

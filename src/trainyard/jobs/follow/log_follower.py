@@ -26,12 +26,12 @@ MOST_FOLLOWED = 200
 CONNECTIONS = MOST_FOLLOWED + 4
 """Connections that the API of a follower needs, with those of its watch."""
 _SILENCE = 3600.0
-"""A program may be silent for this long."""
+"""A program may print nothing for this long."""
 _PAUSE = 1.0
 _END_SECONDS = 5.0
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
-"""The end of a time, which is the same for all lines of a node."""
+"""The time zone of a line, which is the same for all lines of a node."""
 _logger = logging.getLogger(__name__)
 
 Sink = Callable[[ContainerLog, bytes], None]

@@ -37,7 +37,7 @@ class ContainerLog:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """A key that is the same for one life of a container."""
+        """A key for one life of a container: from one start to its end."""
         return self.uid, self.container, self.restarts - (1 if self.previous else 0)
 
     @property
@@ -55,10 +55,10 @@ class ContainerLog:
 
 def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
     """Return the logs that these pods can have: those of started containers."""
-    return [log for pod in pods for log in _of_pod(pod) if previous or not log.previous]
+    return [log for pod in pods for log in _pod_logs(pod) if previous or not log.previous]
 
 
-def _of_pod(pod: Json) -> Iterator[ContainerLog]:
+def _pod_logs(pod: Json) -> Iterator[ContainerLog]:
     meta, status = pod.get("metadata") or {}, pod.get("status") or {}
     name, uid = str(meta.get("name")), str(meta.get("uid"))
     for group in ("initContainerStatuses", "containerStatuses"):

@@ -57,7 +57,7 @@ class PodReader:
     def __init__(
         self, api: "Api", job: FoundJob, *, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`seconds` is how long a pod may take to answer: a frozen one never does."""
+        """`seconds` limits how long a pod may take to answer, because a frozen one never does."""
         self._api, self._job, self._seconds, self._clock = api, job, seconds, clock
         self._running: dict[str, float] = {}
         """Pod -> when its last command was started, while that runs."""
@@ -118,7 +118,7 @@ class PodReader:
                 pod = waiting.popleft()
                 self._running[pod] = self._clock()
                 deadlines[pod] = self._running[pod] + self._seconds
-                # A daemon: the answer of a frozen pod is not waited for, also not at the end of the process.
+                # A daemon thread, so that a frozen pod does not delay the end of the process either.
                 threading.Thread(target=self._ask, args=(pod, command, answers), daemon=True).start()
             first = next(iter(deadlines))
             try:
@@ -172,7 +172,7 @@ def instance_type_of(job: FoundJob) -> str:
 
 
 def _write_records(answer: str, folder: Path) -> bool:
-    """Write the files of an answer of `_RECORDS`; an incomplete answer is no answer."""
+    """Write the files of an answer of `_RECORDS`; return False for an incomplete answer."""
     files: dict[str, list[str]] = {}
     lines = answer.splitlines()
     if "@end" not in lines[-1:]:

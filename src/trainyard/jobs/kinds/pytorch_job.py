@@ -3,16 +3,16 @@
 The first node is the Master, the others are Workers. Failed containers are started again in place: when one
 process dies its peers fail too, and all of them resume from the newest checkpoint. The operator counts these
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
-was deleted or evicted is made anew, which the operator does not count.
+was deleted or evicted is created again, which the operator does not count.
 
 The Master stores and proves, and the end of a run that is not proven is final. The operator reads exit
-codes only with the restart policy `ExitCode`: it then deletes the pod and makes it anew when the code is 128
-or more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
+codes only with the restart policy `ExitCode`: it deletes the pod and creates it again if the code is 128 or
+more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
 of the pod holds the run: the policy is `Never`, and `scripts/run_pod.py` restarts in the same container.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 
-The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or stays
-for ever.
+The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or never
+removed.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
 def auto_resume(plan: JobPlan) -> dict[str, str]:
     """HyperPod's annotations: it replaces a faulty node and starts the job again on the new one.
 
-    It does so in these namespaces only, and for jobs whose pods are restarted on failure.
+    It does so only in the namespaces `kubeflow` and `hyperpod…`, for jobs whose pods restart on failure.
     """
     eligible = plan.namespace == "kubeflow" or plan.namespace.startswith("hyperpod")
     if not (plan.on_hyperpod and eligible and plan.restarts and plan.auto_retry):
@@ -110,7 +110,7 @@ def read_status(observed: Observed) -> Reading:
 
 
 def read_conditions(observed: Observed, wanted: int | None) -> Reading:
-    """The reading of a job that the conditions of a `runPolicy` describe, and that wants so many pods."""
+    """Return the reading of a job of `wanted` pods from its conditions and its `runPolicy`."""
     job = observed.job or {}
     true = true_conditions(job)
     for name, phase in _ENDS:

@@ -13,7 +13,7 @@ head. Shell syntax would therefore take effect in the wrong place: of `cd a && b
 the job succeeds. So an entrypoint has plain words only.
 
 KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `scripts/run_pod.py`
-runs, which has exit codes that are final; only for a command without it KubeRay decides.
+runs, which has exit codes that are final; KubeRay restarts only a command without it.
 
 A RayCluster never ends; the command on it does.
 """
@@ -220,7 +220,7 @@ def read_status(observed: Observed) -> Reading:
 
 
 def _head_is_ready(cluster: Json) -> bool:
-    """`state` stays `ready` while the head is created again; older operators have no condition for that."""
+    """Return whether the head is ready, by its condition: `state` stays `ready` while it is created again."""
     head = conditions(cluster).get("HeadPodReady")
     return head is None or head.get("status") == "True"
 
@@ -252,7 +252,7 @@ def find_misfits(cluster: Json, plan: JobPlan) -> Iterator[str]:
     for _, pod in able:
         container = pod["containers"][0]
         if plan.claim and plan.claim not in _claims_at(plan.mount_path, pod):
-            yield f"a pod of it does not mount the claim {plan.claim} at {plan.mount_path}"
+            yield f"one of its pods does not mount the claim {plan.claim} at {plan.mount_path}"
         if re.split(r"@|:(?!.*/)", str(container.get("image")))[0] != repository:
             yield f"its pods run the image {container.get('image')}, which --image-uri must name"
 
@@ -276,7 +276,7 @@ def make_trial_cluster(template: Json) -> dict[str, Any]:
 
 
 def rank_of(pod: Json) -> int | None:
-    """Return the head has rank 0; other pods have no order unless an indexed Job made them."""
+    """Return 0 for the head; other pods have no rank unless an indexed Job made them."""
     return 0 if read_labels(pod).get("ray.io/node-type") == "head" else completion_index(pod)
 
 

@@ -55,7 +55,7 @@ def render(plan: JobPlan) -> Manifests:
         "rayClusterSpec": ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
-        "backoffLimit": 0 if plan.program.keeps_run else plan.restarts,  # else the entrypoint restarts it
+        "backoffLimit": 0 if plan.program.keeps_run else plan.restarts,  # the entrypoint restarts `run_pod`
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }
@@ -97,7 +97,7 @@ def read_status(observed: Observed) -> Reading:
 def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
     """Return the reading of a job whose command ran on an earlier head; None if it runs on the present one.
 
-    What Ray knew is gone with its head, and KubeRay keeps the command's last status. A submitter that still
+    Ray loses its state with the head, and KubeRay keeps the command's last status. A submitter that still
     runs, or that its Job starts again, submits the command to the new head.
     """
     head = next((pod for pod in observed.pods if pod.rank == 0 and not pod.helps), None)
@@ -125,7 +125,7 @@ def _end_of(deployment: str, command: str, reason: str) -> tuple[Phase, FailureC
 
 
 def why_not_suspended(job: Json) -> str:
-    """KubeRay suspends only a RayJob that has a cluster of its own and removes it after its end."""
+    """Return why KubeRay cannot suspend it: it must have a cluster of its own and remove it at its end."""
     spec = job.get("spec") or {}
     if spec.get("clusterSelector"):
         return "it runs on a RayCluster of its own or of others, which KubeRay does not suspend"

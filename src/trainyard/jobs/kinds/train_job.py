@@ -1,11 +1,11 @@
 """TrainJob of Kubeflow Trainer 2, `trainer.kubeflow.org/v1alpha1`, with a TrainingRuntime of its own.
 
 What a pod needs beyond its image (volumes, user, grace period) can be given to a TrainJob only by overrides,
-and their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime
-has had the same fields since 2.0, so each job has its own, which is deleted with it.
+whose field differs between Trainer 2.0, 2.1 and 2.2 and has no grace period before 2.2. The runtime has had
+the same fields since 2.0, so each job has its own, which is deleted with it.
 
-When a pod fails, JobSet starts all pods again, at most `restarts` times. What a restart would
-only repeat ends the job at once: a configuration, a bug, a run that is stored and not proven (2, 3, 6).
+When a pod fails, JobSet starts all pods again, at most `restarts` times. A failure that a restart would only
+repeat ends the job at once: configuration, bug, stored but not proven (2, 3, 6).
 
 A running TrainJob has no conditions at all. `jobsStatus` shows that it runs, and counts Jobs, not pods. A
 condition Suspended with status False belongs to a job that was resumed.
@@ -128,7 +128,7 @@ def _count_pods(job: Json, jobs: tuple[Json, ...]) -> int | None:
 
 
 def _count_restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: bool) -> int:
-    """Pods that the Jobs created again; a failure that ended a Job is not followed by a new pod."""
+    """Return how many pods were created again; a failure that ends its Job is not followed by a new pod."""
     anew = sum(
         max(
             0, count(field_of(j, "status", "failed")) - (1 if "Failed" in true_conditions(j) or failed else 0)

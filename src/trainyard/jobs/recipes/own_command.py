@@ -17,7 +17,7 @@ NAME = "command"
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _MENTIONED = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch))\b")
 _PLACED = re.compile(r"--(nnodes|rdzv|master|node[-_]rank|standalone)\b.*|--(rdzv|master)[-_].*")
-"""torchrun's options that say by themselves which nodes there are and where they meet."""
+"""torchrun's options that name the nodes and where they meet."""
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:

@@ -65,8 +65,8 @@ class PresetRecipe:
             yield (f"--kind {order.kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
         if preset.launcher == "torchrun" and order.gpus and order.processes != order.gpus:
             yield (
-                f"--nproc-per-node {order.processes}: this recipe has a process per GPU, {order.gpus} of a "
-                "node"
+                f"--nproc-per-node {order.processes}: this recipe starts one process per GPU, and a node has "
+                f"{order.gpus}"
             )
         yield from preset_problems(preset, config, values, degrees)
         for key, what in preset.paths.items() if preset.is_exact else ():
@@ -125,9 +125,7 @@ def program_here(
     )
     degrees = _degrees(preset, config, nodes=nodes, processes=processes)
     if problems := [*preset_problems(preset, config, values, degrees)]:
-        raise ConfigError(
-            "\n".join([*problems, f"recipe: {preset.name} cannot run so. Nothing was started."])
-        )
+        raise ConfigError("\n".join([*problems, f"recipe: {preset.name} cannot run. Nothing was started."]))
     rendered = render_preset(preset, config, values)
     program = program_with(config, base, rendered.command)
     given = config.program
@@ -152,8 +150,8 @@ def preset_problems(preset: Preset, config: Config, values: Values, degrees: Deg
     training = config.training
     if training.warmup_steps >= (training.max_steps or 0) > 0:
         yield (
-            f"training.warmup_steps: {training.warmup_steps} are not below the {training.max_steps} of "
-            "training.max_steps"
+            f"training.warmup_steps: {training.warmup_steps} is not below training.max_steps, "
+            f"{training.max_steps}"
         )
     yield from degree_problems(config, degrees)
     yield from settings_problems(preset, config)
@@ -163,7 +161,7 @@ def preset_problems(preset: Preset, config: Config, values: Values, degrees: Deg
 
 
 def _memory_problems(config: Config, degrees: Degrees, kind: str, instance: InstanceType) -> Iterator[str]:
-    """Yield a model that cannot fit, whatever else the program holds."""
+    """Yield a problem if the model alone, without the program's other data, does not fit."""
     if kind not in _MEMORY:
         raise ConfigError(f"a preset's memory is {kind!r}; take {', '.join(_MEMORY)} or leave it out")
     state, remedy = _MEMORY[kind]

@@ -43,7 +43,7 @@ class RecipeOrder:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole run; 0 if they are not known."""
+        """Return the optimizer steps of the complete run; 0 if they are not known."""
         return self.config.training.max_steps or 0
 
 

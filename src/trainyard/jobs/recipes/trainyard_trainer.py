@@ -24,7 +24,7 @@ _GIB = 2**30
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
-    """Processes, world size, mesh and memory."""
+    """Yield problems of the processes, world size, mesh and memory."""
     config, instance = order.config, order.instance
     if 0 < order.gpus < order.processes and config.model.device != "cpu":
         yield (
@@ -46,7 +46,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
         yield (
             f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
-            f"{change} (scripts/plan_training.py says more)"
+            f"{change} (scripts/plan_training.py shows more)"
         )
 
 

@@ -45,7 +45,7 @@ class ProgramDescription:
     torchrun: bool
     """Whether `command` is a script and its arguments, which torchrun starts once per GPU."""
     steps: int
-    """Optimizer steps of the whole run."""
+    """Optimizer steps of the complete run."""
     checkpoints: str
     """The folder of the program's own checkpoints."""
     environment: Mapping[str, str]
@@ -123,13 +123,13 @@ def read_description(path: Path) -> ProgramDescription:
         raise ConfigError(f"--program {path}: cannot be read ({error})") from None
     for name, kind in _KINDS.items():
         if not isinstance(sheet.get(name), kind):
-            raise ConfigError(f"--program {path}: {name} is missing or no {kind.__name__}")
+            raise ConfigError(f"--program {path}: {name} is missing or not of type {kind.__name__}")
     nodes = sheet.get("nodes")
     if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
-        raise ConfigError(f"--program {path}: nodes is no number of nodes")
+        raise ConfigError(f"--program {path}: nodes is not a number of nodes")
     if sheet["recipe"] not in PROGRAMS or sheet["recipe"] == COMMAND:
         presets = ", ".join(name for name in PROGRAMS if name != COMMAND)
-        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {presets}")
+        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is not one of {presets}")
     words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
     return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
 

@@ -24,8 +24,8 @@ _FIXES = {
     "node must replace it",
     FailureClass.RENDEZVOUS_TIMEOUT: "read the log of the first pod: it ended or started late; or a port is "
     "closed between the nodes (security group, NetworkPolicy)",
-    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; all in "
-    "Triton's compilation: set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
+    FailureClass.HANG: "read where each rank stood in logs/hang-rank-*.txt of the run directory; if all "
+    "are in Triton's compilation, set TRITON_CACHE_DIR to a disk of the node, not to a shared file system",
     FailureClass.NOT_PROVEN: "read report/index.html in the run directory, and `not proven` of that part in "
     "docs/runbooks/recovery.md; training again would end in the same way",
 }
@@ -52,12 +52,12 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
     if reading.failure_class is not None:
         return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
     if observed.kind.on_ray:
-        return _of_ray(found, reading)
+        return _ray_failure(found, reading)
     if not found:
         return JobFailure(
             FailureClass.UNKNOWN, (reading.reason, "No pod of it remains that shows the cause.")
         )
-    return _of_suspect(_decisive(found), reading)
+    return _suspect_failure(_decisive(found), reading)
 
 
 def _decisive(found: list[Suspect]) -> Suspect:
@@ -88,7 +88,7 @@ def suspects_of(observed: Observed, past: History) -> list[Suspect]:
     return suspects(past.ended.values(), replaced=replaced, events=observed.events)
 
 
-def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
+def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
     named = first_failure(suspect.lines)
     failure_class, retries = suspect.failure_class, None
     evidence = [suspect.evidence]
@@ -119,11 +119,11 @@ def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailur
     return failure if found is None else replace(failure, cause=found.cause, who=found.who, fix=found.fix)
 
 
-def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
+def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
     """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
         if suspect.failure_class not in _OPEN and not suspect.recovered and not suspect.consequence:
-            return _of_suspect(suspect, reading)
+            return _suspect_failure(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
     if unproven := not_proven_on_record(code, reading.lines):
         message = (unproven, reading.reason)

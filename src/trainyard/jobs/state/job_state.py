@@ -43,7 +43,7 @@ class JobFailure:
     recovers: bool | None = None
     """Whether a retry recovers from it, if that differs from its class."""
     lost_another: bool = False
-    """The pod only lost another one, which has the cause and has not said it."""
+    """The pod only lost another one, which has the cause and has not reported it yet."""
     cause: str = ""
     """The cause, who must act, and the fix, if lines of its log show them."""
     who: str = ""
@@ -116,7 +116,7 @@ class JobState:
     retries: int = 0
     """How many times we submitted it again."""
     auto_retry: int = 0
-    """How many retries failures that a retry can recover may use."""
+    """How many times it may be submitted again after failures that a retry can recover from."""
     followed_by: str = ""
     """The job that replaced this one; empty if there is none."""
     restarts: int = 0

@@ -1,7 +1,7 @@
 """The observations of a job: what a cluster shows now, and what was seen before.
 
-`Observed` is one look. `History` remembers what the cluster no longer shows: pods that the operator deleted
-and created again, and how they ended. Every change returns a new value.
+`Observed` is one observation. `History` remembers what the cluster no longer shows: pods that the operator
+deleted and created again, and how they ended. Every change returns a new value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ MOST_ENDED = 200
 
 @dataclass(frozen=True)
 class Observed:
-    """One look at a job."""
+    """One observation of a job."""
 
     kind: "JobKind"
     namespace: str

@@ -77,7 +77,7 @@ class PodFacts:
     unschedulable: str
     """The scheduler's reason why no node fits; empty if one does."""
     silent: bool = False
-    """Its node does not answer: the cluster calls it unready, the kubelet called its containers ready."""
+    """Its node does not answer: the control plane says not ready, the kubelet's last report said ready."""
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""

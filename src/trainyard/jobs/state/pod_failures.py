@@ -67,9 +67,9 @@ NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
 _SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
-"""What our trainer and its launcher say."""
+"""Lines that our trainer and its launcher print."""
 _AFTER_LOSS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.USER_CODE)
-"""What the lines of a process seem to show that only lost another one."""
+"""Classes that the lines of a process suggest although it only lost another process."""
 _CERTAIN = frozenset(
     (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
 )
@@ -94,7 +94,7 @@ class Suspect:
     """The failure that its last lines show, if they are certain."""
 
     def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
-        """Return the first in this order is the cause."""
+        """Return the sort key of failures; the first in this order is the cause."""
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN
@@ -107,14 +107,16 @@ def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequ
         _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
     )
     found = [
-        s for pod in pods for s in _of_pod(pod, recovered=pod.uid in replaced, starved=pod.node in killers)
+        s
+        for pod in pods
+        for s in _pod_suspects(pod, recovered=pod.uid in replaced, starved=pod.node in killers)
     ]
     return sorted(found, key=Suspect.order)
 
 
-def _of_pod(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
+def _pod_suspects(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
     place = f"{pod.name} on {pod.node}" if pod.node else pod.name
-    if (complete := _of_whole_pod(pod)) is not None:
+    if (complete := _pod_cause(pod)) is not None:
         failure_class, why = complete
         end = next((e for e in pod.ends if e.failed), None)
         code = end.exit_code if end is not None else None
@@ -131,14 +133,14 @@ def _of_pod(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
         return [
             Suspect(pod, FailureClass.UNKNOWN, None, f"{place}: {why}", (), None, recovered, pod.deleting)
         ]
-    return [_of_container(pod, end, place=place, recovered=recovered, starved=starved) for end in failed]
+    return [_container_suspect(pod, end, place=place, recovered=recovered, starved=starved) for end in failed]
 
 
-def _of_whole_pod(pod: PodFacts) -> tuple[FailureClass, str] | None:
+def _pod_cause(pod: PodFacts) -> tuple[FailureClass, str] | None:
     """The cause that the pod itself names: evicted, preempted, its node lost, refused by the kubelet."""
     failed = pod.phase == "Failed" or any(end.failed for end in pod.ends)
     if pod.phase == "Failed" and pod.reason == "Evicted":
-        return _of_eviction(pod.message), f"evicted: {pod.message or 'no reason is given'}"
+        return _eviction_class(pod.message), f"evicted: {pod.message or 'no reason is given'}"
     if failed and pod.disruption in _BY_DISRUPTION:
         return _BY_DISRUPTION[pod.disruption]
     if pod.phase == "Failed" and pod.reason.startswith("OutOf"):
@@ -148,13 +150,15 @@ def _of_whole_pod(pod: PodFacts) -> tuple[FailureClass, str] | None:
     return None
 
 
-def _of_eviction(message: str) -> FailureClass:
+def _eviction_class(message: str) -> FailureClass:
     if _DISK.search(message):
         return FailureClass.DISK_FULL
     return FailureClass.HOST_MEMORY if _MEMORY.search(message) else FailureClass.NODE_LOST
 
 
-def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool) -> Suspect:
+def _container_suspect(
+    pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool
+) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
     explained = explain_lines(_lines(end), end.exit_code)
     lost_another = end.container == _WAITS_FOR_MASTER

@@ -1,4 +1,4 @@
-"""Find why pods that have not ended do not run, and which of these troubles will not heal by themselves.
+"""Find why pods that have not ended do not run, and which of these troubles do not end by themselves.
 
 Image pulls recover, volumes attach late, and nodes are added. So a trouble is a failure only if trying again
 cannot help, or after it has lasted for `PATIENCE` seconds.
@@ -15,7 +15,7 @@ from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0
-"""Seconds that a pod may wait for something that can still heal; images of 20 GB take minutes."""
+"""Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0
 """Seconds to wait for an object that somebody may be creating, such as a Secret."""
 _PULL = frozenset(
@@ -52,7 +52,7 @@ class Trouble:
 
 def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
     """Return the reasons why these pods do not run, the hopeless ones first."""
-    found = [t for pod in pods if pod.live for t in _of_pod(pod, now, events)]
+    found = [t for pod in pods if pod.live for t in _pod_troubles(pod, now, events)]
     return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
 
 
@@ -70,7 +70,7 @@ def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
     return None
 
 
-def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
+def _pod_troubles(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
     is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
     if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
@@ -82,15 +82,17 @@ def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
         waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
         return [Trouble(pod, waiting, hopeless=False)]
     waited = max(0.0, now - pod.changed) if pod.changed else 0.0
-    return [t for w in pod.waiting if (t := _of_container(pod, w, waited, events)) is not None]
+    return [t for w in pod.waiting if (t := _container_trouble(pod, w, waited, events)) is not None]
 
 
-def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
+def _container_trouble(
+    pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]
+) -> Trouble | None:
     message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
     if found.reason in _NEVER:
         return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, message), hopeless=True)
     if found.reason in _PULL:
-        return _of_pull(pod, found, waited, events)
+        return _pull_trouble(pod, found, waited, events)
     if found.reason in _CREATE:
         hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
         return Trouble(pod, Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless)
@@ -99,10 +101,10 @@ def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
     return None
 
 
-def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
+def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
-    Between two tries the reason is ErrImagePull once more; an event tells that it was tried before.
+    Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
     message = found.message
     tried = found.reason == "ImagePullBackOff" or any(

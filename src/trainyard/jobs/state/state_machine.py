@@ -84,7 +84,7 @@ def _was_cancelled(observed: Observed, reading: Reading) -> bool:
 
 
 def _succeeded_state(observed: Observed, past: History, reading: Reading) -> JobState:
-    """Return the status says that the job succeeded, unless a worker died before the master did."""
+    """Return the state of a job whose status says Succeeded: failed if a worker died before the master."""
     end = _end_of_master(observed)
     if end is not None:
         for suspect in suspects_of(observed, past):
@@ -95,9 +95,9 @@ def _succeeded_state(observed: Observed, past: History, reading: Reading) -> Job
 
 
 def _end_of_master(observed: Observed) -> float | None:
-    """Return when the pod ended that alone decides success; workers that crash after it do no harm.
+    """Return the end of the pod that alone decides success; workers may crash after it.
 
-    The operator records a later time of its own.
+    The time in the operator's status is later.
     """
     if not observed.kind.first_pod_decides:
         return None
@@ -106,7 +106,7 @@ def _end_of_master(observed: Observed) -> float | None:
 
 
 def _interrupted_state(observed: Observed, past: History, reading: Reading) -> JobState | None:
-    """The end that the status does not show: the job was deleted, cancelled, given up, or cannot run."""
+    """Return an end that the status does not show: deleted, cancelled, given up, or unable to run."""
     job = observed.job or {}
     if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
         return _cancelled_state(observed, past, reading, "somebody deleted it before it had ended")
@@ -147,7 +147,7 @@ def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobSt
         reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
         return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
     if not observed.kind.on_ray and _all_end(observed):
-        return _base(observed, past, reading, state=State.RUNNING, reason="Its pods end")
+        return _base(observed, past, reading, state=State.RUNNING, reason="Its pods are ending")
     waiting = _waiting(observed, queue)
     state = _not_running(observed, past, reading)
     reason = waiting.evidence if waiting else _progress(reading, counts)
@@ -265,7 +265,7 @@ def _number(text: object) -> int:
 
 
 def _count_replacements(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
-    """Pods created in addition to the first ones, by the events of the training operator."""
+    """Return the pods created in addition to the first ones, by the events of the training operator."""
     made = sum(count(e.get("count"), 1) for e in events if e.get("reason") == "SuccessfulCreatePod")
     return max(0, made - wanted) if wanted is not None else 0
 

@@ -3,7 +3,7 @@
     pod: file ──stream──> .NAME.partial/file ──digests equal──> (a store takes it) ──all there──> NAME/
 
 Each file copied to a folder is recorded with its digest beside the files, so that the next attempt does not
-read unchanged files again. Of a file that a store has, the pod computes the digest once more. A checkpoint
+read unchanged files again. For a file that a store has, the pod computes the digest again. A checkpoint
 appears under its name only when all of its files are correct.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""
+"""Seconds before each attempt after an interruption; the first again after a connection that sent bytes."""
 _JOURNAL = ".copied.jsonl"
 _SPARE_BYTES = 64 << 20
 _logger = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class CheckpointCopier:
         wait: Callable[[float], None] = time.sleep,
         disk_usage: Callable[[Path], Any] = shutil.disk_usage,
     ) -> None:
-        """`folder` receives the files; with a `delivery`, only until that has each of them.
+        """`folder` receives the files; with a `delivery`, each only until it is stored.
 
-        `prefix` is put before the names there.
+        `prefix` precedes their names in the store.
         """
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
         self._delivery, self._prefix, self._progress = delivery, prefix, progress
@@ -102,7 +102,7 @@ class CheckpointCopier:
     def _copy_file(self, file: VolumeFile) -> CopiedFile:
         name = str(PurePosixPath(file.path).relative_to(self._checkpoint.path))
         path = self._folder / name
-        if (known := self._copied_before(file, name, path)) is not None:
+        if (known := self._find_earlier_copy(file, name, path)) is not None:
             self._kept += 1
             self._progress(file.size)
             return known
@@ -121,7 +121,7 @@ class CheckpointCopier:
             self._note_in_journal(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
 
-    def _copied_before(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
+    def _find_earlier_copy(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
         """Return the file, if an earlier call has copied it and it is still correct.
 
         Where no journal has its digest, as with a store, the pod computes it, and no bytes are sent.
@@ -140,7 +140,7 @@ class CheckpointCopier:
         return CopiedFile(name, file.size, sha256) if right else None
 
     def _size_there(self, name: str, path: Path) -> int | None:
-        """Return the size of what is at the target; None where nothing is."""
+        """Return the size of the file at the target; None if there is none."""
         if self._delivery is not None:
             return self._delivery.size_of(self._prefix + name)
         return path.stat().st_size if path.is_file() else None
@@ -155,7 +155,7 @@ class CheckpointCopier:
                 raise CheckpointError(f"{file.path} changed while it was copied; copy again when it is done")
             if digest == sent.sha256:
                 return digest
-            _logger.warning("%s: its beginning on disk is wrong; it is fetched again", file.path)
+            _logger.warning("%s: its part on disk was wrong; it is fetched again", file.path)
         raise CheckpointError(f"{file.path}: the received bytes differed from those in the pod, twice")
 
     def _fetch(self, file: VolumeFile, path: Path) -> tuple[FileDigest, str]:
@@ -168,7 +168,7 @@ class CheckpointCopier:
             before = self._fetched
             try:
                 with path.open("ab") as target:
-                    sent = self._source.send(file, start, self._taker(target, digest))
+                    sent = self._source.send(file, start, self._make_receiver(target, digest))
                     target.flush()
                     os.fsync(target.fileno())
                 return sent, digest.hexdigest()
@@ -177,10 +177,10 @@ class CheckpointCopier:
                 failures = 1 if self._fetched > before else failures + 1
                 if failures > len(PAUSES):
                     raise
-                _logger.warning("%s: %s; going on at byte %d", file.path, error, path.stat().st_size)
+                _logger.warning("%s: %s; continuing at byte %d", file.path, error, path.stat().st_size)
                 self._wait(PAUSES[failures - 1])
 
-    def _taker(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
+    def _make_receiver(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:
             target.write(piece)
             digest.update(piece)

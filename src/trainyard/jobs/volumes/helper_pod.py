@@ -77,7 +77,7 @@ def mount_claim(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[MountedVolume]:
-    """Give a running pod that mounts the claim, or a helper, which is removed at the end.
+    """Yield a running pod that mounts the claim, or a helper, which is removed at the end.
 
     Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
     """
@@ -92,7 +92,7 @@ def mount_claim(
         return
     if not helper.image:
         raise ConfigError(
-            f"no running pod mounts {claim}; name an image with Python for a small pod that reads it: --image"
+            f"no running pod mounts {claim}; set --image to an image with Python, for a pod that reads it"
         )
     pods = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     _remove_ended_helpers(api, pods)
@@ -135,7 +135,7 @@ def require_running(api: "Api", place: Place) -> None:
     phase = str((raw.get("status") or {}).get("phase"))
     if phase != "Running":
         raise ConfigError(
-            f"the pod {place.pod} is {phase}; a pod that runs is needed, or read its volume with --claim"
+            f"the pod {place.pod} is {phase}; name a running pod, or read its volume with --claim"
         )
 
 
@@ -163,7 +163,7 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
-    if helper.user is not None:  # else it stays root: files of a trainer that runs as root are for root only
+    if helper.user is not None:  # else it stays root, to read files of a trainer that ran as root
         security |= {"runAsUser": helper.user, "runAsGroup": helper.user}
         container_security["capabilities"] = {"drop": ["ALL"]}
     container = {

@@ -45,7 +45,7 @@ class VolumeSource:
         return f"{self.place}:{self.root}"
 
     def listing(self) -> VolumeListing:
-        """All files below the folder. Raises ServiceError, CheckpointError if there is no such folder."""
+        """Return all files below the folder. Raises ServiceError, CheckpointError if it does not exist."""
         reader, rest = ListingReader(), b""
 
         def take(piece: bytes) -> None:

@@ -35,7 +35,7 @@ class Nearness(IntEnum):
     WAIT = 5
     """A process waited too long for another one that failed, hangs or is slow."""
     PENDING = 6
-    """The job waited before its start, which may have ended well."""
+    """The job waited before its start; this wait may have ended well."""
     AFTERMATH = 7
     """The processes are being ended: signals, cancelled steps, launchers that count their children."""
     WORDING = 8
@@ -174,7 +174,7 @@ WARNING = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
     r"|\[[IW] \w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
 )
-"""A program continues after a warning or an information; those of NCCL and Kubernetes are excluded."""
+"""Programs continue after warnings and notices; those of NCCL and Kubernetes are excluded."""
 HELP = re.compile(r"(?i)^\s*(?:usage|(?:\w+ )?(?:options|arguments|flags)):")
 """The indented lines below are a help text."""
 

@@ -45,13 +45,13 @@ from trainyard.watch.failure_logs.log_structure import (
 )
 
 _STEPS_THAT_SHOW_LIFE = 3
-"""A line did not end the training if so many steps follow it; slower ranks may still log one or two."""
+"""A line did not end the training if this many steps follow it; slower ranks may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
 _END_LINES = 40
-"""An error counts by its words only so near to the end of a log."""
+"""An error counts by its words only within this many lines of the end of a log."""
 _END_RETRIES = 8
-"""A connection that a program still retries is the cause only if so few lines follow."""
+"""A connection that a program still retries is the cause only if at most this many lines follow."""
 _RETRIED = re.compile(r"(?i)\bretr(?:y|ying|ies)\b")
 _OF_CONNECTIONS = frozenset({FailureClass.NETWORK, FailureClass.SERVICE})
 _WORDS_BEFORE = 200
@@ -66,23 +66,23 @@ _ERROR = re.compile(r"(?:^|[\s\[\]|#])(?:[Ee]rror|ERROR|fatal|FATAL|CRITICAL|pan
 """A line by which a tool reports an error that no rule knows."""
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
 _CLOCK_SECONDS = 5.0
-"""The clocks of two machines may differ by so much."""
+"""The clocks of two machines may differ by this much."""
 _BY_TIME = (Nearness.SYMPTOM, Nearness.RAISED)
-"""Of these the first in time decides, unless one led to the other."""
+"""Among these, the first in time decides, unless one led to the other."""
 _RAISED = Rule(
     FailureClass.USER_CODE,
     Nearness.RAISED,
     "the program raised an exception that it did not handle",
     "program",
     "no",
-    "the last frame of the traceback that is your own file is the place",
+    "start at the last frame of the traceback in a file of your own",
 )
 """The rule of an exception that no row of the table knows; its place is added where a traceback shows it."""
 _RAISED_IN_LIBRARY = replace(
     _RAISED,
     klass=FailureClass.UNKNOWN,
     cause="a library of the program raised an exception that no rule knows",
-    fix="the message is from the library; the last frame of your own file shows what it was asked to do",
+    fix="the message is from the library; the last frame of your own file shows the call",
 )
 _REFUSED = replace(
     _RAISED,
@@ -96,11 +96,11 @@ _LOOK = "look at the last lines, the kernel's log and, on a cluster, the pod's e
 _HINTS = {
     126: "the command cannot be executed: check its file mode and interpreter",
     127: "the command or its interpreter does not exist on this machine or in this image",
-    134: "a native library aborted: look at its lines in the log above the end",
+    134: "a native library aborted: read its lines near the end of the log",
     135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
-    137: "something killed it: the kernel's log and the pod's events (--events) show memory or a limit",
+    137: "the process was killed: the kernel's log and the pod's events (--events) show memory or a limit",
     139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
-    143: "a preemption, a drained node, a limit or a person asked it to end: the events say which",
+    143: "a preemption, a drained node, a limit or a person ended it: the events show which",
 }
 """The fix by exit code, where no line of a log decides."""
 
@@ -141,7 +141,7 @@ class LogExplanation:
 
     klass: FailureClass
     evidence: tuple[str, ...]
-    """The deciding line first, then others; sentences if no line says it."""
+    """The deciding line first, then others; sentences if no line decides."""
     retryable: bool
     """Whether a retry from the newest good checkpoint recovers from this cause."""
     cause: str = ""
@@ -199,20 +199,20 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
         return LogExplanation(FailureClass.FINISHED, (why,), False, why, "", "nothing to do")
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     if exit_code == _STOPPED:
-        found = [each for each in found if _ends_in_spite_of_75(each)]
+        found = [each for each in found if _counts_despite_75(each)]
     worded = [each for each in found if each.rule.nearness is Nearness.WORDING]
     found = [each for each in found if each.rule.nearness is not Nearness.WORDING]
     first = _first_causes(found)
     if all(_says_nothing(each) for each in first) and worded:
         found = first = _last_of_each(worded)
     if not first:
-        return _by_exit_code(exit_code, logs)
+        return _explain_exit_code(exit_code, logs)
     cut = tuple(_missing_parts(logs))
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
     if all(each.rule.klass is FailureClass.UNKNOWN and each.raised is None for each in first):
         cut = (*cut, *_last_lines(logs))
     decisive = _earliest(first)
-    others = [each for each in found if decisive and _stands_beside(each, decisive)]
+    others = [each for each in found if decisive and _is_another_cause(each, decisive)]
     if decisive is not None and any(each.rule.nearness > Nearness.CAUSE for each in others):
         first, decisive = [decisive, *others], None
     if decisive is None:
@@ -235,7 +235,7 @@ def _last_of_each(worded: list[Evidence]) -> list[Evidence]:
     return list({each.log: each for each in worded}.values())
 
 
-def _stands_beside(each: Evidence, decisive: Evidence) -> bool:
+def _is_another_cause(each: Evidence, decisive: Evidence) -> bool:
     """Return whether a line names another cause that the decisive one may not explain.
 
     Outside a traceback programs often survive some problems, so a later broken connection makes them
@@ -262,8 +262,8 @@ def _fill(evidence: Evidence) -> tuple[str, str]:
     return evidence.rule.cause.format_map(known), evidence.rule.fix.format_map(known)
 
 
-def _ends_in_spite_of_75(each: Evidence) -> bool:
-    """A run that stopped with a good checkpoint may have met problems that it survived."""
+def _counts_despite_75(each: Evidence) -> bool:
+    """Return whether a run that ended with 75, which may have survived other problems, died of this one."""
     return each.rule.nearness <= Nearness.CAUSE and each.rule.klass not in OFTEN_SURVIVED
 
 
@@ -320,7 +320,7 @@ def _earliest(first: list[Evidence]) -> Evidence | None:
     return known[0][2]
 
 
-def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
+def _explain_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
     """Explain an exit code without logs: 137 may be a lack of memory, an eviction or a person."""
     cut = tuple(_missing_parts(logs))
     if exit_code == _STOPPED:
@@ -333,7 +333,7 @@ def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanat
         return LogExplanation(
             FailureClass.CANCELLED, (why, *cut), False, why, "person", "start it again when you want it"
         )
-    why = "no line of the logs says why it ended"
+    why = "no line of the logs shows why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
         by = f", which is signal {signal}," if 0 < signal < 65 else ""
@@ -350,7 +350,7 @@ def _missing_parts(logs: Sequence[LogText]) -> Iterator[str]:
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
-    """Return the last error of each log, or else its last line: no evidence, but where a person begins.
+    """Return the last error of each log, or else its last line: no evidence, but a place to start.
 
     The log whose line is the first in time comes first.
     """
@@ -380,12 +380,12 @@ def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
         for each in found
         if each.rule.nearness not in _BY_TIME
         or each.rule.exact
-        or not any(_answers(each, other) for other in broken)
+        or not any(_follows(each, other) for other in broken)
     ]
 
 
-def _answers(raised: Evidence, broken: Evidence) -> bool:
-    """Lines of different processes stand in no order, where their prefixes tell them apart."""
+def _follows(raised: Evidence, broken: Evidence) -> bool:
+    """Return whether one line follows another of its process; other processes write in no fixed order."""
     here, there = raised.source, broken.source
     is_other = not here.startswith(there) and not there.startswith(here)
     return raised.log == broken.log and raised.number > broken.number and not is_other
@@ -445,7 +445,7 @@ def _rule_of_exception(raised: Raised) -> Rule:
 
 
 def _is_of_pull(rule: Rule) -> bool:
-    """A refused login or a broken connection on a line about a pull is the registry's."""
+    """Return whether a rule counts on a line about a pull, where other errors are the registry's."""
     return rule.klass is FailureClass.IMAGE_PULL or rule.nearness is Nearness.PLATFORM
 
 

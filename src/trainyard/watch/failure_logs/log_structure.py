@@ -73,7 +73,7 @@ _OF_SETTINGS = re.compile(
     r"\b(?:args|opt|opts|cfg|config|conf|hparams|hp|params|flags|FLAGS|settings|kwargs)\b"
     r"|os\.path|\.exists\(|\.is_(?:file|dir)\(|isfile|isdir|environ"
 )
-"""What a check without a message speaks of, if it is about settings and files."""
+"""Source code of a check without a message, if it is about settings or files."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|(?i:/python3\d*/lib/)|<frozen ")
 _CUT = re.compile(
     r"(?i)\[?\.{3} ?\[?(?:output |log |\d+ (?:lines|bytes|characters) )?(?:truncated|omitted|skipped)"
@@ -85,7 +85,7 @@ _INSIDE = re.compile(
 )
 """A message that quotes an exception."""
 _LAST_LINES = 40
-"""An exception without a traceback counts only so near to the end of a log."""
+"""An exception without a traceback counts only within this many lines of the end of a log."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Tracebacks:
 
 @dataclass
 class _Reading:
-    """Progress to which a traceback of one process is read."""
+    """The state while a traceback of one process is read."""
 
     inside: bool = False
     survived: bool = False
@@ -132,7 +132,7 @@ class _Reading:
     source: str = ""
     """The line of source code of the innermost frame."""
     indent: str = ""
-    """What stands before each line of it: spaces, or the mark of a quotation."""
+    """The prefix of each of its lines: spaces, or the mark of a quotation."""
 
     def end(self) -> None:
         self.inside = self.survived = self.caused = self.chained = False
@@ -161,9 +161,9 @@ def stamp_of(line: str) -> float | None:
 
 
 def finish_last_raise(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the lines of a log, where a last statement that raises is the exception it would print.
+    """Return the lines of a log; a `raise` as its last line becomes the exception that it would print.
 
-    A traceback is cut there if whoever copied the log stopped before its last line.
+    Such a log was copied without the last line of its traceback.
     """
     found = list(lines)
     written = [number for number, (_, line) in enumerate(found) if line.strip()][-2:]
@@ -209,7 +209,7 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
             match = EXCEPTION.match(inside["exception"])
         if match is not None and GOES_ON.search(line) is None:
             before = _source_before(lines, number)
-            raised = _raised(match, number, None, caused=False, source=before)
+            raised = _make_raised(match, number, None, caused=False, source=before)
             is_mistake = _MISTAKES.fullmatch(raised.name) is not None
             is_own = raised.is_own and hasattr(builtins, raised.name)
             found.raised[number] = replace(raised, is_own=is_own, in_library=not is_mistake)
@@ -255,7 +255,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         else:
             earlier = now.newest if now.chained else None
             now.newest = replace(
-                _raised(match, number, earlier, caused=now.caused, frame=now.frame, source=now.source),
+                _make_raised(match, number, earlier, caused=now.caused, frame=now.frame, source=now.source),
                 place=now.place,
             )
             found.raised[number] = now.newest
@@ -264,7 +264,7 @@ def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None
         now.end()
 
 
-def _raised(
+def _make_raised(
     match: re.Match[str],
     number: int,
     earlier: Raised | None,

@@ -1,6 +1,6 @@
-"""Find quickly which patterns of the table may match a line: those of which the line has a necessary word.
+"""Find quickly which patterns of the table may match a line, by words that their matches must contain.
 
-    pattern  ──>  words, of which each match has one  ──>  index by their first letters  ──>  candidates
+    pattern  ──>  words, one of which is in every match  ──>  index by their first letters  ──>  candidates
 
 It only avoids comparisons: a pattern without such a word is always a candidate. It judges no line.
 """
@@ -20,7 +20,7 @@ _QUANTIFIER = re.compile(r"[?*+]|\{[\d,]*\}")
 
 
 def necessary_words(pattern: str) -> frozenset[str]:
-    """Return words in lower case, of which each match has at least one; empty if no such words are known."""
+    """Return words in lower case, one of which is in every match; empty if no such words are known."""
     found: set[str] = set()
     for alternative in _alternatives(pattern):
         words = _words_of(alternative)
@@ -97,7 +97,7 @@ def _alternatives(pattern: str) -> Iterator[str]:
 
 
 class RuleIndex(Generic[Owner]):
-    """Patterns with what they belong to, by the first letters of their necessary words."""
+    """Patterns and their owners, by the first letters of their necessary words."""
 
     def __init__(self, patterns: Iterable[tuple[Owner, re.Pattern[str]]]) -> None:
         self._patterns = tuple(patterns)

@@ -437,7 +437,7 @@ def test_a_name_that_is_taken_leaves_nothing_behind_and_the_other_alone(
     change, new = planned(cluster)
     theirs = cluster.put(path, {"metadata": {"name": path.rpartition("/")[2], "labels": {}}})
     before = set(cluster.objects)
-    with pytest.raises(RunConflictError, match="is there already; run resubmit again"):
+    with pytest.raises(RunConflictError, match="already exists; run resubmit again"):
         change.create(new)
     assert set(cluster.objects) == before
     assert cluster.objects[path] == theirs
@@ -478,7 +478,7 @@ def test_the_slower_of_two_resubmissions_takes_nothing_from_the_faster_one(clust
     change, new = planned(cluster)
     slower = changing(cluster)
     change.create(new)
-    with pytest.raises(RunConflictError, match="is there already; run resubmit again"):
+    with pytest.raises(RunConflictError, match="already exists; run resubmit again"):
         slower.create(new)
     assert set(NEW) <= set(cluster.objects)
 

@@ -374,7 +374,7 @@ def test_workers_that_are_taken_down_after_their_master_are_no_restart() -> None
     raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
     pods = [ended(0, name="job-master-0"), pod("job-worker-0", rank=1, deleting=True)]
     state = judge_job(seen("pytorchjob", raw, pods), History(ran=True))
-    assert (state.state, state.reason) == (State.RUNNING, "Its pods end")
+    assert (state.state, state.reason) == (State.RUNNING, "Its pods are ending")
 
 
 def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
