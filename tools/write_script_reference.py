@@ -41,13 +41,13 @@ PIPELINE = (
 """The steps of a run, in order."""
 _MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.NO: "it ran and the answer is no: the training, a check or a verification failed",
+    ExitCode.NO: "the training, a check or a verification failed",
     ExitCode.USAGE: "the configuration, the data or the command line is wrong; nothing was started",
     ExitCode.BUG: "a bug; the traceback is shown",
     ExitCode.REFUSED: "an outside service refused, and retries did not help",
     ExitCode.TIMED_OUT: "something did not happen in time",
     ExitCode.NOT_PROVEN: "a pod trained and is not proven, or TCP joins machines that have EFA; not repeated",
-    ExitCode.STOPPED: "stopped early with a good checkpoint: run the same command again to continue",
+    ExitCode.STOPPED: "stopped early with a good checkpoint: repeat the command to continue",
     ExitCode.INTERRUPTED: "interrupted",
 }
 _INTRODUCTION = """\
@@ -55,28 +55,27 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-`make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
-script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and
-what the command reads, writes and checks.
-Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
+After `make install`, run `.venv/bin/trainyard NAME …`, or for those with a script `.venv/bin/python
+scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and what the command reads
+and writes. Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
 An argument with \\* is needed, with † one of those; one with + may be repeated.
 
 | exit code | meaning |
 |---|---|
 """
 _COMMON = """
-Options that several commands share; the other lists have only their names:
+Options that several commands share:
 
-- `--help`, `--log-level debug|info|warning|error`: of every command
+- `--help`, `--log-level debug|info|warning|error`
 - `--json`, of every command with a result: print it as JSON
-- `--dry-run`, of every command that trains, stores, sends or sets up: print the plan, change nothing
+- `--dry-run`, of every command that changes something: print the plan, change nothing
 """
 _CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-seconds")
 """The cluster options, which come together."""
 _INTERNAL_TITLE = """
 ## Internal commands
 
-Workflows, pods and the project itself call these; their options are in `--help`.
+Workflows, pods and the project itself call these.
 
 | command | what it does |
 |---|---|
@@ -189,7 +188,8 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
 
 def _row(script: Script) -> str:
     words = f", `trainyard {script.words}`" if script.words and script.has_file else ""
-    return f"| `{script.title}`{words} | {generator.mark_code(script.summary)} |"
+    summary = script.summary.split(". ")[0].split(": ")[0].rstrip(".")
+    return f"| `{script.title}`{words} | {generator.mark_code(summary)} |"
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:
@@ -235,7 +235,7 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
         names = {flag: name for flag, name in names.items() if flag not in _CLUSTER}
         names["cluster"] = "*cluster options*"
     if names:
-        needed.append(generator.wrap_markdown(f"- **options** {', '.join(names.values())}"))
+        needed.append(generator.wrap_markdown(f"- {', '.join(names.values())}"))
     if needed:
         yield "\n".join(needed)
 

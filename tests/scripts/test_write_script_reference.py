@@ -123,7 +123,7 @@ def test_an_option_of_several_commands_is_described_once() -> None:
     scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
     text = render_script_reference(scripts)
     assert text.count("- `--unit=NAME`: what to weigh in\n") == 1
-    assert text.count("- **options** `--unit`\\*\n") == len(PIPELINE)
+    assert text.count("- `--unit`\\*\n") == len(PIPELINE)
 
 
 def test_a_command_that_only_workflows_call_is_one_row_without_its_options(help_text: str) -> None:
@@ -145,7 +145,7 @@ def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) ->
     assert "before it is sent to `s3://bucket/prefix`." in section
     assert "- `--run-dir=DIR`\\*: the run's directory\n" in section
     assert "- `--gross`†\n- `--a-very-long-name-for-the-net-weight=N`†: its meaning comes below\n" in section
-    assert "- **options** `--resume=none|auto`\n" in section
+    assert "- `--resume=none|auto`\n" in section
     assert section.startswith("\n\n`trainyard weigh`: Weigh a checkpoint")
     assert "SCALE_TOKEN" not in section, "--help has the details"
     assert "```\nscripts/weigh.py --run-dir runs/x\n```\n" in section
