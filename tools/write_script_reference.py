@@ -68,17 +68,15 @@ Options that several commands share:
 
 - `--help`, `--log-level debug|info|warning|error`
 - `--json`, of every command with a result: print it as JSON
-- `--dry-run`, of every command that changes something: print the plan, change nothing
+- `--dry-run`, of every command that trains, stores, sends or sets up: print the plan, change nothing
 """
 _CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-seconds")
 """The cluster options, which come together."""
 _INTERNAL_TITLE = """
 ## Internal commands
 
-Workflows, pods and the project itself call these.
+Workflows, pods and the project itself call these; `--help` says what each does:
 
-| command | what it does |
-|---|---|
 """
 _INTERNAL = ("step ", "pod", "eks")
 """Words of commands that workflows and pods call. Scripts without words are internal too."""
@@ -168,7 +166,7 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     rest = sorted((by_name[name] for name in by_name.keys() - set(PIPELINE)), key=lambda script: script.title)
-    common = _common_options(scripts)
+    common, internal = _common_options(scripts), [script for script in rest if script.is_internal]
     return "\n".join(
         [
             _INTRODUCTION + codes,
@@ -180,16 +178,15 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
             *(_section(by_name[name], set(common)) for name in PIPELINE),
             "\n## Other commands",
             *(_section(script, set(common)) for script in rest if not script.is_internal),
-            _INTERNAL_TITLE + "\n".join(_row(script) for script in rest if script.is_internal),
+            _INTERNAL_TITLE + generator.wrap_markdown(f"{', '.join(map(_names, internal))}."),
             "",
         ]
     )
 
 
-def _row(script: Script) -> str:
-    words = f", `trainyard {script.words}`" if script.words and script.has_file else ""
-    summary = script.summary.split(". ")[0].split(": ")[0].rstrip(".")
-    return f"| `{script.title}`{words} | {generator.mark_code(summary)} |"
+def _names(script: Script) -> str:
+    words = f" (`trainyard {script.words}`)" if script.words and script.has_file else ""
+    return f"`{script.title}`{words}"
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:

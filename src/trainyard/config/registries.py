@@ -191,7 +191,7 @@ DEFAULT_JOB_KIND = "pytorchjob"
 JOB_KINDS = {
     DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
     "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),
-    "rayjob": JobKindEntry("trainyard.jobs.kinds.ray_job", "KubeRay's RayJob, with a cluster of its own"),
+    "rayjob": JobKindEntry("trainyard.jobs.kinds.ray_job", "KubeRay's RayJob"),
     "raycluster": JobKindEntry("trainyard.jobs.kinds.ray_cluster", "a RayJob on a RayCluster that stays"),
     "hyperpod": JobKindEntry("trainyard.jobs.kinds.hyperpod_pytorch_job", "HyperPod's HyperPodPyTorchJob"),
 }
