@@ -27,7 +27,7 @@ Mappings merge key by key; any other value, `null` too, replaces the one below i
 training.max_steps=50` wins over all files. This prints each value with its file and line:
 
 ```
-trainyard config show --config configs/smoke.yaml --explain
+.venv/bin/trainyard config show --config configs/smoke.yaml --explain
 ```
 
 Files are YAML 1.2: `5e-5` is a number, `yes` and `1:30` are text. Unknown and duplicate keys, wrong values
