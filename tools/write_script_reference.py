@@ -41,13 +41,13 @@ PIPELINE = (
 """The steps of a run, in order."""
 _MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.NO: "it ran and the answer is no: the training, a check or a verification failed",
+    ExitCode.NO: "the training, a check or a verification failed",
     ExitCode.USAGE: "the configuration, the data or the command line is wrong; nothing was started",
     ExitCode.BUG: "a bug; the traceback is shown",
     ExitCode.REFUSED: "an outside service refused, and retries did not help",
     ExitCode.TIMED_OUT: "something did not happen in time",
     ExitCode.NOT_PROVEN: "a pod trained and is not proven, or TCP joins machines that have EFA; not repeated",
-    ExitCode.STOPPED: "stopped early with a good checkpoint: run the same command again to continue",
+    ExitCode.STOPPED: "stopped early with a good checkpoint: repeat the command to continue",
     ExitCode.INTERRUPTED: "interrupted",
 }
 _INTRODUCTION = """\
@@ -55,19 +55,18 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-`make install` creates the environment that runs them: `.venv/bin/trainyard NAME …`, or for those with a
-script `.venv/bin/python scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and
-what the command reads, writes and checks.
-Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
+After `make install`, run `.venv/bin/trainyard NAME …`, or for those with a script `.venv/bin/python
+scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and what the command reads
+and writes. Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
 An argument with \\* is required; of those with †, one is required; one with + may be repeated.
 
 | exit code | meaning |
 |---|---|
 """
 _COMMON = """
-Options that several commands share; the other lists have only their names:
+Options that several commands share:
 
-- `--help`, `--log-level debug|info|warning|error`: of every command
+- `--help`, `--log-level debug|info|warning|error`
 - `--json`, of every command with a result: print it as JSON
 - `--dry-run`, of every command that trains, stores, sends or sets up: print the plan, change nothing
 """
@@ -76,10 +75,8 @@ _CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-second
 _INTERNAL_TITLE = """
 ## Internal commands
 
-Workflows, pods and the project itself call these; their options are in `--help`.
+Workflows, pods and the project itself call these; `--help` says what each does:
 
-| command | what it does |
-|---|---|
 """
 _INTERNAL = ("step ", "pod", "eks")
 """Words of commands that workflows and pods call. Scripts without words are internal too."""
@@ -169,7 +166,7 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     rest = sorted((by_name[name] for name in by_name.keys() - set(PIPELINE)), key=lambda script: script.title)
-    common = _common_options(scripts)
+    common, internal = _common_options(scripts), [script for script in rest if script.is_internal]
     return "\n".join(
         [
             _INTRODUCTION + codes,
@@ -181,15 +178,15 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
             *(_section(by_name[name], set(common)) for name in PIPELINE),
             "\n## Other commands",
             *(_section(script, set(common)) for script in rest if not script.is_internal),
-            _INTERNAL_TITLE + "\n".join(_row(script) for script in rest if script.is_internal),
+            _INTERNAL_TITLE + generator.wrap_markdown(f"{', '.join(map(_names, internal))}."),
             "",
         ]
     )
 
 
-def _row(script: Script) -> str:
-    words = f", `trainyard {script.words}`" if script.words and script.has_file else ""
-    return f"| `{script.title}`{words} | {generator.mark_code(script.summary)} |"
+def _names(script: Script) -> str:
+    words = f" (`trainyard {script.words}`)" if script.words and script.has_file else ""
+    return f"`{script.title}`{words}"
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:
@@ -235,7 +232,7 @@ def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
         names = {flag: name for flag, name in names.items() if flag not in _CLUSTER}
         names["cluster"] = "*cluster options*"
     if names:
-        needed.append(generator.wrap_markdown(f"- **options** {', '.join(names.values())}"))
+        needed.append(generator.wrap_markdown(f"- {', '.join(names.values())}"))
     if needed:
         yield "\n".join(needed)
 

@@ -54,7 +54,7 @@ def checkpoint(path: str | os.PathLike[str], *, step: int) -> None:
 
 
 def latest_checkpoint() -> str | None:
-    """Return the path of the newest complete checkpoint of this run, or None: train from the beginning."""
+    """Return the path of the checkpoint to resume from, or None: train from the beginning."""
     return (os.environ.get("TRAINYARD_CHECKPOINT") or None) if _events_file() else None
 
 

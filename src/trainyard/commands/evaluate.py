@@ -164,7 +164,10 @@ def run_command(command: Sequence[str]) -> dict[str, float]:
         try:
             code = run_passing_signals(command, stdout=printed)
         except OSError as error:
-            raise ConfigError(f"evaluation.command: {command[0]}: {error.strerror}") from None
+            raise ConfigError(
+                f"evaluation.command: {command[0]} cannot be started ({error.strerror}). Activate its "
+                "environment, or name the path of its interpreter, such as .venv/bin/python."
+            ) from None
         printed.seek(0)
         text = printed.read().decode(errors="replace")
     if code:

@@ -12,7 +12,7 @@ configuration enables it. Without --config, the run in --run-dir resumes with it
 `trainyard run -- python train.py` trains with any program, without a configuration file and without changes
 to the program. docs/bring_your_own.md says what it reads and what it proves.
 
-Reads:      the configuration, the data, a checkpoint, the store; the variables of the steps (docs/scripts.md)
+Reads:      the configuration, the data, a checkpoint, the store; the variables that the steps read
 Writes:     the run directory, with the proof and the reports; the store; a Slack message; --json prints the
             outcome and the proof, and everything else goes to stderr
 Exit codes: 0 trained, stored and proven; else that of the step that failed: 1 failed, or not proven; 2 wrong

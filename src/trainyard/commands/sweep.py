@@ -396,6 +396,7 @@ def report(args: argparse.Namespace, sweep: Sweep, *, stopped: bool) -> int:
     from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
     from trainyard.report.dashboard.sweep_report import sweep_table
     from trainyard.run.atomic_files import write_bytes_atomically
+    from trainyard.run.suggested_commands import trainyard_command
 
     trials = sweep.study.ranking(sweep.study.trials())
     best = sweep.study.best()
@@ -419,7 +420,8 @@ def report(args: argparse.Namespace, sweep: Sweep, *, stopped: bool) -> int:
         output.announce("next", facts["next"], copied=True)
     unfinished = any(trial.state == "running" for trial in trials)
     if stopped or unfinished:
-        output.announce("resume", shlex.join(["trainyard", "sweep", str(sweep.folder)]), copied=True)
+        resume = trainyard_command(shlex.join(["sweep", str(sweep.folder)]))
+        output.announce("resume", resume, copied=True)
     if stopped or (unfinished and not args.collect):
         return ExitCode.STOPPED
     return ExitCode.DONE if best is not None else ExitCode.NO
@@ -427,6 +429,8 @@ def report(args: argparse.Namespace, sweep: Sweep, *, stopped: bool) -> int:
 
 def next_command(sweep: Sweep, best: "Trial") -> str:
     """Return the command that trains, stores and proves a run with the best settings."""
+    from trainyard.run.suggested_commands import trainyard_command
+
     config = str(sweep.folder / "config.yaml")
     changes = [word for key, value in best.settings.items() for word in ("--set", f"{key}={value}")]
-    return shlex.join(["trainyard", "run", "--config", config, *changes])
+    return trainyard_command(shlex.join(["run", "--config", config, *changes]))

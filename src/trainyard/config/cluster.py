@@ -45,7 +45,7 @@ class ClusterVolumeConfig(Section):
     storage_class: DnsName | None = None
     """StorageClass with which the claim is created; null: no claim is created."""
     size: Size = "1200Gi"
-    """Size of a claim that is created; 1200Gi is the smallest of FSx for Lustre."""
+    """Size of a new claim; FSx for Lustre starts at 1200Gi."""
 
 
 class ClusterPodConfig(Section):
@@ -64,13 +64,13 @@ class ClusterPodConfig(Section):
     run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = 1000
     """User and group id; 0 is root, null: the image's own user."""
     service_account: DnsName | None = None
-    """ServiceAccount of the pods, such as one that may write to the store."""
+    """ServiceAccount of the pods."""
     grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
     """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
     """How often the operator restarts the complete job after failures."""
     node_selector: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
-    """Labels that the nodes must have, such as the name of an instance group of HyperPod."""
+    """Labels that the nodes must have."""
     hyperpodrun: bool = False
     """The image has `hyperpodrun`, which kind `hyperpod` starts in place of torchrun."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None

@@ -13,8 +13,7 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
 
-`configs/training_configuration.yaml` is the one source of truth for a run. Other files extend it and say
-only what differs:
+`configs/training_configuration.yaml` has the keys of a run. Other files extend it and say only what differs:
 
 ```yaml
 # yaml-language-server: $schema=training_configuration.schema.json
@@ -24,22 +23,24 @@ training:
   max_steps: 50
 ```
 
-Mappings merge key by key; every other value replaces the one below it, and `null` does too. `--set
-training.max_steps=50` wins over all files. This prints the result, and the file and line of each value:
+Mappings merge key by key; any other value, `null` too, replaces the one below it. `--set
+training.max_steps=50` wins over all files. This prints each value with its file and line:
 
 ```
-trainyard config show --config configs/smoke.yaml --explain
+.venv/bin/trainyard config show --config configs/smoke.yaml --explain
 ```
 
 Files are YAML 1.2: `5e-5` is a number, `yes` and `1:30` are text. Unknown and duplicate keys, wrong values
-and combinations that cannot be trained are errors: one message names all by file, line and key (exit code 2).
-A configuration holds no secrets; they come from the environment.
+and combinations that cannot be trained are errors (exit code 2). Secrets come from the environment.
 
-Each key has its default, then its other values; \\* must be given. A key whose default is `null` also takes
-`null`, and a text if nothing else is named; one whose default is a bool takes the other bool."""
+Each key has its default, then its other values; \\* must be given. A key whose default is `null` takes text if
+nothing else is named."""
 _TELLING_WORDS = 8
 """A shorter description of a section says no more than its heading."""
 _SHORT = (
+    (r"a mapping of names to texts", "mapping"),
+    (r"a list of texts", "list"),
+    (r"a number above ([\d.]+) and of at most ([\d,.]+)", r"number>\1,≤\2"),
     (r"a whole number above 0", "int>0"),
     (r"a whole number of at least ([\d,]+)", r"int≥\1"),
     (r"a whole number from ([\d,]+) to ([\d,]+)", r"int≥\1,≤\2"),

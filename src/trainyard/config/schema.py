@@ -101,7 +101,7 @@ class TrainingConfig(Section):
     batch_size: Positive = 4
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
-    """Forward passes per step; the global batch is batch_size × this × data-parallel processes."""
+    """Forward passes per step; global batch: batch_size × this × data-parallel processes."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = DEFAULT_OPTIMIZER
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
@@ -128,7 +128,7 @@ class TrainingConfig(Section):
     epochs: Positive | None = None
     """Maximum passes over the training data."""
     max_steps: Positive | None = None
-    """Maximum optimizer steps; the run ends at epochs or max_steps, whichever comes first."""
+    """Maximum optimizer steps; the run ends at the first of epochs and max_steps."""
     skip_bad_steps: NotNegative = 0
     """Most updates in a row that are skipped because the loss spikes, or loss or gradient is not finite."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
@@ -171,7 +171,7 @@ class ComputeConfig(Section):
     on_fallback: Literal["stop", "warn"] = "stop"
     """If NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
     network_test: bool = False
-    """In pods of several machines: measure an all-reduce first, and end if it is too slow."""
+    """In pods: measure an all-reduce first, and end if it is too slow."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null: one per core. Another count may round differently."""
 
@@ -188,7 +188,7 @@ class HuggingFaceConfig(Section):
     validation_split: Name | None = "validation"
     """The split to validate on; null: none."""
     revision: Name | None = None
-    """Commit, branch or tag; null: the newest commit. The run records the commit."""
+    """Commit, branch or tag; null: the newest commit."""
     shuffled_sequences: Positive = 256
     """Sequences in the shuffle buffer; a resume reads as many again."""
     interleaved_files: Positive = 1
@@ -206,7 +206,7 @@ class DataConfig(Section):
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
     mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
-    """Paths and weights instead of train_path: each path has its exact share of 1,000 sequences."""
+    """Instead of train_path: paths and their weights."""
     validation_path: Name | None = None
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -268,11 +268,11 @@ class MonitoringConfig(Section):
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
     prometheus_file: Annotated[Name, StringConstraints(pattern=r"\.prom$")] | None = None
-    """Text file (*.prom) for Prometheus' node_exporter, replaced at each logged row."""
+    """Text file (*.prom) for Prometheus' node_exporter."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
     """A step longer than this many times the median is a hang and ends the run; null: never."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
-    """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
+    """Shortest time that is a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
     mlflow: MlflowConfig = Field(default_factory=MlflowConfig)
@@ -283,7 +283,7 @@ class GrpoConfig(Section):
     """Group relative policy optimization with `recipe: verl`; other recipes ignore this section."""
 
     completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
-    """Answers per question, compared with each other; must divide the answers of a step."""
+    """Answers per question; must divide the answers of a step."""
     max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
     """Longest answer in tokens, including its end token."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -302,7 +302,7 @@ class KernelOptimizationConfig(Section):
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """With compute.gradient_compression: lowest ratio; the rank is the largest that reaches it."""
     tile_bytes: Positive = 256
-    """Bytes of quantised weights that a native kernel dequantises at a time."""
+    """Bytes of weights that a native kernel dequantises at a time."""
     simd_bits: Literal[128, 256, 512] | None = None
     """With compute.compile on a CPU: vector width in bits; null: the widest."""
 
@@ -352,13 +352,13 @@ class ProgramConfig(Section):
     command: Words | None = None
     """The program and its arguments; {training.seed} is replaced by its value."""
     directory: Name = "."
-    """Folder in which the command runs; the paths below are relative to it."""
+    """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
-    """Variables of the command. No secrets: this is stored."""
+    """Variables of the command. No secrets: they are stored."""
     lock: Name | None = None
-    """File that pins its packages; null finds uv.lock, poetry.lock, requirements.txt and the like."""
+    """File that pins its packages; null: uv.lock, requirements.txt and the like."""
     data: Words | None = None
-    """Files that it reads, such as data/*.jsonl, hashed before and after; [] if it reads none."""
+    """Files that it reads, such as data/*.jsonl; [] if it reads none."""
     steps: Positive | None = None
     """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
@@ -423,12 +423,12 @@ class EvaluationConfig(Section):
     command: Words | None = None
     """Prints one JSON object of figures; {checkpoint} and {run_dir} are replaced by these paths."""
     data: Words | None = None
-    """Files that it reads, such as tasks/*.jsonl, hashed for the record."""
+    """Files that it reads, such as tasks/*.jsonl."""
     thresholds: Annotated[
         dict[Name, Annotated[str, StringConstraints(pattern=r"^(>=|<=|>|<) *-?\d+(\.\d+)?([eE][-+]?\d+)?$")]],
         Field(max_length=256),
     ] = Field(default_factory=dict)
-    """Figure -> what it needs, such as accuracy: ">= 0.60"; an inner object's figures are outer.inner."""
+    """Such as accuracy: ">= 0.60"; an inner object's figures are outer.inner."""
 
 
 class Config(Section):

@@ -17,7 +17,7 @@ def is_written_out(device: torch.device, length: int) -> bool:
     CPU.
 
     The compiler makes one kernel of an explicit softmax and leaves the products to the matrix library. It
-    cannot optimise the fused kernel (`docs/benchmarks.md` compares both).
+    cannot optimise the fused kernel.
     """
     return device.type == "cpu" and length <= LONGEST_WRITTEN_OUT and torch.compiler.is_compiling()
 
