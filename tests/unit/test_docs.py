@@ -232,15 +232,14 @@ def test_the_page_on_workflows_names_every_variable_secret_and_input() -> None:
         names |= set(((content.get("on", {}) or {}).get("workflow_dispatch") or {}).get("inputs", {}))
     rows = set(re.findall(r"^\| `(\w+)` \|", page, flags=re.M))
     assert rows == names
-    for action, version in re.findall(r"uses: ([\w-]+/[\w-]+)@\w{40} # (\S+)", text):
-        assert f"{action} v" in page, f"{action} {version}"
 
 
 def test_the_page_on_permissions_lists_what_each_job_has() -> None:
     page = text_of(ROOT / "docs" / "runbooks" / "permissions.md")
     rows = {
         (workflow, job, grant)
-        for workflow, job, cell in re.findall(r"^\| (\w+\.yml) \| (\w+) \| (.+) \|$", page, flags=re.M)
+        for workflow, jobs, cell in re.findall(r"^\| (\w+\.yml) \| ([\w, ]+) \| (.+) \|$", page, flags=re.M)
+        for job in jobs.split(", ")
         for grant in CODE_SPAN.findall(cell) or [""]
     }
     granted = {
