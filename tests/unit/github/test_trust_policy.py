@@ -145,7 +145,8 @@ def test_iam_takes_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_on_permissions_names_the_subjects_that_are_written() -> None:
     page = PAGE.read_text()
-    for form, ids in ((Form.IMMUTABLE, {"owner_id": 1, "repository_id": 2}), (Form.NAMES, {})):
+    given: dict[Form, Any] = {Form.IMMUTABLE: {"owner_id": 1, "repository_id": 2}, Form.NAMES: {}}
+    for form, ids in given.items():
         policy = trust_policy(Subject("OWNER/REPO", "training", **ids), account=ACCOUNT, form=form)
         (condition,) = policy["Statement"][0]["Condition"].values()
         subject = condition[f"{ISSUER}:sub"].replace("@1", "@OWNER_ID").replace("@2", "@REPO_ID")
