@@ -311,10 +311,12 @@ def test_a_secret_in_the_context_is_named_and_nothing_is_sent(
 
 
 def test_without_a_dockerfile_the_option_is_named(aws: ScriptedAws, run: Run, context: Path) -> None:
-    (context / "Dockerfile").unlink()
+    (context / "docker" / "own").mkdir(parents=True)
+    (context / "Dockerfile").rename(context / "docker" / "own" / "Dockerfile")
     said = run("build_image")
     assert said.code == 2, said.stderr
     assert "there is no such Dockerfile" in said.stderr and "--dockerfile FILE" in said.stderr
+    assert "has docker/own/Dockerfile" in said.stderr
     assert aws.calls == []
 
 

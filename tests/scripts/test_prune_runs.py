@@ -351,3 +351,8 @@ def test_a_link_within_a_run_is_removed_and_not_followed(prune_runs: Any, world:
     assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
     assert (outside / "precious").is_file()
     assert not run_of(world, RUNS[5]).path.exists()
+
+
+def test_a_folder_that_is_not_there_is_refused(prune_runs: Any, world: Path) -> None:
+    (world / "runs").rename(world / "runs-of-another-name")
+    assert pruned(prune_runs, world) == 2

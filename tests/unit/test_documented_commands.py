@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,18 @@ def test_a_wrong_command_is_noticed(line: str) -> None:
 
 def test_many_commands_are_found() -> None:
     assert sum(len(list(commands_of(path))) for path in PAGES) > 100
+
+
+def test_the_options_of_model_signing_exist() -> None:
+    from model_signing._cli import main
+
+    (line,) = (line for line in shell_lines(ROOT / "docs/runbooks/signing.md") if "model_signing" in line)
+    _, *names = [word for word in shlex.split(line) if not word.startswith("-")][:3]
+    command: Any = main
+    for name in names:
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert set(re.findall(r"--[\w-]+", line)) <= known
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

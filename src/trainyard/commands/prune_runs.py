@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.artifacts.retention.run_directories import RunProof
@@ -55,13 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.store.store_address import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
+    if not args.runs_directory.is_dir():
+        raise ConfigError(f"--runs-directory {args.runs_directory}: there is no such folder")
     store = open_store(args.store, call_seconds=args.call_seconds)
     rule = RemovalRule(args.keep_last, args.current)
     with terminal.show_live(PhaseDisplay("old runs", "reading the runs")):
         plan = plan_removal(args.runs_directory, store, rule=rule, proof_of=proof_of)
     if args.json:
         output.print_json({"store": store.url, "directories": [each.to_json() for each in plan]})
-    else:
+    elif plan:
         words = {True: "kept", False: "removed"}
         output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
     removals = [each for each in plan if not each.keep]

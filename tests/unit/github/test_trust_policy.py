@@ -143,10 +143,12 @@ def test_iam_takes_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
             assert role["AssumeRolePolicyDocument"] == json.loads(text)
 
 
-def test_the_page_on_permissions_shows_what_is_written() -> None:
-    shown = [json.loads(block) for block in re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.M | re.S)]
-    shown = [policy for policy in shown if "sts:AssumeRoleWithWebIdentity" in str(policy)]
-    subject = Subject("OWNER/REPO", "training", owner_id=1, repository_id=2)
-    written = [trust_policy(subject, account=ACCOUNT, form=Form.IMMUTABLE)]
-    text = json.dumps(written).replace("OWNER@1", "OWNER@OWNER_ID").replace("REPO@2", "REPO@REPO_ID")
-    assert shown == json.loads(text)
+def test_the_page_on_permissions_names_the_subjects_that_are_written() -> None:
+    page = PAGE.read_text()
+    given: dict[Form, Any] = {Form.IMMUTABLE: {"owner_id": 1, "repository_id": 2}, Form.NAMES: {}}
+    for form, ids in given.items():
+        policy = trust_policy(Subject("OWNER/REPO", "training", **ids), account=ACCOUNT, form=form)
+        (condition,) = policy["Statement"][0]["Condition"].values()
+        subject = condition[f"{ISSUER}:sub"].replace("@1", "@OWNER_ID").replace("@2", "@REPO_ID")
+        assert f"`{subject}`" in page
+        assert f"`{condition[f'{ISSUER}:aud']}`" in page

@@ -90,8 +90,9 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
     """
     path = given if given.is_file() else context / given
     if not path.is_file():
-        near = [one for one in ("Dockerfile", "docker") if (context / one).exists()]
-        hint = f"; {context} has {' and '.join(near)}" if near else ""
+        places = ("Dockerfile", "*/Dockerfile", "*/*/Dockerfile")
+        near = [each.relative_to(context) for place in places for each in sorted(context.glob(place))]
+        hint = f"; {context} has {near[0]}" if near else ""
         raise ConfigError(f"{given}: there is no such Dockerfile{hint}. Name it with --dockerfile FILE")
     try:
         text = path.read_text(encoding="utf-8")
