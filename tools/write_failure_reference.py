@@ -30,7 +30,7 @@ MEANINGS = {
     "image-pull": "The image cannot be pulled.",
     "preempted": "The machine or the pod was taken away. The next attempt resumes.",
     "node-lost": "The machine no longer answers.",
-    "disk-full": "A disk, a quota of a disk or its inodes are used up.",
+    "disk-full": "A disk, its quota or its inodes are used up.",
     "quota": "The account or the cluster allows fewer machines.",
     "unschedulable": "No node fits the pods.",
     "configuration": "A setting, an argument or a manifest is wrong.",
@@ -43,13 +43,13 @@ MEANINGS = {
     "rendezvous-timeout": "The processes did not find each other in time.",
     "port-in-use": "Another process has the port.",
     "tcp-fallback": "TCP joined machines that have EFA or InfiniBand.",
-    "slow-network": "The network between the machines is far slower than it should be.",
+    "slow-network": "The network between the machines is too slow.",
     "time-limit": "The time limit was reached. The next attempt resumes.",
     "cancelled": "Somebody stopped it.",
     "installer": "A package could not be installed.",
-    "image": "The image lacks a program or a library, or is built for another processor.",
+    "image": "The image lacks something, or is for another processor.",
     "checkpoint": "A file of weights or a checkpoint is damaged.",
-    "network": "A name, a proxy, a certificate or an address outside the job failed.",
+    "network": "A name, proxy, certificate or address outside the job failed.",
     "service": "A store, hub, file system or registry was busy or failed.",
     "clock": "The machine's clock is wrong.",
     "runner": "GitHub's runner could not take or run the job.",
@@ -63,13 +63,10 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
 
-`trainyard explain` prints the cause, its evidence and the fix, from `--log FILE`, `--run-dir`, `--job`,
-`--github-run` or `--build`. These are its causes and fixes; words in capitals are values of the log. Three
-kinds are only in `explain`: errors in a program's own code, errors of installing packages, and those whose
-fix is to correct what the line names.
+The causes and fixes of [`trainyard explain`](recovery.md#why-it-failed); words in capitals are values of the
+log. Only `explain` has errors of a program and of installers, and messages that show what to correct.
 In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node), for
-the class and for causes that differ. `not-proven`, `stopped` and `finished` come from exit codes:
-[recovery](recovery.md).
+the class and for causes that differ. `not-proven`, `stopped` and `finished`: [recovery](recovery.md).
 """
 
 
@@ -107,7 +104,7 @@ def is_listed(rule: "Rule") -> bool:
     """Return whether the page has the cause; errors of a program and of installers are left to `explain`."""
     if str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no"):
         return False
-    return rule.fix != SAID_BY_THE_LINE and rule.nearness.name != "WORDING"
+    return not rule.is_plain and rule.fix != SAID_BY_THE_LINE and rule.nearness.name != "WORDING"
 
 
 def _without_variants(causes: Sequence[str]) -> list[str]:

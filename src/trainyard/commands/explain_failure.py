@@ -137,6 +137,8 @@ def retry_words(found: "LogExplanation") -> str:
         return "from the newest good checkpoint"
     if found.klass in ("finished", "not-proven"):
         return "no; the training is done"
+    if found.klass == "cancelled":
+        return "no; somebody stopped it"
     return "not known" if found.klass == "unknown" else "no; it would fail again in the same way"
 
 

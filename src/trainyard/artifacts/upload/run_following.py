@@ -130,8 +130,16 @@ def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Ev
 def _holds_run(directory: RunDirectory) -> bool:
     if node_file(directory).is_file():
         return True
-    # Records that came from the store do not name the machine that this will be.
-    return directory.run_file.is_file() and not keeps_parts(directory)
+    if not directory.run_file.is_file():
+        return False
+    # Of several machines, records that came from the store do not name the machine that this will be.
+    return not keeps_parts(directory) or _is_of_one_machine(directory)
+
+
+def _is_of_one_machine(directory: RunDirectory) -> bool:
+    hardware = read_run(directory.run_file).get("hardware")
+    hardware = hardware if isinstance(hardware, dict) else {}
+    return hardware.get("world_size") == hardware.get("local_world_size", 0)
 
 
 def follow_run(

@@ -20,6 +20,7 @@ _OPEN = frozenset(
 )
 """Classes that an exit code suggests and that the log may correct."""
 _FIXES = {
+    FailureClass.CANCELLED: "start it again when you want it",
     FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
     "node must replace it",
     FailureClass.RENDEZVOUS_TIMEOUT: "read the log of the first pod: it ended or started late; or a port is "

@@ -59,6 +59,8 @@ class Rule:
     """An earlier line must match this."""
     exact: bool = False
     """The message is unmistakable, so other words on its line do not weaken it."""
+    is_plain: bool = False
+    """The message itself shows what to correct, so the runbook of failures leaves it out."""
 
     def matches(self, line: str) -> tuple[re.Match[str], ...]:
         """Return where the line has the message, for each form of it."""
@@ -96,6 +98,7 @@ def _rule(row: dict[str, Any]) -> Rule:
         tuple(re.compile(pattern) for pattern in row["match"]),
         re.compile(after) if after else None,
         row.get("exact") is True,
+        row.get("plain") is True,
     )
 
 

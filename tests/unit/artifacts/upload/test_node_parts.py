@@ -22,6 +22,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import VerificationError, WaitTimeoutError
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -29,7 +30,7 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_outcome
+from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.node_folder import NodeFolder, end_node, read_node, write_node
 
 RUN = "run-main"
@@ -181,6 +182,16 @@ def test_which_machine_it_is_must_be_known_before_a_run_is_followed(
     with pytest.raises(WaitTimeoutError):
         wait_for_run(main, Patience(silence_seconds=0, poll_seconds=0.01), threading.Event())
     assert run_following.wait_for_run is wait_for_run
+
+
+def test_a_run_of_one_machine_is_followed_without_the_mark_of_a_machine(
+    machines: tuple[RunDirectory, RunDirectory],
+) -> None:
+    main, _ = machines
+    (main.path / "node.json").unlink()
+    run = read_run(main.run_file)
+    write_json_atomically(main.run_file, {**run, "hardware": {"world_size": 8, "local_world_size": 8}})
+    wait_for_run(main, Patience(silence_seconds=0, poll_seconds=0.01), threading.Event())
 
 
 def test_fetching_hides_parts_that_are_newer_than_what_is_whole(

@@ -41,7 +41,7 @@ def test_a_rule_explains_its_example_and_not_the_line_that_is_unlike_it(row: dic
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_a_row_is_complete(row: dict[str, Any]) -> None:
     needed = {"cause", "class", "level", "who", "retry", "fix", "match", "example", "unlike"}
-    assert needed <= set(row) <= {*needed, "after", "exact"}
+    assert needed <= set(row) <= {*needed, "after", "exact", "plain"}
     assert row["who"] in WHO and row["retry"] in ("no", "same", "other", "later")
 
 
