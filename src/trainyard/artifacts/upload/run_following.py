@@ -87,7 +87,7 @@ class FollowReport:
     last: SyncReport | None
     """Report of the last pass, if the run is over."""
     problems: tuple[str, ...]
-    """What could not be stored, and why."""
+    """Checkpoints that could not be stored, and why."""
 
     @property
     def exit_code(self) -> ExitCode:
