@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class GitHub:
-    """One repository on GitHub, accessed with one token."""
+    """One repository on GitHub, accessed with one token. Raises ConfigError for a wrong name or server."""
 
     def __init__(self, repository: str, token: str, *, server: str = "https://api.github.com") -> None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
@@ -92,7 +92,7 @@ class GitHub:
         return str((answer or {}).get("html_url") or "")
 
     def artifact_file(self, artifact: int, name: str) -> bytes | None:
-        """Return the content of the file `name` in an artifact; None when the artifact does not have it."""
+        """Return the content of the file `name` in an artifact, or None. Raises ServiceError."""
         archive = self._call("GET", f"/actions/artifacts/{artifact}/zip", again=True)
         try:
             with zipfile.ZipFile(io.BytesIO(archive)) as files:

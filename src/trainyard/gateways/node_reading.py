@@ -52,7 +52,7 @@ class GpuReading:
     """Memory errors since the driver was loaded."""
     ecc_uncorrected: float | None = None
     faults: tuple[str, ...] = ()
-    """What is broken, in words."""
+    """Its defects, in words."""
 
     @property
     def is_used(self) -> bool:

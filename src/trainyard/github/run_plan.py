@@ -85,7 +85,7 @@ class DispatchInputs:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """All changes to the configuration file; the input `epochs` is last."""
+        """All changes to the configuration file; the input `epochs` is last. Raises ConfigError."""
         if self.epochs and not re.fullmatch(r"[1-9]\d{0,8}", self.epochs, re.ASCII):
             raise ConfigError(f"epochs: {self.epochs!r} is not a whole number above 0")
         return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))

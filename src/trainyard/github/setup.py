@@ -56,7 +56,7 @@ class Setup:
             return SetupStep(name, SetupVerdict.UNREACHED, self._outage)
         except RefusedError as error:
             if "upgrade" in error.message.lower() and self._plan_lacks(name, error):
-                return environments_missing(name, f"GitHub said {error.message}", self._repository)
+                return environments_missing(name, f"GitHub answered: {error.message}", self._repository)
             return SetupStep(name, SetupVerdict.REFUSED, str(error))
 
     def _change(self, step: SetupStep, check: Callable[[], SetupStep]) -> SetupStep:
@@ -71,7 +71,7 @@ class Setup:
         if isinstance(refusal, ServiceTroubleError):
             raise refusal
         if isinstance(refusal, RefusedError) and self._plan_lacks(step.name, refusal):
-            return environments_missing(step.name, f"GitHub said {refusal.message}", self._repository)
+            return environments_missing(step.name, f"GitHub answered: {refusal.message}", self._repository)
         if refusal is None and step.name.startswith("env ") and self._repository.is_private:
             message = "GitHub accepted the limit but did not keep it"
             return environments_missing(step.name, message, self._repository)

@@ -39,7 +39,7 @@ class SetupVerdict(StrEnum):
     REFUSED = "refused"
     """GitHub refused the change, or accepted it but did not keep it."""
     UNREACHED = "not reached"
-    """GitHub could not be reached any more."""
+    """GitHub could no longer be reached."""
 
 
 _FINISHED = (SetupVerdict.OK, SetupVerdict.DONE)

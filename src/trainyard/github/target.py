@@ -1,7 +1,7 @@
 """Choose where a run trains: your own GPU runner, a CodeBuild machine, a cluster (EKS), or this machine.
 
 It chooses the labels that GitHub routes the job by, the queue it waits in and what is known of the machine.
-It asks no service. CodeBuild's labels and sizes:
+It queries no service. CodeBuild's labels and sizes:
 https://docs.aws.amazon.com/codebuild/latest/userguide/sample-github-action-runners-update-labels.html
 """
 
@@ -119,7 +119,7 @@ def target_for(requested: str, variables: Mapping[str, str]) -> Target:
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     """Return the machine that the repository's variables describe. ConfigError names the wrong variable.
 
-    `on_cpu` is whether the configuration asks for a CPU; it decides CodeBuild's size where none is given.
+    `on_cpu` is whether the configuration trains on a CPU; it decides CodeBuild's size where none is given.
     """
     if target is Target.CODEBUILD:
         return _codebuild(variables, on_cpu=on_cpu)

@@ -58,7 +58,7 @@ class Subject:
             raise ConfigError("Name either an environment or a ref: a subject has exactly one of them.")
         place = self.environment or self.ref
         if re.search(r"[*?$\s\x00-\x1f]", place) or len(place) > 255:
-            raise ConfigError(f"{place[:80]!r} would match more than one place, or none. Name one.")
+            raise ConfigError(f"{place[:80]!r} would match more than one place, or none. Name exactly one.")
         if self.ref and not re.match(r"refs/(heads|tags)/[^/]", self.ref):
             raise ConfigError(f"{self.ref!r} is not a ref such as refs/heads/main or refs/tags/v1.2.3")
 

@@ -38,7 +38,10 @@ def parse_run_number(text: str) -> int | None:
 
 
 def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int:
-    """Return the run number of a command line: `text`, else the number of the run in `run_dir`."""
+    """Return the run number of a command line: `text`, else the number of the run in `run_dir`.
+
+    Raises ConfigError when neither is given, VerificationError when the store does not hold that run.
+    """
     number = parse_run_number(text or "auto")
     if number is None and run_dir is None:
         raise ConfigError("--run-number is missing. Give a number, or --run-dir")
@@ -65,7 +68,9 @@ def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
             return number
         except RunConflictError as lost:
             _logger.info("run number %d was taken meanwhile: %s", number, lost)
-    raise RunConflictError(f"{store.url}: no run number could be claimed, other runs took {_RACES} in a row")
+    raise RunConflictError(
+        f"{store.url}: no number could be claimed, other runs took {_RACES} in a row. Try again"
+    )
 
 
 def owner_of(store: Store, number: int) -> str | None:

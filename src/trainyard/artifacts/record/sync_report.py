@@ -24,7 +24,7 @@ class SyncReport:
     skipped: int
     """Number of objects that the store had already."""
     problems: tuple[str, ...]
-    """What was not stored, and why. If not empty, the exit code is 1."""
+    """Files and checkpoints that were not stored, and why. If not empty, the exit code is 1."""
     notes: tuple[str, ...]
     signature_key: str = ""
     """Key of the newest manifest's signature; empty when it is not signed."""

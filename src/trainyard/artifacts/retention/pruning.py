@@ -36,7 +36,8 @@ def prune(
 ) -> list[str]:
     """Carry out the plan of one run; return what was kept, because it was promoted or stored again.
 
-    Raises RunConflictError, with nothing removed, when the run was stored again since it was planned.
+    Raises RunConflictError, with nothing removed, when the run was stored again since it was planned;
+    ServiceError when the store gives up, after which another call finishes.
     """
     removals, kept = plan.removals, list[str]()
     if removals or plan.superseded:

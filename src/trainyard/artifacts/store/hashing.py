@@ -30,10 +30,10 @@ def sha256_of_chunks(chunks: Iterable[bytes]) -> tuple[str, int]:
 def checksum_agrees(
     checksum: Mapping[str, Any], sha256: str, recorded: Mapping[str, Any] | None = None
 ) -> bool | None:
-    """Return whether the store's `checksum` matches the object's SHA-256; None if it cannot tell.
+    """Return whether the store's `checksum` matches the object's SHA-256; None if it does not show that.
 
-    Any checksum other than a SHA-256 of the whole object is compared with `recorded`, the checksum that the
-    store returned when these bytes were sent.
+    Any checksum other than a SHA-256 of the complete object is compared with `recorded`, the checksum that
+    the store returned when these bytes were sent.
     """
     if checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT:
         return bool(checksum["value"] == _base64(bytes.fromhex(sha256)))
@@ -44,7 +44,7 @@ def checksum_agrees(
 
 
 def file_agrees(checksum: Mapping[str, Any], path: Path, sha256: str) -> bool | None:
-    """Return whether the store's `checksum` matches the file of this SHA-256; None if it cannot tell."""
+    """Return whether the store's `checksum` matches the file of this SHA-256; None if unknown."""
     is_composite = checksum.get("algorithm") == SHA256 and checksum.get("type") == COMPOSITE
     if is_composite and (part_size := checksum.get("part_size")):
         # Some stores omit the number of parts ("-12").

@@ -154,7 +154,7 @@ class Store(Protocol):
         ...
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
-        """Replace a small object with a conditional put; return False if it is not `old` any more."""
+        """Replace a small object with a conditional put; return False if it is no longer `old`."""
         ...
 
     def delete(self, key: str) -> None:

@@ -120,7 +120,10 @@ def _may_be_left_over(key: str, version: int) -> bool:
 def put_manifest(
     store: Store, manifest: RunManifest, before: StoredState, *, signer: "ModelSigner | None" = None
 ) -> PublishedManifest:
-    """Put the manifest unless the newest one has the same content; return the newest one."""
+    """Put the manifest unless the newest one has the same content; return the newest one.
+
+    Raises RunConflictError when another sync put one at the same time.
+    """
     newest = before.chain[-1] if before.chain else None
     if newest and _statement(newest.manifest) == _statement(manifest):
         same = newest.manifest.provenance == manifest.provenance

@@ -87,7 +87,7 @@ class FollowReport:
     last: SyncReport | None
     """Report of the last pass, if the run is over."""
     problems: tuple[str, ...]
-    """What could not be stored, and why."""
+    """Checkpoints that could not be stored, and why."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -116,7 +116,7 @@ class FollowReport:
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
     """Wait until the directory holds a run, or a part of one whose machines do not share it.
 
-    Raises WaitTimeoutError when it holds none for too long.
+    Raises WaitTimeoutError when it holds none for too long, StoppedError when `stop` is set before.
     """
     deadline = time.monotonic() + patience.silence_seconds
     while not _holds_run(directory):

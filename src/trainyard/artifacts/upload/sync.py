@@ -194,7 +194,7 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
         return {key: known[key]}
     found, content = store.describe(key), store.read_object(key)
     if found is None or content is None:
-        raise VerificationError(f"{key}: was just stored, and is missing now")
+        raise VerificationError(f"{key}: was just stored, and is missing now; sync again")
     return {key: ManifestObject.of(found, sha256_of_chunks([content])[0])}
 
 

@@ -45,7 +45,7 @@ class DiskComparison:
     wrong: Mapping[str, str] = field(default_factory=dict)
     """How a file differs, by the key of its object."""
     gone: frozenset[str] = frozenset()
-    """Keys of the objects that have a path in the directory, but no file there any more."""
+    """Keys of the objects that have a path in the directory, but no longer a file there."""
     problems: tuple[str, ...] = ()
     """Files of the directory that the store does not have."""
     elsewhere: frozenset[str] = frozenset()

@@ -69,7 +69,7 @@ def list_files(context: Path, *, untracked: bool = False) -> list[FileOnDisk]:
     Raises ConfigError if there is no such folder. A deleted file that git still tracks is omitted.
     """
     if not context.is_dir():
-        raise ConfigError(f"{context}: no such folder to build from")
+        raise ConfigError(f"{context}: no such folder to build from. Name it with --context")
     names = _tracked_files(context, untracked=untracked)
     names = _listed_files(context) if names is None else names
     if names is None:

@@ -75,10 +75,10 @@ class LocalBuilder:
         """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
         `secrets` are the files of build secrets by their id, `logins` those for private base images. Raises
-        CheckFailedError with the end of the log when the build fails.
+        CheckFailedError with the end of the log when the build fails, ConfigError for secrets without buildx.
         """
         if secrets and self.is_docker and not self._buildx:
-            raise ConfigError("--secret: docker passes secrets to a build with buildx only. Install it.")
+            raise ConfigError("--secret: docker needs buildx to pass secrets to a build. Install buildx.")
         name = f"{plan.image}:{plan.tag}"
         options = [f"--file={dockerfile}", f"--platform={plan.platform}"]
         options += [f"--tag={name}", f"--tag={plan.image}:latest"]
@@ -205,7 +205,7 @@ class LocalBuilder:
         return words
 
     def log_in(self, login: "Login | None") -> None:
-        """Log docker in to a registry. buildah gets the login with each call instead."""
+        """Log docker in to a registry; buildah gets the login with each call. Raises ServiceError."""
         if not self.is_docker or login is None or not login.password:
             return
         words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]

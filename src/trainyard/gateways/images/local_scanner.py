@@ -50,12 +50,12 @@ def scan_image(scanner: str, builder: LocalBuilder, image: str, *, seconds: floa
     try:
         found = dict(_FINDINGS[scanner](json.loads(done.stdout)))
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ServiceError(f"{scanner} scanned {image}, and its output is not its JSON") from None
+        raise ServiceError(f"{scanner} scanned {image}, but its output cannot be read: update it") from None
     return Scan("COMPLETE", Counter(found.values()), found, completed=True)
 
 
 def _trivy_findings(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    # A report without `Results` is that of an image in which trivy knows nothing to look at.
+    # trivy omits `Results` for an image that holds nothing which it can scan.
     for result in report.get("Results") or ():
         for one in result.get("Vulnerabilities") or ():
             yield str(one["VulnerabilityID"]), str(one["Severity"]).upper()

@@ -141,7 +141,7 @@ class _Blocks:
 
 
 def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
-    """Return the object if S3's own checksum is the expected one; unchanged if S3 computes none."""
+    """Return the object if S3's own checksum is the expected one or missing; else raise VerificationError."""
     for _ in range(1 + bucket.attempts):
         # Some stores omit the number of parts after a composite checksum ("-12").
         value = str(stored.checksum.get("value", "")).partition("-")[0]
