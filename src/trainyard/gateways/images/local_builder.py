@@ -237,8 +237,8 @@ def find_builder(wanted: str = "") -> LocalBuilder:
         return LocalBuilder("buildah")
     missing = "docker answers" if wanted == "docker" else "buildah is here" if wanted else "docker or buildah"
     raise ConfigError(
-        f"An image cannot be built on this machine: no {missing}. Start docker, install buildah, or build "
-        "in AWS with --builder codebuild, which needs neither."
+        f"No image can be built, checked or pushed on this machine: no {missing}. Start docker or install "
+        "buildah. Builds and checks also run in AWS, with --builder codebuild."
     )
 
 
