@@ -218,13 +218,13 @@ def _section(script: Script, common: Set[Argument]) -> str:
 
 
 def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
-    """Yield the list of what the command needs, and the names of its other options."""
+    """Yield the list of the words that the command needs, and the names of its options."""
     needed, names = [], {}
     for argument in list_arguments(script.help):
         if argument.name in _EVERYWHERE:
             continue
         is_common = Argument(argument.name, argument.meaning, "") in common
-        if argument.needed and not is_common:
+        if argument.needed and not argument.name.startswith("--"):
             needed.append(_bullet(argument))
         else:
             names[argument.flag] = _name(argument, short=is_common)
