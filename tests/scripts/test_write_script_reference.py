@@ -116,14 +116,14 @@ def test_headings_of_groups_are_not_swallowed_by_a_meaning() -> None:
     ]
 
 
-def test_an_option_of_several_commands_is_described_once() -> None:
+def test_an_option_of_all_commands_for_clusters_is_described_once() -> None:
     parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
-    parser.add_argument("--unit", metavar="NAME", required=True, help="what to weigh in")
+    parser.add_argument("--context", metavar="NAME", required=True, help="the scale")
     parser.add_argument("--json", action="store_true", help="print the weight as JSON")
     scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
     text = render_script_reference(scripts)
-    assert text.count("- `--unit=NAME`: what to weigh in\n") == 1
-    assert text.count("- `--unit`\\*\n") == len(PIPELINE)
+    assert text.count("- `--context=NAME`: the scale\n") == 1
+    assert text.count("- `--context`\\*\n") == len(PIPELINE)
 
 
 def test_a_command_that_only_workflows_call_is_listed_without_its_options(help_text: str) -> None:
