@@ -60,7 +60,9 @@ def _next_words(data: Json) -> tuple[str, ...]:
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     """A line for each job."""
     if not jobs:
-        return ["There are no jobs of Trainyard in this namespace; --all-namespaces searches all."]
+        return [
+            "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
+        ]
     heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
     rows = [
         (
