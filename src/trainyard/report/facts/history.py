@@ -157,11 +157,8 @@ def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     import numpy as np
 
     values = rows.values
-    found: NDArray[np.float64]
-    if isinstance(values, np.ndarray):
-        found = values
-    else:
-        found = np.fromiter(map(_float, values), float, len(values))
+    is_table = isinstance(values, np.ndarray)
+    found = values if is_table else np.fromiter(map(_float, values), float, len(values))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
