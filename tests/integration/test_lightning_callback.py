@@ -36,7 +36,7 @@ def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=600,
         start_new_session=True,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

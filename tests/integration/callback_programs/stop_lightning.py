@@ -22,6 +22,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 assert "trainyard" not in sys.modules
 STEPS = 12
 HOOKS = [
+    "on_sanity_check_start",
     "on_train_start",
     "on_train_epoch_start",
     "on_train_batch_start",
@@ -56,11 +57,13 @@ class Signaller(lightning.Callback):  # type: ignore[misc]
 
     def __init__(self, hook: str, step: int, group: bool) -> None:
         self._step, self._group = step, group
+        self._is_at_start = hook == "on_sanity_check_start"
         self.sent_at: int | None = None
         setattr(self, hook, self._send)
 
     def _send(self, trainer: Any, *_: Any, **__: Any) -> None:
-        if self.sent_at is None and trainer.global_step >= self._step and not trainer.sanity_checking:
+        is_training = self._is_at_start or not trainer.sanity_checking
+        if self.sent_at is None and trainer.global_step >= self._step and is_training:
             self.sent_at = trainer.global_step
             if self._group:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
@@ -130,7 +133,7 @@ def main() -> None:
     generator = random.Random(36)
     rounds: list[tuple[str, str, int, int, bool, float | None]] = []
     for index, hook in enumerate(HOOKS):
-        step = 0 if hook == "on_train_start" else generator.randrange(1, STEPS - 4)
+        step = 0 if hook in HOOKS[:2] else generator.randrange(1, STEPS - 4)
         rounds.append((hook, hook, step, index % world, False, None))
     rounds += [(f"time-{i}", "", 0, i % world, False, generator.random() / 2) for i in range(4)]
     if world == 1:

@@ -53,8 +53,11 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         self._worker_signals: Any = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if self._file and stage == "fit" and self._worker_signals is None:
+        if not self._file or stage != "fit":
+            return
+        if self._worker_signals is None:
             self._keep_workers()
+        self._replace_handler(trainer)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._file:
@@ -66,9 +69,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
             planned = trainer.estimated_stepping_batches
             self._steps = int(planned) if math.isfinite(planned) else None
         self._write("begin", trainer.global_step, steps=self._steps, world_size=trainer.world_size)
-        if threading.current_thread() is threading.main_thread():
-            self._process = os.getpid()
-            signal.signal(signal.SIGTERM, self._receive)
+        self._handle_signal()
         if trainer.world_size > 1 and self._group is None:
             # A group of its own: the vote neither waits for the GPU nor mixes with the trainer's collectives.
             with contextlib.suppress(Exception):
@@ -161,6 +162,27 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         self._signal_received = True
         if callable(self._previous):
             self._previous(number, frame)
+
+    def _handle_signal(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._process = os.getpid()
+            signal.signal(signal.SIGTERM, self._receive)
+
+    def _replace_handler(self, trainer: Any) -> None:
+        """Replace Lightning's handler as soon as it is registered, before the first validation.
+
+        In its handler Lightning broadcasts to all ranks, so a rank that alone has the signal would wait for
+        the others, and they for it. A stop that is requested before the first step follows that step.
+        """
+        with contextlib.suppress(Exception):
+            connector = trainer._signal_connector
+            register = connector.register_signal_handlers
+
+            def register_and_replace() -> None:
+                register()
+                self._handle_signal()
+
+            connector.register_signal_handlers = register_and_replace
 
     def _keep_workers(self) -> None:
         """Let the workers of data loaders outlive the SIGTERM of a stop.
