@@ -458,7 +458,9 @@ def test_a_pod_whose_image_lacks_the_program_is_not_made_anew_for_ever(
     assert found.state == state
     if age > 0:
         assert found.reason == f"job-0 cannot start: {cause}"
-        assert "cluster.pod.python" in (found.failure or found.waiting).fix
+        told = found.failure or found.waiting
+        assert told is not None
+        assert "cluster.pod.python" in told.fix
 
 
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
