@@ -73,7 +73,7 @@ help: ## list the commands and the variables
 
 install: $(VENV)/training.stamp ## the environment that trains, from requirements-training.txt
 
-install-core: $(VENV)/core.stamp ## the environment without training and torch, from requirements-core.txt
+install-core: $(VENV)/core.stamp ## the environment without torch, from requirements-core.txt
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 

@@ -108,8 +108,8 @@ def is_listed(rule: "Rule") -> bool:
 
 
 def _without_variants(causes: Sequence[str]) -> list[str]:
-    """Return the causes without those that only add a text in parentheses to another one."""
-    return [cause for cause in causes if cause.partition(" (")[0] not in set(causes) - {cause}]
+    """Return the causes without a text in parentheses at their end, each one once."""
+    return list(dict.fromkeys(re.sub(r" \([^()]*\)$", "", cause) for cause in causes))
 
 
 def _bullet(text: str, ending: str) -> str:

@@ -16,6 +16,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import redirect_stdout, suppress
@@ -64,11 +65,13 @@ An argument with \\* is required; of those with †, one is required; one with +
 |---|---|
 """
 _COMMON = """
-Options that several commands share:
+Of several commands:
 
 - `--help`, `--log-level debug|info|warning|error`
 - `--json`, of every command with a result: print it as JSON
 - `--dry-run`, of every command that trains, stores, sends or sets up: print the plan, change nothing
+- `--set=KEY=VALUE`+: change one value of the configuration
+- *cluster options*, of every command that talks to a cluster:
 """
 _CLUSTER = ("--kubeconfig", "--context", "--cluster", "--region", "--call-seconds")
 """The cluster options, which come together."""
@@ -170,9 +173,8 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     return "\n".join(
         [
             _INTRODUCTION + codes,
-            _COMMON + "\n".join(_bullet(option) for option in common if option.flag not in _CLUSTER),
-            "\n*Cluster options* of commands that talk to a cluster:\n",
-            *(_bullet(option) for option in common if option.flag in _CLUSTER),
+            _COMMON.rstrip("\n"),
+            *(textwrap.indent(_bullet(option), "    ") for option in common),
             "\n## The pipeline",
             "\nThe steps of `make train` and of `training_ci.yml`, in their order.",
             *(_section(by_name[name], set(common)) for name in PIPELINE),
@@ -190,14 +192,14 @@ def _names(script: Script) -> str:
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:
-    """Return the options that several commands have, each with its most frequent name and meaning."""
+    """Return the cluster options, each with its most frequent name and meaning."""
     found = Counter(
         (option.name, option.meaning) for script in scripts for option in list_arguments(script.help)
     )
     options: dict[str, Argument] = {}
     for (name, meaning), count in found.most_common():
         flag = Argument(name, meaning, "").flag
-        if count >= _COMMON_FROM and flag.startswith("--") and flag not in _EVERYWHERE:
+        if count >= _COMMON_FROM and flag in _CLUSTER:
             options.setdefault(flag, Argument(name, meaning, ""))
     return [options[flag] for flag in sorted(options)]
 
@@ -218,13 +220,13 @@ def _section(script: Script, common: Set[Argument]) -> str:
 
 
 def _list_options(script: Script, common: Set[Argument]) -> Iterator[str]:
-    """Yield the list of what the command needs, and the names of its other options."""
+    """Yield the list of the words that the command needs, and the names of its options."""
     needed, names = [], {}
     for argument in list_arguments(script.help):
         if argument.name in _EVERYWHERE:
             continue
         is_common = Argument(argument.name, argument.meaning, "") in common
-        if argument.needed and not is_common:
+        if argument.needed and not argument.name.startswith("--"):
             needed.append(_bullet(argument))
         else:
             names[argument.flag] = _name(argument, short=is_common)

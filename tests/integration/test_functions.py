@@ -95,7 +95,7 @@ def test_an_image_is_built_here_under_its_name_and_version(aws: ScriptedAws, pro
     build_docker_image(image_name="llama3-8b", image_tag="llama32-1b-v1", **local)
     images = json.loads((project.parent / "buildah-images.json").read_text())
     assert "llama3-8b:llama32-1b-v1" in images
-    with pytest.raises(ConfigError, match="the tag git-1: tags that begin with git- are made from"):
+    with pytest.raises(ConfigError, match="the tag git-1: tags that begin with git- are reserved"):
         build_docker_image(image_tag="git-1", **local)
 
 

@@ -314,7 +314,7 @@ def test_what_is_wrong_in_an_image_is_named(
     assert done.returncode == 1
     said = answers(done)
     assert "home/a/made (a key of AWS, layer" in said["secrets"]["says"]
-    assert said["user"]["says"].startswith("no USER is set: it runs as root") and said["user"]["warns"]
+    assert said["user"]["says"].startswith("no USER is set, so it runs as root") and said["user"]["warns"]
     assert not said["entry-point"]["ok"]
     assert "no answer" in said["imports"]["says"]
 

@@ -234,7 +234,7 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(
     [
         (["--target", "slurm"], "target: 'slurm' is neither gpu-runner nor codebuild nor eks"),
         (["--epochs", "many"], "epochs: 'many'"),
-        (["--continues", "{}"], "continues: is not what"),
+        (["--continues", "{}"], "continues: is not the text"),
         (["--resume", "s3://x"], "resume: 's3://x'"),
     ],
 )

@@ -127,6 +127,26 @@ def test_without_a_store_the_run_is_not_proven(
     assert failing(proof_of(finished_run)) == ["stored"]
 
 
+def test_the_store_of_the_last_proof_is_used(program: Program, stored_run: RunDirectory, store: str) -> None:
+    """Else proving again without an address would make a proven run red."""
+    words = ("prove_run.py", "--run-dir", stored_run.path)
+    assert program(*words, "--store", store).returncode == 0
+    again = program(*words)
+    assert again.returncode == 0, again.stderr
+    assert proof_of(stored_run)["store"] == store
+
+
+def test_the_store_of_another_runs_proof_is_not_used(
+    program: Program, stored_run: RunDirectory, store: str
+) -> None:
+    words = ("prove_run.py", "--run-dir", stored_run.path)
+    assert program(*words, "--store", store).returncode == 0
+    path = stored_run.report / "proof.json"
+    path.write_text(path.read_text().replace('"run_id": "', '"run_id": "another-'))
+    assert program(*words).returncode == 1
+    assert failing(proof_of(stored_run)) == ["stored"]
+
+
 def test_the_store_of_the_configuration_is_used(
     program: Program, finished_run: RunDirectory, store: str, change_run: Callable[..., None]
 ) -> None:

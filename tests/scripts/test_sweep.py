@@ -124,8 +124,10 @@ def test_a_sweep_in_which_everything_fails_ends_early(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = "swept --config program.yaml --space training.seed=101,102,103,104,105,106 --sampler grid"
-    code, found = facts(words, capfd)
-    assert code == 1
+    assert run_command(["sweep", *shlex.split(words), "--json"]) == 1
+    printed = capfd.readouterr()
+    assert "every trial failed, so no further one was started" in printed.err
+    found = json.loads(printed.out)
     assert [trial["state"] for trial in found["trials"]] == ["failed"] * 3 + ["waiting"] * 3
     assert "best" not in found
 

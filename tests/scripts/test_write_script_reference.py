@@ -116,14 +116,14 @@ def test_headings_of_groups_are_not_swallowed_by_a_meaning() -> None:
     ]
 
 
-def test_an_option_of_several_commands_is_described_once() -> None:
+def test_an_option_of_all_commands_for_clusters_is_described_once() -> None:
     parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
-    parser.add_argument("--unit", metavar="NAME", required=True, help="what to weigh in")
+    parser.add_argument("--context", metavar="NAME", required=True, help="the scale")
     parser.add_argument("--json", action="store_true", help="print the weight as JSON")
     scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
     text = render_script_reference(scripts)
-    assert text.count("- `--unit=NAME`: what to weigh in\n") == 1
-    assert text.count("- `--unit`\\*\n") == len(PIPELINE)
+    assert text.count("- `--context=NAME`: the scale\n") == 1
+    assert text.count("- `--context`\\*\n") == len(PIPELINE)
 
 
 def test_a_command_that_only_workflows_call_is_listed_without_its_options(help_text: str) -> None:
@@ -143,9 +143,9 @@ def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) ->
     ]
     section = text.partition("### weigh.py")[2]
     assert "before it is sent to `s3://bucket/prefix`." in section
-    assert "- `--run-dir=DIR`\\*: the run's directory\n" in section
-    assert "- `--gross`†\n- `--a-very-long-name-for-the-net-weight=N`†: its meaning comes below\n" in section
-    assert "- `--resume=none|auto`\n" in section
+    assert "- `{kilo,pound}`\\*: what to weigh in\n" in section
+    assert "- `--run-dir=DIR`\\*, `--resume=none|auto`, `--gross`†," in section
+    assert "the run's directory" not in section, "--help has the meanings"
     assert section.startswith("\n\n`trainyard weigh`: Weigh a checkpoint")
     assert "SCALE_TOKEN" not in section, "--help has the details"
     assert "```\nscripts/weigh.py --run-dir runs/x\n```\n" in section

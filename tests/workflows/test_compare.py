@@ -79,7 +79,7 @@ def test_a_quota_that_is_used_up_is_no_red_coverage(
     text = (root / ".github" / "workflows" / "ci.yml").read_text()
     jobs = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]
     groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]
-    [step] = [step for step in jobs["coverage"]["steps"] if step["name"] == "Judge"]
+    [step] = [step for step in jobs["coverage"]["steps"] if step["name"] == "Judge the coverage"]
     assert step["env"]["GROUPS_OF_TESTS"] == str(len(groups))
     for name in groups[:count]:
         (tmp_path / f"coverage-{name}").touch()

@@ -7,7 +7,7 @@ it. Each variable that must not be set, has no effect or was renamed is reported
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
 Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read
-Example:    scripts/lint_environment.py docker/Dockerfile job.yaml --instance-type p5.48xlarge --num-nodes 4
+Example:    scripts/lint_environment.py docker/fsdp/Dockerfile job.yaml --instance-type p5.48xlarge
 """
 
 import argparse

@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     processes = "processes of this machine; default: from the operator's variables, else one per GPU"
     parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument(
-        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="tensor; default: 1024"
+        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="tensor size; default: 1024"
     )
     parser.add_argument(
         "--repetitions", type=arguments.positive, default=10, metavar="N", help="after a warm-up; default: 10"

@@ -1,7 +1,7 @@
 """Prove a run: it trained and learned, its network is known, it is stored, and it can be repeated.
 
-Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*; the
-         registry of the image that the run was trained in.
+Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml, else the store of its last
+         proof; the store itself; AWS_*; the registry of the image that the run was trained in.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
 Exit codes: 0 all five parts hold (with --only: those that it names); 1 one does not, named with the next
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.run_settings import setting
 
     directory = RunDirectory(args.run_dir)
-    records, store = JudgedRecords(directory), store_of(args)
+    records = JudgedRecords(directory)
+    store = store_of(args, str(records.run["run_id"]))
     run, rows, events = records.run, records.rows(), list(records.events())
     found = inspect_store(store, str(run["run_id"]), directory=directory, args=args)
     settings = settings_of_config(records.config)
@@ -110,14 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if failing else ExitCode.DONE
 
 
-def store_of(args: argparse.Namespace) -> str | None:
-    """Return the address of --store, else of the run's configuration, else None."""
+def store_of(args: argparse.Namespace, run_id: str) -> str | None:
+    """Return the address of --store, else of the run's configuration, else of its last proof, else None."""
     from trainyard.artifacts.store.store_settings import store_settings
+    from trainyard.report.facts.proof_record import proven_store
+    from trainyard.run.directory import RunDirectory
 
     try:
         return store_settings(args.run_dir, url=args.store, encryption=None).url
     except ConfigError:
-        return None
+        return proven_store(RunDirectory(args.run_dir), run_id)
 
 
 def inspect_store(

@@ -490,6 +490,8 @@ def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
 
 def next_steps(args: argparse.Namespace, state: "StackState | None", account: "Account") -> str:
     """Return the commands that set GitHub's variables, and the command of a first build."""
+    from trainyard.run.suggested_commands import script_command
+
     repository = state.parameters.get("Repository", PROJECT) if state else PROJECT
     lines = ["", "The account agrees with the template."]
     if args.github:
@@ -506,5 +508,5 @@ def next_steps(args: argparse.Namespace, state: "StackState | None", account: "A
     project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
     registry = f"{account.number}.dkr.ecr.{account.region}.amazonaws.com"
     lines.append(f"Images go to {registry}/{repository}; build one with")
-    build = "scripts/build_image.py --dockerfile docker/fsdp/Dockerfile"
+    build = f"{script_command('build_image.py')} --dockerfile docker/fsdp/Dockerfile"
     return "\n".join([*lines, f"{build} --image {repository} --region {account.region}{project}"])

@@ -246,6 +246,10 @@ class Sweep:
         ended = [trial.state for trial in self.study.trials() if trial.has_ended]
         return len(ended) >= MOST_FAILURES and set(ended) == {"failed"}
 
+    @property
+    def ended_early(self) -> bool:
+        return self.has_failed_from_the_start and self._started_count() < self._definition.trials
+
     def run_dir(self, number: int) -> Path:
         return self.folder / f"trial-{number:04d}"
 
@@ -418,6 +422,8 @@ def report(args: argparse.Namespace, sweep: Sweep, *, stopped: bool) -> int:
         output.announce("report", str(sweep.folder / "report.html"), copied=True)
     if best is not None:
         output.announce("next", facts["next"], copied=True)
+    if sweep.ended_early:
+        output.announce("sweep", "every trial failed, so no further one was started", "failed")
     unfinished = any(trial.state == "running" for trial in trials)
     if stopped or unfinished:
         resume = trainyard_command(shlex.join(["sweep", str(sweep.folder)]))

@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.announce("runner", text, "degraded")
     if args.dry_run:
         return ExitCode.DONE
-    command = f"gh run view {run}; scripts/watch_runners.py names the runners; gh run cancel {run} ends it"
+    runners = "gh api repos/{owner}/{repo}/actions/runners lists the runners"
+    command = f"gh run view {run}; {runners}; gh run cancel {run} ends it"
     append_summary(f"### ⚠ {text[0].upper()}{text[1:]}\n\nNext: `{command}`\n")
     annotate(Level.WARNING, f"{text}\nNext: {command}", title="No runner has taken the job")
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"

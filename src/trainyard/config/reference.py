@@ -33,8 +33,8 @@ training.max_steps=50` wins over all files. This prints each value with its file
 Files are YAML 1.2: `5e-5` is a number, `yes` and `1:30` are text. Unknown and duplicate keys, wrong values
 and combinations that cannot be trained are errors (exit code 2). Secrets come from the environment.
 
-Each key has its default, then its other values; \\* must be given. A key whose default is `null` takes text if
-nothing else is named."""
+Each key has its default, then its other values; \\* must be given. A key whose default is `null` takes text
+if nothing else is named."""
 _TELLING_WORDS = 8
 """A shorter description of a section says no more than its heading."""
 _SHORT = (

@@ -118,7 +118,9 @@ def name_commands_for_here(text: str) -> str:
 
 def trainyard_command(words: str) -> str:
     """Return the command `trainyard WORDS`, by its path if the shell does not find this `trainyard`."""
-    ours, found = Path(sys.executable).parent / "trainyard", shutil.which("trainyard")
+    ours = Path(sys.executable).parent / "trainyard"
+    # `make train` puts its environment on PATH, but only for its own processes.
+    found = None if made_by()[:1] == ["make"] else shutil.which("trainyard")
     if _is_active() or (found and Path(found).resolve() == ours.resolve()):
         return f"trainyard {words}"
     return f"{shlex.quote(str(from_here(ours)))} {words}"

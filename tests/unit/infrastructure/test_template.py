@@ -133,5 +133,5 @@ def test_a_region_that_is_none_is_refused(region: str) -> None:
 def test_a_bucket_name_that_would_be_too_long_is_refused_with_the_length_that_fits() -> None:
     far = Account(ACCOUNT, "ap-southeast-2")
     check_parameters(template(), {"Project": "a" * 25}, far)
-    with pytest.raises(ConfigError, match="use 25"):
+    with pytest.raises(ConfigError, match="use at most 25"):
         check_parameters(template(), {"Project": "a" * 26}, far)

@@ -123,7 +123,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         "does not fit: a GPU needs at",
     ),
     ("nemo", ("model.dtype=float32",), {}, "model.dtype: float32"),
-    ("nemo", ("program.settings=a=1",), {}, "program.settings: recipe nemo has none"),
+    ("nemo", ("program.settings=a=1",), {}, "program.settings: recipe nemo takes none"),
     (
         "nemo",
         ("compute.expert_parallel=2",),
@@ -220,7 +220,9 @@ def arguments(config: Config) -> dict[str, str | None]:
 def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
     config = load_config(ROOT / "configs" / "smoke.yaml").config
     assert with_settings(config, []) is config
-    with pytest.raises(ConfigError, match="--program-set a=1: recipe pretrain has no settings"):
+    with pytest.raises(
+        ConfigError, match="--program-set a=1: recipe pretrain runs no other program with settings"
+    ):
         with_settings(config, ["a=1"])
 
 

@@ -141,3 +141,15 @@ def test_a_sync_stays_one_command_whatever_the_names() -> None:
     words = shlex.split(sync_command("my runs/a", store="file:///my store", run_number=None))
     flags = ["--run-dir", "my runs/a", "--store", "file:///my store", "--run-number", "auto", "--once"]
     assert words == ["scripts/training_artifact_sync.py", *flags]
+
+
+@pytest.mark.parametrize(("started_with", "is_bare"), [("trainyard run", True), ("make ", False)])
+def test_the_path_that_make_sets_for_itself_is_not_that_of_the_shell(
+    started_with: str, is_bare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("TRAINYARD_STARTED_WITH", started_with)
+    words = shlex.split(trainyard_command("config show"))
+    assert words[1:] == ["config", "show"]
+    assert (words[0] == "trainyard") is is_bare

@@ -91,7 +91,7 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     )
     assert played.green, played.log
     assert f"(`{base[:7]}`) → " in played.summary and f"(`{head[:7]}`)" in played.summary
-    assert "The weights after 40 steps are not the same." in played.summary
+    assert "The weights after 40 steps are different." in played.summary
     assert "learning\\_rate" in played.summary and "1e-09" in played.summary
     asked = (played.record / "gh").read_text()
     listed, comment, body = asked.partition("pr comment ")

@@ -139,7 +139,7 @@ def _holds_run(directory: RunDirectory) -> bool:
 def _is_of_one_machine(directory: RunDirectory) -> bool:
     hardware = read_run(directory.run_file).get("hardware")
     hardware = hardware if isinstance(hardware, dict) else {}
-    return hardware.get("world_size") == hardware.get("local_world_size", 0)
+    return bool(hardware.get("world_size") == hardware.get("local_world_size", 0))
 
 
 def follow_run(

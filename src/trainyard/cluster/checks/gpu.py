@@ -48,23 +48,20 @@ def _no_node(facts: Facts) -> Outcome:
     pools = facts.snapshot.scalers
     able = pools_for(pools, facts.demand)
     if able:
-        made_by = _list_pools(able)
+        made_by = _names(able)
         return warning(
             f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
             "whether EC2 has them is not known here: reserve the capacity, or watch for the first node",
         )
-    unable = (
-        ""
-        if isinstance(pools, MissingData) or not pools
-        else f"; no NodePool ({_list_pools(pools)}) makes any"
-    )
+    found = () if isinstance(pools, MissingData) else pools
+    unable = f"; no NodePool ({_names(found)}) makes any" if found else ""
     return error(
         f"no node {wanted}{offers}; none offers {GPU} or a slice of {GPU_DRIVER}{unable}",
         "add a node group or a NodePool with such instances, or name another instance type",
     )
 
 
-def _list_pools(pools: tuple[Scaler, ...]) -> str:
+def _names(pools: tuple[Scaler, ...]) -> str:
     return list_names(sorted(pool.name for pool in pools))
 
 

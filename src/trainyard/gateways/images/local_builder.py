@@ -238,8 +238,8 @@ def find_builder(wanted: str = "") -> LocalBuilder:
     known = {"docker": "docker does not answer", "buildah": "buildah is not installed"}
     missing = known.get(wanted, "docker does not answer, and buildah is not installed")
     raise ConfigError(
-        f"Images cannot be used on this machine: {missing}. Start docker, or install buildah; a build or a "
-        "check also runs in AWS with --builder codebuild."
+        f"No image can be built, checked or pushed on this machine: {missing}. Start docker or install "
+        "buildah. Builds and checks also run in AWS, with --builder codebuild."
     )
 
 

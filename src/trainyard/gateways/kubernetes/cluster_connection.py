@@ -25,14 +25,21 @@ def access_by_name(name: str, region: str = "") -> Access:
     """
     found = describe_cluster(name, region) or _behind(name, region)
     if found is None or not found.endpoint:
-        raise ConfigError(f"{name}: neither an EKS cluster nor a HyperPod cluster on EKS that can be reached")
+        raise ConfigError(
+            f"{name}: neither an EKS cluster nor a HyperPod cluster on EKS that can be reached; "
+            "trainyard cluster list shows those of a --region"
+        )
     return eks_access(
         cluster=found.name, region=found.region, server=found.endpoint, authority=found.authority
     )
 
 
 def _behind(name: str, region: str) -> EksCluster | None:
-    described = HyperPod(region).describe(name)
+    hyperpod = HyperPod(region)
+    try:
+        described = hyperpod.describe(name)
+    except ConfigError:  # there is no cluster of this name
+        return None
     arn = str(((described.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn") or "")
     return describe_cluster(arn.rpartition("/")[2], region) if arn else None
 

@@ -132,6 +132,6 @@ def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str
                 "secret (RUN --mount=type=secret) or hand the secret to the job."
             )
         if key not in known:
-            raise ConfigError(f"--build-arg {key}: the Dockerfile declares no ARG {key}; declare it first")
+            raise ConfigError(f"--build-arg {key}: the Dockerfile declares no ARG {key}; add it there")
         found[key] = value
     return found

@@ -71,7 +71,7 @@ def parse_login(text: str) -> RegistryLogin:
 def _source(what: str, kind: str, place: str, form: str) -> SecretSource:
     patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
     if kind not in patterns:
-        raise ConfigError(f"{what}: this is no known source of a value; {form}")
+        raise ConfigError(f"{what}: the source of its value is unknown; {form}")
     if not patterns[kind].fullmatch(place):
         raise ConfigError(f"{what}: no valid name for {kind}. Give a name, never the value: {form}")
     return SecretSource(kind, place)

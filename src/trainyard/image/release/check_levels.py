@@ -124,10 +124,10 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = 
 def _judge_user(user: str, pod_security: str) -> Answer:
     if user not in ("", "root", "0"):
         return Answer("user", True, f"runs as {user}")
-    how = f"runs as {user}" if user else "no USER is set: it runs as root"
+    how = f"runs as {user}" if user else "no USER is set, so it runs as root"
     if pod_security == "restricted":
-        return Answer("user", False, f"{how}, which the level restricted refuses. Add USER 10001")
-    return Answer("user", True, f"{how}, which namespaces of the level restricted refuse", warns=True)
+        return Answer("user", False, f"{how}: the Pod Security level restricted refuses that. Add USER 10001")
+    return Answer("user", True, f"{how}: the Pod Security level restricted refuses that", warns=True)
 
 
 def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:

@@ -107,14 +107,12 @@ def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequ
         _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
     )
     found = [
-        s
-        for pod in pods
-        for s in _pod_suspects(pod, recovered=pod.uid in replaced, starved=pod.node in killers)
+        s for pod in pods for s in _suspects(pod, recovered=pod.uid in replaced, starved=pod.node in killers)
     ]
     return sorted(found, key=Suspect.order)
 
 
-def _pod_suspects(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
+def _suspects(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Suspect]:
     place = f"{pod.name} on {pod.node}" if pod.node else pod.name
     if (complete := _pod_cause(pod)) is not None:
         failure_class, why = complete
@@ -133,7 +131,7 @@ def _pod_suspects(pod: PodFacts, *, recovered: bool, starved: bool) -> list[Susp
         return [
             Suspect(pod, FailureClass.UNKNOWN, None, f"{place}: {why}", (), None, recovered, pod.deleting)
         ]
-    return [_container_suspect(pod, end, place=place, recovered=recovered, starved=starved) for end in failed]
+    return [_end_suspect(pod, end, place=place, recovered=recovered, starved=starved) for end in failed]
 
 
 def _pod_cause(pod: PodFacts) -> tuple[FailureClass, str] | None:
@@ -156,9 +154,7 @@ def _eviction_class(message: str) -> FailureClass:
     return FailureClass.HOST_MEMORY if _MEMORY.search(message) else FailureClass.NODE_LOST
 
 
-def _container_suspect(
-    pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool
-) -> Suspect:
+def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
     explained = explain_lines(_lines(end), end.exit_code)
     lost_another = end.container == _WAITS_FOR_MASTER

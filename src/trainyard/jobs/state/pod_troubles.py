@@ -115,12 +115,10 @@ def _pod_troubles(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Tro
         waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
         return [Trouble(pod, waiting, hopeless=False)]
     waited = max(0.0, now - pod.changed) if pod.changed else 0.0
-    return [t for w in pod.waiting if (t := _container_trouble(pod, w, waited, events)) is not None]
+    return [t for w in pod.waiting if (t := _wait_trouble(pod, w, waited, events)) is not None]
 
 
-def _container_trouble(
-    pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]
-) -> Trouble | None:
+def _wait_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
     message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
     if found.reason in _NEVER:
         return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, message), hopeless=True)

@@ -156,12 +156,8 @@ def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     """The values as floats; NaN for a value that a chart cannot show."""
     import numpy as np
 
-    values = rows.values
-    found: NDArray[np.float64]
-    if isinstance(values, np.ndarray):
-        found = values
-    else:
-        found = np.fromiter(map(_float, values), float, len(values))
+    table = rows.values
+    found = table if isinstance(table, np.ndarray) else np.fromiter(map(_float, table), float, len(table))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0

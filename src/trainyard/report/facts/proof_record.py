@@ -98,6 +98,16 @@ def read_proof(layout: RunDirectory, run: Mapping[str, Any]) -> ProofRecord | No
         return None
 
 
+def proven_store(layout: RunDirectory, run_id: str) -> str | None:
+    """Return the address of the store of the run's last proof; None when it names none."""
+    try:
+        value = read_json_object(layout.report / "proof.json")
+    except (FileNotFoundError, DamagedFileError):
+        return None
+    store = value.get("store")
+    return store if isinstance(store, str) and value.get("run_id") == run_id else None
+
+
 def write_proof(path: Path, record: Mapping[str, Any]) -> None:
     """Write `proof.json` into the report folder of a run. Raises ConfigError or OSError."""
     make_folder(path.parent)

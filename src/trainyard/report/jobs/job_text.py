@@ -68,7 +68,9 @@ def _never_started(failure: Json) -> bool:
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     """A line for each job."""
     if not jobs:
-        return ["There are no jobs of Trainyard in this namespace; --all-namespaces searches all."]
+        return [
+            "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
+        ]
     heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
     rows = [
         (

@@ -252,6 +252,7 @@ def test_a_cancelled_job_has_failed_as_cancelled(kind: str) -> None:
     assert (state.state, state.failure.failure_class, state.retries) == (
         State.FAILED, FailureClass.CANCELLED, 2,
     )  # fmt: skip
+    assert state.failure.fix == "start it again when you want it"
 
 
 @pytest.mark.parametrize(

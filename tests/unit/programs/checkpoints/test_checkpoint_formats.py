@@ -145,7 +145,7 @@ def test_verl_with_a_critic_two_worlds_and_megatron_below(tmp_path: Path) -> Non
     shapes.archive(run / "critic" / "model_world_size_2_rank_0.pt", 10)
     assert found(tmp_path)["global_step_4"].why == "critic: model of rank 1 of 2 is missing"
     shapes.archive(run / "critic" / "model_world_size_4_rank_0.pt", 10)
-    assert "2 world sizes" in found(tmp_path)["global_step_4"].why
+    assert "2 different world sizes" in found(tmp_path)["global_step_4"].why
     shutil.rmtree(run / "critic")
     shutil.rmtree(run / "actor")
     assert found(tmp_path)["global_step_4"].why == "it has no actor"
@@ -224,7 +224,7 @@ def test_the_one_that_is_meant(tmp_path: Path) -> None:
     titan = [each for each in known if each.run == "titan"]
     assert choose_checkpoint(titan).step == 200
     assert choose_checkpoint(titan, step=100).step == 100
-    with pytest.raises(CheckpointError, match=r"of step 300; titan/step-300 is not: no \.metadata"):
+    with pytest.raises(CheckpointError, match=r"of step 300; titan/step-300 is not complete: no \.metadata"):
         choose_checkpoint(titan, step=300)
     with pytest.raises(CheckpointError, match=r"no complete checkpoint$"):
         choose_checkpoint([])

@@ -179,7 +179,7 @@ def test_what_torch_and_safetensors_save(name: str, tmp_path: Path) -> None:
 def test_a_pickle_of_before_1_6_is_not_called_complete(tmp_path: Path) -> None:
     torch.save(state(), tmp_path / "model_7.pt", _use_new_zipfile_serialization=False)
     found = find_program_checkpoints(tmp_path, "*.pt", quiet_seconds=0)
-    assert found.newest is None and "no zip archive" in found.notes()[0]
+    assert found.newest is None and "not a zip archive" in found.notes()[0]
 
 
 def test_a_folder_that_torch_saves_again_is_partial_until_its_index_is_new(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     assert found.newest is not None
     assert (found.newest.step, found.newest.path) == (10, older)
     [note] = found.notes()
-    assert note.startswith(f"{newer.name} is not complete: ") and note.endswith(f"{older.name} is newest")
+    assert note.startswith(f"{newer.name} is not complete: ") and note.endswith(f"{older.name} is the newest")
     assert "is missing" in note
     shutil.rmtree(older)
     found = find_program_checkpoints(tmp_path, "*", formats=formats)
@@ -241,7 +241,7 @@ def test_a_mark_of_an_unfinished_save_is_believed(tmp_path: Path) -> None:
         WRITERS[name].plant(run, 7, 2)
         (run / mark).touch()
         found = judged(run)
-        assert not found.is_complete and "not finished" in found.why
+        assert not found.is_complete and "did not finish" in found.why
 
 
 def test_shards_of_micro_groups_are_owed_once_for_each_group(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ def test_steps_decide_and_no_time(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-100" / "trainer_state.json").unlink()
     found = find(tmp_path, "trainer")
     assert (newest(found).step, [each.step for each in found.skipped]) == (20, [100])
-    assert found.notes()[0].endswith("checkpoint-20 is newest")
+    assert found.notes()[0].endswith("checkpoint-20 is the newest")
     (tmp_path / "checkpoint-9" / "trainer_state.json").unlink()
     assert [each.step for each in find(tmp_path, "trainer").skipped] == [100]
 
