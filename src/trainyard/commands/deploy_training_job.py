@@ -83,7 +83,7 @@ REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
-    ("--monitor", "like --wait, and report the progress of the job"),
+    ("--monitor", "the same as --wait; trainyard watch --job JOB shows the steps"),
     ("--dry-run", "print the objects, send nothing"),
     ("--json", "print plan, objects and state as JSON"),
 )
@@ -329,15 +329,16 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    waits = args.wait or args.monitor
+    waits, goes_on = args.wait or args.monitor, True
     if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
         retries = waits and args.auto_retry > 0
         state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
-        code, data = state.exit_code, data | state.record()
-        output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
+        code, data, goes_on = state.exit_code, data | state.record(), not state.ended
+        late = "; not ended within --timeout, it goes on" if goes_on else ""
+        output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
         if state.failure is not None and state.failure.fix:
             output.announce("fix", state.failure.fix, copied=True)
-    else:
+    if goes_on:
         what = "retry" if args.auto_retry else "status"
         words = ("manage_training_job.py", what, plan.name)
         output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)

@@ -199,10 +199,11 @@ class JobReader:
         path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
         for name in names:
-            yield from self._list(path, dict, fieldSelector=f"involvedObject.name={name}")
+            found = self._list(path, dict, fieldSelector=f"involvedObject.name={name}")
+            yield from (raw for raw in found if not _is_about_predecessor(raw, observed))
         troubled = [p for p in observed.pods if p.phase in ("Pending", "Failed") and p.uid]
-        for pod in troubled[:_MOST_PODS_ASKED]:
-            yield from self._list(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
+        for pod in troubled[:_MOST_PODS_ASKED]:  # by name: also of the pods that it replaces
+            yield from self._list(path, dict, fieldSelector=f"involvedObject.name={pod.name}")
 
     def _list(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
         with _skip_invisible(f"{path} is not seen"):
@@ -211,6 +212,13 @@ class JobReader:
     def _serves(self, kind: JobKind) -> bool:
         answer = self.api.get(f"/apis/{kind.api.group_version}") or {}
         return any(r.get("name") == kind.api.resource for r in answer.get("resources") or ())
+
+
+def _is_about_predecessor(event: Json, observed: Observed) -> bool:
+    """Return whether an event is about an earlier job of this name, which was deleted."""
+    about, job = event.get("involvedObject") or {}, observed.job or {}
+    same = about.get("kind") == observed.kind.api_kind and about.get("name") == observed.name
+    return same and bool(about.get("uid")) and bool(job) and about["uid"] != uid_of(job)
 
 
 @contextmanager

@@ -121,7 +121,8 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
         keys.append("--gpu-per-node (0 for none)")
     if lacking:
         yield (
-            f"it is not known {' and '.join(lacking)} a pod may have: name --instance-type, or set "
+            f"it is not known {' and '.join(lacking)} a pod may have: name --instance-type or a cluster "
+            f"(--context, also for --dry-run), or set "
             f"{', and '.join(keys)}"
         )
 

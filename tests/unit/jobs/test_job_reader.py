@@ -121,6 +121,16 @@ def test_a_trainjob_is_seen_with_its_jobset_jobs_workload_and_events(cluster: Me
     assert [raw["metadata"]["name"] for raw in looking.raw_pods(looking.find_job("team", "job"))] == ["p"]
 
 
+def test_events_of_a_deleted_job_of_the_same_name_are_not_its_own(cluster: MemoryCluster) -> None:
+    uid = plant(cluster, "pytorchjob")["metadata"]["uid"]
+    for name, of in [("e1", uid), ("e2", "uid-of-the-deleted-one")]:
+        about = {"kind": "PyTorchJob", "name": "job", "uid": of}
+        cluster.put(f"/api/v1/{SPACE}/events/{name}", {"metadata": {"name": name}, "involvedObject": about})
+    looking = look(cluster)
+    seen = looking.observe(looking.find_job("team", "job"))
+    assert [raw["metadata"]["name"] for raw in seen.events] == ["e1"]
+
+
 def test_the_workload_of_a_rayjob_may_belong_to_its_cluster(cluster: MemoryCluster) -> None:
     plant(cluster, "rayjob", rayClusterName="job-x")
     owned(cluster, "ray.io/v1", "rayclusters", "job-x")

@@ -183,7 +183,8 @@ def test_efa_is_not_taken_for_granted_where_no_type_is_named(command: tuple[str,
 def test_nobody_trains_without_gpus_by_mistake(device: str) -> None:
     (line,) = problems(*SIZED, f"model.device={device}", instance_type="")
     assert line.startswith(
-        "it is not known how many GPUs a pod may have: name --instance-type, or set --gpu-per-node"
+        "it is not known how many GPUs a pod may have: name --instance-type or a cluster (--context, also "
+        "for --dry-run), or set --gpu-per-node"
     )
     (line,) = problems(f"model.device={device}", instance_type="")
     assert line.startswith("it is not known how much processor and memory and how many GPUs a pod may have")

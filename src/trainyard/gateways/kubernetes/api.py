@@ -491,6 +491,8 @@ def _object_in(body: bytes) -> Json | None:
 
 def message_in(body: bytes) -> str:
     """Return the API server's reason in the body of a refusal, on one line."""
+    if body.startswith(protobuf.MAGIC):
+        return message_of({"message": protobuf.decode_refusal(body)})
     return message_of(_answer_of(body))
 
 

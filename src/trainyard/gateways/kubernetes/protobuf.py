@@ -129,6 +129,15 @@ def decode_list(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
         raise NotDecodableError("cut off, or of another form") from None
 
 
+def decode_refusal(body: bytes) -> str:
+    """Return the message of the Status with which an API server refuses a list; empty if there is none."""
+    try:
+        start, end = _raw(body)
+        return str(_message(body[start:end], {3: Field("message")}).get("message", ""))
+    except (IndexError, UnicodeDecodeError, OverflowError, NotDecodableError):
+        return ""
+
+
 def continue_token(body: bytes) -> str:
     """The token of the next page, from the metadata, which come first; empty at the end of the list."""
     try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
+from trainyard.jobs.state.reading import count, time_of
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -38,6 +39,12 @@ _PASSING_PULL = re.compile(
     r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
 )
 _DISK = re.compile(r"no space left", re.I)
+_NO_PROGRAM = re.compile(
+    r"executable file .*not found|exec: .*(?:no such file or directory|permission denied)|exec format error"
+)
+_FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
+_STARTS = 3
+"""The number of starts without a program after which the image is wrong."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,32 @@ def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = (
     """Return the reasons why these pods do not run, the hopeless ones first."""
     found = [t for pod in pods if pod.live for t in _pod_troubles(pod, now, events)]
     return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
+
+
+def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since: float) -> Trouble | None:
+    """Return the reason why a pod is made anew again and again: its image lacks the program.
+
+    The operator deletes such a pod within a second, so that only the events of its name show the cause.
+    """
+    for pod in (pod for pod in pods if not pod.running and not pod.helps):
+        failed = [
+            e for e in events if _lacks_program(e, pod.name) and (time_of(_moment(e)) or since) >= since
+        ]
+        if failed:
+            message = " ".join(str(max(failed, key=_moment).get("message")).split())
+            _, _, short = message.rpartition("error during container init: ")
+            text = f"{pod.name} cannot start: {short}"
+            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
+            starts = sum(count(e.get("count"), 1) for e in failed)
+            return Trouble(pod, waiting, hopeless=starts >= _STARTS)
+    return None
+
+
+def _lacks_program(event: Json, name: str) -> bool:
+    is_about = (event.get("involvedObject") or {}).get("name") == name
+    return (
+        is_about and event.get("reason") == "Failed" and bool(_NO_PROGRAM.search(str(event.get("message"))))
+    )
 
 
 def trouble_of_events(events: Sequence[Json]) -> Waiting | None:

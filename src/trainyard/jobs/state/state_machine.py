@@ -17,7 +17,7 @@ from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_f
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
+from trainyard.jobs.state.pod_troubles import Trouble, trouble_of_events, trouble_of_starts, troubles
 from trainyard.jobs.state.reading import (
     Phase,
     Reading,
@@ -122,7 +122,7 @@ def _interrupted_state(observed: Observed, past: History, reading: Reading) -> J
         return _failed_state(
             observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
         )
-    for trouble in troubles(observed.pods, now=observed.now, events=observed.events):
+    for trouble in _troubles(observed):
         if trouble.hopeless:
             failure = JobFailure(
                 trouble.waiting.failure_class,
@@ -130,6 +130,7 @@ def _interrupted_state(observed: Observed, past: History, reading: Reading) -> J
                 rank=trouble.pod.rank,
                 pod=trouble.pod.name,
                 node=trouble.pod.node,
+                fix=trouble.waiting.fix,
             )
             return _failed_state(observed, past, reading, failure)
     return None
@@ -201,12 +202,18 @@ def _counts(observed: Observed, reading: Reading) -> PodCounts:
 
 
 def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None:
-    found = troubles(observed.pods, now=observed.now, events=observed.events)
-    if found:
+    if found := _troubles(observed):
         return found[0].waiting
     if queue is not None and queue.waiting is not None:
         return queue.waiting
     return None if observed.pods else trouble_of_events(observed.events)
+
+
+def _troubles(observed: Observed) -> list[Trouble]:
+    found = troubles(observed.pods, now=observed.now, events=observed.events)
+    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
+    start = trouble_of_starts(observed.pods, observed.events, since=created)
+    return found if start is None else [start, *found]
 
 
 def _progress(reading: Reading, counts: PodCounts) -> str:
@@ -239,7 +246,8 @@ def _base(
     wanted = reading.wanted if reading is not None else None
     counts = _counts(observed, reading) if reading is not None else PodCounts(None, len(observed.pods))
     if waiting is not None:
-        waiting = replace(waiting, fix=find_fix(waiting.failure_class, [waiting.evidence]))
+        found = waiting.fix or find_fix(waiting.failure_class, [waiting.evidence])
+        waiting = replace(waiting, fix=found)
     notes = annotations_of(observed.job or {})
     ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
     counted = reading.restarts if reading is not None else 0

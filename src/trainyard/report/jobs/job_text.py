@@ -48,13 +48,21 @@ def _next_words(data: Json) -> tuple[str, ...]:
         return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
         return ("resubmit", job)
+    if data["state"] == "Failed" and _never_started(data["failure"]):
+        return ("events", job)
     if data["state"] == "Failed":
         return ("logs", job, "--previous", "--tail", "50")
     if data["holds"]:
         return ("delete", job)
     if data["waiting"]:
         return ("events", job)
-    return () if data["state"] in ("Succeeded", "Unknown") else ("status", job, "--follow")
+    if data["state"] == "Succeeded":
+        return ("logs", job, "--tail", "20")
+    return () if data["state"] == "Unknown" else ("status", job, "--follow")
+
+
+def _never_started(failure: Json) -> bool:
+    return failure["class"] in ("image-pull", "configuration") and failure["exit_code"] is None
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:

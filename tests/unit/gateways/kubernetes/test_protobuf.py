@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.api_objects import node_of, pod_of
+from trainyard.gateways.kubernetes.api import message_in
 from trainyard.gateways.kubernetes.protobuf import LISTS, NotDecodableError, continue_token, decode_list
 
 RECORDED = json.loads((Path(__file__).parent / "protobuf_lists.json").read_text())
@@ -79,6 +80,14 @@ def paths_of(found: Any, path: str = "") -> Iterator[str]:
         for key, value in item.items() if isinstance(item, dict) else ():
             yield f"{path}.{key}"
             yield from paths_of(value, f"{path}.{key}")
+
+
+def test_the_reason_of_a_refusal_is_read_from_protobuf() -> None:
+    reason = b'pods is forbidden: User "dev" cannot list resource "pods" at the cluster scope'
+    status = b"\x12\x07Failure\x1a" + bytes([len(reason)]) + reason + b"\x22\x09Forbidden0\x93\x03"
+    body = b"k8s\x00\n\x0c\n\x02v1\x12\x06Status\x12" + bytes([len(status)]) + status + b"\x1a\x00\x22\x00"
+    assert message_in(body) == reason.decode()
+    assert message_in(body[:40]) == ""
 
 
 @pytest.mark.parametrize("request_", RECORDED)

@@ -10,6 +10,7 @@ from tests.unit.jobs.state.shapes import (
     ended,
     event,
     job,
+    moment,
     pod,
     running,
     seen,
@@ -435,6 +436,31 @@ def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tri
     before = event("BackOff", 'Back-off pulling image "x"', involved={"kind": "Pod", "uid": "u1"})
     state = judge_job(seen("pytorchjob", job("pytorchjob"), [again], events=[before] if tried else []))
     assert (state.state is State.FAILED) is tried
+
+
+@pytest.mark.parametrize(
+    ("starts", "age", "state"), [(1, 9, "Starting"), (3, 9, "Failed"), (3, -9, "Starting")]
+)
+def test_a_pod_whose_image_lacks_the_program_is_not_made_anew_for_ever(
+    starts: int, age: float, state: str
+) -> None:
+    """The operator deletes the failed pod at once: events of its name remain; older ones are another's."""
+    cause = 'exec: "python": executable file not found in $PATH'
+    why = f"Error: runc create failed: error during container init: {cause}"
+    events = [
+        event("Failed", why, kind="Warning", involved={"kind": "Pod", "name": "job-0", "uid": f"old-{n}"})
+        for n in range(starts)
+    ]
+    raw = job("pytorchjob", conditions=[condition("Created")])
+    raw["metadata"]["creationTimestamp"] = moment(NOW - age)
+    pods = [pod("job-0", "Pending", uid="new"), pod("job-1", "Pending", rank=1)]
+    found = judge_job(seen("pytorchjob", raw, pods, events=events))
+    assert found.state == state
+    if age > 0:
+        assert found.reason == f"job-0 cannot start: {cause}"
+        told = found.failure or found.waiting
+        assert told is not None
+        assert "cluster.pod.python" in told.fix
 
 
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
