@@ -329,16 +329,16 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    waits, goes_on = args.wait or args.monitor, True
+    waits, is_running = args.wait or args.monitor, True
     if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
         retries = waits and args.auto_retry > 0
         state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
-        code, data, goes_on = state.exit_code, data | state.record(), not state.ended
-        late = "; not ended within --timeout, it goes on" if goes_on else ""
+        code, data, is_running = state.exit_code, data | state.record(), not state.ended
+        late = "; not ended within --timeout, still running" if is_running else ""
         output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
         if state.failure is not None and state.failure.fix:
             output.announce("fix", state.failure.fix, copied=True)
-    if goes_on:
+    if is_running:
         what = "retry" if args.auto_retry else "status"
         words = ("manage_training_job.py", what, plan.name)
         output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)

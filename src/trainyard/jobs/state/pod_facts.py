@@ -77,7 +77,7 @@ class PodFacts:
     unschedulable: str
     """The scheduler's reason why no node fits; empty if one does."""
     silent: bool = False
-    """Its node does not answer: the control plane says not ready, the kubelet's last report said ready."""
+    """Its node does not answer: its last report was ready, and the control plane has marked it not ready."""
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""

@@ -64,7 +64,7 @@ def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = (
 
 
 def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since: float) -> Trouble | None:
-    """Return the reason why a pod is made anew again and again: its image lacks the program.
+    """Return the reason why a pod is recreated repeatedly: its image lacks the program.
 
     The operator deletes such a pod within a second, so that only the events of its name show the cause.
     """

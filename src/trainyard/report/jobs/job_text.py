@@ -48,7 +48,7 @@ def _next_words(data: Json) -> tuple[str, ...]:
         return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
         return ("resubmit", job)
-    if data["state"] == "Failed" and _never_started(data["failure"]):
+    if data["state"] == "Failed" and _has_not_started(data["failure"]):
         return ("events", job)
     if data["state"] == "Failed":
         return ("logs", job, "--previous", "--tail", "50")
@@ -61,7 +61,7 @@ def _next_words(data: Json) -> tuple[str, ...]:
     return () if data["state"] == "Unknown" else ("status", job, "--follow")
 
 
-def _never_started(failure: Json) -> bool:
+def _has_not_started(failure: Json) -> bool:
     return failure["class"] in ("image-pull", "configuration") and failure["exit_code"] is None
 
 
