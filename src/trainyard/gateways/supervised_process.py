@@ -120,6 +120,7 @@ class _Stop(SignalHandler):
         self.has_killed = False
         self._grace, self._on_stop, self._hung = supervision.grace, supervision.on_stop, supervision.hung
         self._below: dict[int, str] = {}
+        self._killing = threading.RLock()
         self._group: int | None = None
         self._asked_at = 0.0
         self._timers: list[threading.Timer] = []
@@ -139,7 +140,7 @@ class _Stop(SignalHandler):
             self._after(max(0.0, supervision.deadline), lambda: self.ask(supervision.deadline_name))
 
     def end_group(self) -> None:
-        """Wait until no process of the group is left; end those that outlive the program."""
+        """Wait until the group is empty and what was killed has ended; end what outlives the program."""
         if self.reason is None and self._is_gone(_LEFTOVER_SECONDS / 10):
             return
         if self.reason is None:  # nobody stopped them: a launcher that failed left its workers
@@ -150,6 +151,7 @@ class _Stop(SignalHandler):
         if not self._is_gone(seconds):
             self._kill()
             self._is_gone(_LEFTOVER_SECONDS)
+        self._wait_for_killed()
 
     def take(self, number: int, _frame: object) -> None:
         if self.reason is None:
@@ -189,13 +191,26 @@ class _Stop(SignalHandler):
         timer.start()
 
     def _kill(self) -> None:
-        # torchrun starts each worker in a session of its own, out of the group.
-        below = _descendants(self._group) if self._group is not None else []
-        below += [each for each, start in self._below.items() if start and _start_of(each) == start]
-        self.has_killed = self._send(signal.SIGKILL) or self.has_killed
-        for process in below:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        # The group's end wakes the thread that waits for it: the lock lets this one first kill the workers.
+        with self._killing:
+            # torchrun starts each worker in a session of its own, out of the group.
+            below = _descendants(self._group) if self._group is not None else []
+            self._below.update({each: _start_of(each) for each in below})
+            self.has_killed = self._send(signal.SIGKILL) or self.has_killed
+            for process in self._remaining():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _wait_for_killed(self) -> None:
+        """Wait until the processes that `_kill` killed outside the group have ended."""
+        until = time.monotonic() + _LEFTOVER_SECONDS
+        with self._killing:
+            while self.has_killed and self._remaining() and time.monotonic() < until:
+                time.sleep(_PAUSE)
+
+    def _remaining(self) -> list[int]:
+        """Return the remembered processes that still run. One that has ended and was not reaped does not."""
+        return [each for each, start in self._below.items() if start and _start_of(each) == start]
 
     def _send(self, number: int) -> bool:
         """Send a signal to the group, and return whether any process was there."""
@@ -237,7 +252,8 @@ def _descendants(process: int) -> list[int]:
 def _start_of(process: int) -> str:
     """Return when a process started, in the kernel's ticks; empty if it has ended: ids are used again."""
     with contextlib.suppress(OSError, IndexError):
-        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[19]
+        facts = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
+        return "" if facts[0] in "ZX" else facts[19]
     return ""
 
 
