@@ -71,11 +71,14 @@ def _earlier_segments(run: RecordedFacts) -> list[RecordedFacts]:
 
 
 def _starts(run: RecordedFacts, events: Sequence[RecordedFacts]) -> list[_Start]:
-    """Return the starts whose steps count, oldest first: a later start from an earlier step replaces them."""
+    """Return the starts whose steps count, oldest first: a later start from an earlier step replaces them.
+
+    A run that was ended before its first step still shows the network of that start.
+    """
     done = integer_or_none(section_or_empty(run, "outcome").get("steps"))
     places = [index for index, event in enumerate(events) if event.get("event") in _STARTS]
     found: list[_Start] = []
-    until: float = math.inf if done is None else done
+    until: float = math.inf if done is None else max(done, 1)
     for index, end in zip(reversed(places), [len(events), *reversed(places)], strict=False):
         after = integer_or_none(events[index].get("step")) or 0
         if after < until:

@@ -205,6 +205,19 @@ def test_each_start_whose_steps_count_must_show_its_channels(name: str) -> None:
     assert network(*events).holds is green
 
 
+@pytest.mark.parametrize("last", ["direct", "sockets"])
+@pytest.mark.parametrize("first", ["direct", "sockets", None])
+def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str | None, last: str) -> None:
+    """`efa` ends a run of sockets, which may be before its first step was logged. The last start counts."""
+    run = changed("hardware", to={"world_size": 4, "local_world_size": 2})
+    run["outcome"] = {**run["outcome"], "status": "failed", "steps": 0}
+    settings = {**SETTINGS, "compute": {"network": "efa"}}
+    events = [event for case in (first, last) if case for event in (STARTED, shown(facts_of(case)))]
+    found = part(judge(run, events=events, settings=settings), "network")
+    assert found.holds is (last == "direct")
+    assert "nothing shows" not in found.evidence
+
+
 def test_a_part_on_one_machine_needs_no_record() -> None:
     """First one machine, then two, and the other way round."""
     alone = {"until": 100, **read_origin(changed("hardware", to={"world_size": 2, "local_world_size": 2}))}

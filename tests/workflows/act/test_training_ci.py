@@ -123,7 +123,8 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     name, _, digest = (played.record / "attested").read_text().strip().partition(" sha256:")
     found = client.get_object(Bucket=role_bucket, Key=f"green/manifests/{name}")
     assert sha256(found["Body"].read()).hexdigest() == digest, "the newest manifest is attested"
-    assert name == max((key.rpartition("/")[2] for key in keys if "/manifests/" in key), key=len)
+    manifests = [key.rpartition("/")[2] for key in keys if "/manifests/" in key]
+    assert name == max(manifests, key=lambda each: (len(each), each))
     assert not [key for key in keys if "trainyard-readiness" in key]
     assert (played.record / "upload-artifact").read_text().splitlines() == ["plan-1 30", "training-1-1 30"]
     kept = played.record / "artifacts" / "training"
