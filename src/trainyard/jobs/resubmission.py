@@ -61,17 +61,25 @@ class Resubmission:
 
 def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
     """Return the first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
-    first = str(annotations_of(job).get(FIRST_NAME) or name_of(job))
+    first = first_name(job)
     known, number = set(taken), 2
     while (name := _numbered_name(first, number, longest=kind.longest_name)) in known:
         number += 1
     return name
 
 
+def first_name(job: Json) -> str:
+    """Return the name of the job that was submitted first. All that follow write to its run directory."""
+    return str(annotations_of(job).get(FIRST_NAME) or name_of(job))
+
+
 def require_ended(state: JobState) -> None:
     """Raise ConfigError unless the job has ended: two jobs would destroy the same checkpoints."""
     if not state.ended:
-        raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted again")
+        raise ConfigError(
+            f"{state.job} is {state.state}; cancel or delete it before the job is submitted again: both "
+            "write the same checkpoints"
+        )
     if state.holds:
         raise ConfigError(
             f"{state.job} has ended, but pods of it are still there; delete it, or wait until they are gone"
@@ -91,7 +99,7 @@ def make_resubmission(
     names = {old: name, **{name_of(part): _new_name(name_of(part), old, name) for part in parts}}
     body = _clean(job, names)
     notes = body["metadata"].setdefault("annotations", {})
-    notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: str(notes.get(FIRST_NAME) or old)}
+    notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: first_name(job)}
     if PLAN in notes:
         notes[PLAN] = _rename_plan(str(notes[PLAN]), name)
     _resume(kind, body)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from tests.unit.cluster.faults import amounts as amount_of
-from tests.unit.cluster.faults import both, each_gpu_node, quota, with_storage, without
+from tests.unit.cluster.faults import both, each_gpu_node, no_namespace, quota, with_storage, without
 from tests.unit.cluster.generated import (
     CLUSTERS,
     DAEMONS,
+    DEPLOYMENTS,
     EFA,
     GPU,
     NAMESPACE,
@@ -255,8 +256,8 @@ def test_fix_leaves_nodes_alone_whose_gpus_are_offered_twice(tmp_path: Path) -> 
     assert [step for step in plan_fix(verdict, SUPPLIES) if step.automatic] == []
 
 
-def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded, tmp_path: Path) -> None:
-    """Its webhook answers, which proves the controller of TrainJobs and not that of JobSets."""
+def serve_trainjobs(recorded: Recorded) -> None:
+    """Kubeflow Trainer runs outside the cluster: it has no Deployment, and its webhook answers."""
     recorded.groups |= {"trainer.kubeflow.org": ("v1alpha1",), "jobset.x-k8s.io": ("v1alpha2",)}
     recorded.resources |= {"trainer.kubeflow.org/v1alpha1": ("trainjobs",)}
     recorded.resources |= {"jobset.x-k8s.io/v1alpha2": ("jobsets",)}
@@ -265,6 +266,23 @@ def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorde
     put(recorded.state, hooks, {"metadata": {"name": "trainer"}, "webhooks": [{"rules": [rule]}]})
     runtimes = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
     put(recorded.state, runtimes, {"metadata": {"name": "torch-distributed"}})
+
+
+def test_an_operator_outside_the_cluster_is_not_missing_with_the_namespace(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    """A dry run in the namespace is what its webhook answers."""
+    serve_trainjobs(recorded)
+    no_namespace(recorded.state, plain_eks())
+    assert list(errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")) == ["namespace"]
+    without(DEPLOYMENTS, "training-operator")(recorded.state, plain_eks())
+    found = errors(recorded, tmp_path, *PLAN, "--kind", "pytorchjob")
+    assert list(found) == ["namespace"]
+
+
+def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded, tmp_path: Path) -> None:
+    """Its webhook answers, which proves the controller of TrainJobs and not that of JobSets."""
+    serve_trainjobs(recorded)
     assert errors(recorded, tmp_path, *PLAN, "--kind", "trainjob") == {}  # both run outside
     deployments = recorded.state["/apis/apps/v1/namespaces/kubeflow/deployments"]
     body = dict(deployments["training-operator"])

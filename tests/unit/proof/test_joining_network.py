@@ -212,8 +212,10 @@ def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str
     run = changed("hardware", to={"world_size": 4, "local_world_size": 2})
     run["outcome"] = {**run["outcome"], "status": "failed", "steps": 0}
     settings = {**SETTINGS, "compute": {"network": "efa"}}
-    events = [event for case in (first, last) if case for event in (STARTED, shown(facts_of(case)))]
-    found = part(judge(run, events=events, settings=settings), "network")
+    starts = [(STARTED, shown(facts_of(case))) for case in (first, last) if case]
+    found = part(
+        judge(run, events=[event for start in starts for event in start], settings=settings), "network"
+    )
     assert found.holds is (last == "direct")
     assert "nothing shows" not in found.evidence
 

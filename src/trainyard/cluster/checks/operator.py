@@ -57,6 +57,12 @@ def _judge_controller(
         )
     if elsewhere:
         return success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
+    space = facts.snapshot.namespace
+    if facts.kind.has_webhook and not isinstance(space, MissingData) and not space.exists:
+        return not_applicable(
+            f"{controller.name}: no Deployment of it was found, and its webhook can be asked only in the "
+            f"namespace {facts.demand.namespace}, which is missing"
+        )
     judge_it = error if facts.kind.has_webhook else warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "

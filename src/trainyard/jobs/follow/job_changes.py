@@ -35,7 +35,14 @@ from trainyard.jobs.job_labels import (
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import owned_by, reference_to
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.resubmission import Resubmission, avoid_nodes, make_resubmission, next_name, require_ended
+from trainyard.jobs.resubmission import (
+    Resubmission,
+    avoid_nodes,
+    first_name,
+    make_resubmission,
+    next_name,
+    require_ended,
+)
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
@@ -159,9 +166,16 @@ class JobEditor:
         return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
-        """Return the objects for `create`. Raises ServiceError, ConfigError if the job has not ended."""
+        """Return the objects for `create`.
+
+        Raises ConfigError if the job, or one that was submitted again from it, has not ended, ServiceError.
+        """
         job = self._job
         require_ended(judge_job(self._reader.observe(job)))
+        first = first_name(job.raw)
+        for other in self._jobs_of_this_kind():
+            if name_of(other) != job.name and first_name(other) == first:
+                require_ended(self._reader.state(job.namespace, name_of(other), job.kind.name))
         return make_resubmission(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:
@@ -276,9 +290,12 @@ class JobEditor:
 
     def next_name(self) -> str:
         """Return the first free name for a job that follows this one. Raises ServiceError."""
+        return next_name(self._job.kind, self._job.raw, map(name_of, self._jobs_of_this_kind()))
+
+    def _jobs_of_this_kind(self) -> list[Json]:
+        """Return the metadata of all jobs of the kind in the namespace."""
         answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
-        taken = [name_of(raw) for raw in answer.get("items") or ()]
-        return next_name(self._job.kind, self._job.raw, taken)
+        return list(answer.get("items") or ())
 
     def _parts(self) -> list[Json]:
         """Return the parts that we created with the job."""

@@ -123,7 +123,7 @@ class JobState:
     """How many pods or containers were restarted by the operator and the nodes."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
     holds: bool = False
-    """The job has ended but some of its pods still exist and hold their GPUs."""
+    """The job has ended but some of its pods still exist and hold what they requested."""
 
     @property
     def ended(self) -> bool:

@@ -26,16 +26,17 @@ def capacity_lines(data: Json, *, width: int) -> list[str]:
 def node_lines(data: Json, *, width: int) -> list[str]:
     """The lines of `nodes`."""
     rows = data["nodes"]
+    title = heading(data, subject=format_count(len(rows), "node"))
     if not rows:
-        return [heading(data), "", "No node of this kind was found."]
-    return [heading(data), "", *node_table(rows, width=width)]
+        return [title, "", "No node of this kind was found."]
+    return [title, "", *node_table(rows, width=width)]
 
 
-def heading(data: Json) -> str:
-    """The name of the cluster, and the plan that it was checked for."""
+def heading(data: Json, *, subject: str = "") -> str:
+    """The name of the cluster, and the subject of the lines below; by default the plan."""
     cluster = data["cluster"]
     name = cluster["context"] or cluster["server"]
-    return f"{name} · Kubernetes {cluster['version']} · {data['plan']['shape']}"
+    return f"{name} · Kubernetes {cluster['version']} · {subject or data['plan']['shape']}"
 
 
 def _answer(data: Json) -> list[str]:

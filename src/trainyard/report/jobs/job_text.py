@@ -139,7 +139,7 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "waits for", f"{waiting['class']}"
         if waiting.get("fix"):
             yield "fix", waiting["fix"]
-    yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
+    yield "pods", _pods(data["pods"]) + (", and they still hold what they requested" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
         restarts = f"{data['restarts']} by the operator or its nodes"
         yield "restarts", f"{restarts}, {data['retries']} submitted again"

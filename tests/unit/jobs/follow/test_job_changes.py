@@ -391,6 +391,25 @@ def test_a_job_that_may_still_write_is_not_submitted_anew(
         changing(cluster).resubmission()
 
 
+@pytest.mark.parametrize(("state", "ended"), [("Running", False), ("Created", False), ("Failed", True)])
+def test_a_job_whose_successor_may_still_write_is_not_submitted_anew(
+    cluster: MemoryCluster, state: str, ended: bool
+) -> None:
+    """Both write to the run directory of the first one."""
+    plant(cluster, "Failed", running=False)
+    change = changing(cluster)
+    change.create(change.resubmission())
+    cluster.objects[NEW[2]]["status"] = job_body(state)["status"]
+    cluster.put(
+        f"{JOBS}/llama-3", {**job_body("Running"), "metadata": {"name": "llama-3"}}
+    )  # of somebody else
+    if ended:
+        assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-4"
+    else:
+        with pytest.raises(ConfigError, match=r"llama-2 is .*; cancel or delete it before the job"):
+            changing(cluster).resubmission()
+
+
 def planned(cluster: MemoryCluster) -> tuple[JobEditor, Any]:
     plant(cluster, "Failed", running=False)
     change = changing(cluster)

@@ -113,7 +113,9 @@ def test_forty_nodes_are_shown_and_the_others_counted(count: int, more: int | No
     assert sum("node-0" in line for line in lines) == 40
     told = [f"… and {more} more nodes; --json lists them all"] if more else []
     assert [line for line in lines if line.startswith("…")] == told
-    assert sum("node-" in line for line in node_lines(data(nodes=nodes), width=80)) == count
+    listed = node_lines(data(nodes=nodes), width=80)
+    assert sum("node-" in line for line in listed) == count
+    assert listed[0] == f"train · Kubernetes 1.31 · {count} nodes"
 
 
 @pytest.mark.parametrize("part", ["holders", "waiting"])
