@@ -115,7 +115,7 @@ def test_forty_nodes_are_shown_and_the_others_counted(count: int, more: int | No
     assert [line for line in lines if line.startswith("…")] == told
     listed = node_lines(data(nodes=nodes), width=80)
     assert sum("node-" in line for line in listed) == count
-    assert listed[0] == f"train · Kubernetes 1.31 · {count} nodes"
+    assert listed[0] == f"train · Kubernetes 1.31 · {count:,} nodes"
 
 
 @pytest.mark.parametrize("part", ["holders", "waiting"])
