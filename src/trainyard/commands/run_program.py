@@ -26,10 +26,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
     from trainyard.programs.run_checkpoints import ResumePoint
+    from trainyard.programs.step_times import StepTimes
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
     from trainyard.watch.network_record import NetworkFollower
@@ -60,6 +62,8 @@ NETWORK_SECONDS = 5.0
 MOST_WARNINGS = 10
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
+QUIET_SECONDS = 2.0
+"""How long the files of a checkpoint without a mark of its end must stay as they are."""
 LOCAL_STORE = "trainyard-store"
 UNREAD_SECONDS = 60.0
 """Seconds until a warning that no row was read; files of metrics appear later than lines of output."""
@@ -251,8 +255,12 @@ class ProgramRun:
     _placed_state: str = ""
     _placed_step: int = 0
     """The step of the checkpoint with `_placed_state`, if the checkpoint itself names none."""
+    _written: float = 0.0
+    """When that checkpoint was written, in Unix seconds; 0 if this start resumed from it."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
+    _searched: float = 0.0
+    """When checkpoints were last searched, in Unix seconds."""
     _last_poll: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
@@ -284,6 +292,7 @@ class ProgramRun:
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
         from trainyard.programs.program_hang import HANG, HangRule
+        from trainyard.programs.step_times import StepTimes
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
@@ -312,20 +321,26 @@ class ProgramRun:
         rows = self.rows_writer(found)
         events = ProgramEvents(self.directory.logs / EVENTS_FILE)
         self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
+        reported = StepTimes()
+
+        def step_at(moment: float, *, is_over: bool = False) -> int:
+            times = reported if self._reports_rows else metrics.times
+            return times.step_at(moment, is_over=is_over)
 
         hang = HangRule(self.directory.logs, self.config.program.hang_minutes, number=number)
         log = self.directory.logs / f"node-{number}.log"
 
         def read(text: str) -> None:
             hang.note_output(time.monotonic())
+            now = time.time()
             with self._lock:
-                self.keep(metrics.take(text), rows)
+                self.keep(metrics.take(text, now), rows)
 
         network = self.network_follower()
 
         def poll() -> str | None:
             with self._lock:
-                self.read_events(events, rows)
+                self.read_events(events, rows, reported)
                 self.keep(metrics.poll(), rows)
                 self.note_announced(metrics)
                 self.warn_of_unread(metrics, time.time() - started)
@@ -333,7 +348,7 @@ class ProgramRun:
             if hang.is_hung(time.monotonic()):
                 return HANG
             if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
-                self.take_newest(rows.newest)
+                self.take_newest(step_at)
                 self._last_search = time.monotonic()
             return self.check_network(network, rows.newest)
 
@@ -355,7 +370,7 @@ class ProgramRun:
             ),
         )
         with self._lock:
-            self.read_events(events, rows)
+            self.read_events(events, rows, reported)
             self.keep(metrics.close(), rows)
             rows.close()
         self.check_network(network, rows.newest, is_over=True)
@@ -371,7 +386,11 @@ class ProgramRun:
             is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
             return ExitCode.NO if is_ours else ended.exit_code
         return self.finish(
-            ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
+            ended,
+            metrics,
+            partial(step_at, is_over=True),
+            resumed_at=resumed_at,
+            seconds=time.monotonic() - began,
         )
 
     def earlier_deadline(self) -> dict[str, Any]:
@@ -706,8 +725,11 @@ class ProgramRun:
         """Return whether the rows of this node are recorded."""
         return self.is_first or not self.program.rows_on_first_node
 
-    def read_events(self, events: "Any", writer: "MetricRowWriter") -> None:
-        """Read the events that the program writes with `trainyard.log` and related functions."""
+    def read_events(self, events: "Any", writer: "MetricRowWriter", times: "StepTimes") -> None:
+        """Read the events that the program writes with `trainyard.log` and related functions.
+
+        Steps are added to `times`.
+        """
         from trainyard.programs.program_events import LoggedFigures, TrainingBegin, WrittenCheckpoint
 
         for event in events.poll():
@@ -715,11 +737,13 @@ class ProgramRun:
                 self._announced = event.steps or self._announced
             elif isinstance(event, LoggedFigures) and not event.is_summary:
                 self._reports_rows = True
-                self.keep([event.row()], writer, reported=True)
+                row = event.row()
+                times.note(row["step"], row.get("time"))
+                self.keep([row], writer, reported=True)
             elif isinstance(event, WrittenCheckpoint):
                 self._last_search = 0.0
 
-    def own_checkpoints(self, *, quiet_seconds: float = 2.0) -> "ProgramCheckpoints":
+    def own_checkpoints(self, *, quiet_seconds: float = QUIET_SECONDS) -> "ProgramCheckpoints":
         """Return the checkpoints that the program has written in this run."""
         from trainyard.programs.run_checkpoints import find_run_checkpoints
 
@@ -761,7 +785,7 @@ class ProgramRun:
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
-                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
+                points.append(resume_point(own, rows))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -798,17 +822,18 @@ class ProgramRun:
         """Our own folders, in which checkpoints and metrics of the program are not searched."""
         return self.directory.path, Path(LOCAL_STORE).absolute()
 
-    def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
+    def take_newest(self, step_at: Callable[[float], int], *, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        `logged`, the last step with a row, becomes the step of a checkpoint that names none. The checkpoint
-        keeps it until it is written again.
+        A checkpoint that names no step is of the step that `step_at` returns for the time of its writing.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest
         from trainyard.programs.program_records import has_other_rows, note_checkpoint
+        from trainyard.programs.run_checkpoints import written_at
         from trainyard.run.checkpoint_retention import remove_old_checkpoints
 
+        before, self._searched = self._searched, time.time()
         found = self.own_checkpoints(quiet_seconds=quiet_seconds)
         self._skipped = found.rejections()
         newest = found.newest
@@ -817,10 +842,14 @@ class ProgramRun:
         if has_other_rows(self.directory, state):
             LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
             return
-        if newest.step is None and logged < 1:
-            return
         if state != self._placed_state:
-            self._placed_state, self._placed_step = state, logged
+            self._placed_state, self._placed_step = state, 0
+            # The clock of a file server may be slow: the search before would have found it.
+            self._written = max(written_at(newest), before - QUIET_SECONDS)
+        if self._written:  # by this start; what it resumed from has its step
+            self._placed_step = step_at(self._written)
+        if newest.step is None and self._placed_step < 1:
+            return
         taken = take_newest(found, self.directory, step=self._placed_step)
         if taken is not None:
             self._taken, self._taken_state = taken, state
@@ -846,12 +875,18 @@ class ProgramRun:
         if total is None or found.step < total:
             return None
         LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
-        self.take_newest(found.step)
+        self.take_newest(lambda _: found.step)
         end = ProgramEnd(0, checkpoint=self._taken, announced=total, changed=self.changed_inputs())
         return finish(self.directory, end, seconds=0.0)
 
     def finish(
-        self, ended: "ProgramExit", metrics: "ProgramMetrics", *, logged: int, resumed_at: int, seconds: float
+        self,
+        ended: "ProgramExit",
+        metrics: "ProgramMetrics",
+        step_at: Callable[[float], int],
+        *,
+        resumed_at: int,
+        seconds: float,
     ) -> int:
         """Write the outcome, and return the exit code of the run."""
         from trainyard.programs.node_exit_codes import wait_for_ends
@@ -867,7 +902,7 @@ class ProgramRun:
             with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
                 others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
         self._taken_state = ""
-        self.take_newest(logged, quiet_seconds=0)
+        self.take_newest(step_at, quiet_seconds=0)
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,

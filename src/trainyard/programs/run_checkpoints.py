@@ -8,7 +8,7 @@ The folder of the program may hold checkpoints of other runs, which are older an
 
 import glob
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,11 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     state_of,
 )
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
+from trainyard.programs.step_times import StepTimes
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Row
 from trainyard.run.run_advice import checkpoint_advice
 
 AUTO = "auto"
@@ -68,8 +70,8 @@ def find_run_checkpoints(
     unrecognized: list[Path] = []
     for each in patterns:
         found = find_program_checkpoints(directory, each, formats=formats, quiet_seconds=quiet_seconds)
-        complete += [one for one in found.complete if _modified(one) >= since]
-        partial += [one for one in found.partial if _modified(one) >= since]
+        complete += [one for one in found.complete if written_at(one) >= since]
+        partial += [one for one in found.partial if written_at(one) >= since]
         unrecognized += found.unrecognized if pattern != AUTO else ()
     folders = {one.path for one in (*complete, *partial)}
 
@@ -88,7 +90,7 @@ def numbered_of_before(
     A program that resumes from the highest number in its folder would resume from it.
     """
     found = find_run_checkpoints(directory, pattern, since=0.0, ignored=ignored, quiet_seconds=0)
-    older = [one for one in found.complete if is_numbered(one.path) and _modified(one) < before]
+    older = [one for one in found.complete if is_numbered(one.path) and written_at(one) < before]
     return older[0].path if older else None
 
 
@@ -122,8 +124,8 @@ def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterato
             yield folder
 
 
-def _modified(each: ProgramCheckpoint) -> float:
-    """Return when its newest file was written; if it has none, when the folder was created."""
+def written_at(each: ProgramCheckpoint) -> float:
+    """Return in Unix seconds when its newest file was written, or its folder created if it has none."""
     times = [file.modified for file in each.found.files]
     with suppress(OSError):  # it was removed
         return max(times) if times else each.path.stat().st_mtime
@@ -131,12 +133,16 @@ def _modified(each: ProgramCheckpoint) -> float:
 
 
 def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
-    return each.step is not None, each.step or 0, _modified(each)
+    return each.step is not None, each.step or 0, written_at(each)
 
 
-def resume_point(found: ProgramCheckpoint, *, logged: int) -> ResumePoint:
-    """Return the resume point of a checkpoint of the program; `logged` is its step if it shows none."""
-    return ResumePoint(found.step if found.step is not None else logged, found.path, state_of(found))
+def resume_point(found: ProgramCheckpoint, rows: Iterable[Row]) -> ResumePoint:
+    """Return the resume point of a checkpoint of the program.
+
+    If it shows no step, it is of the last step that was on record when it was written.
+    """
+    step = StepTimes(rows).step_at(written_at(found)) if found.step is None else found.step
+    return ResumePoint(step, found.path, state_of(found))
 
 
 def newest_taken(directory: RunDirectory) -> ResumePoint | None:

@@ -6,9 +6,11 @@ The repository has nothing of ours, lies in a folder with a space, and its progr
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,62 @@ def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete
         outcome = json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]
         assert (outcome["status"], outcome["steps"]) == ("succeeded", STEPS)
         assert outcome["checkpoint"]["step"] == STEPS
+
+
+ONE_FILE = """
+import json, pathlib, sys, time, torch
+saved = pathlib.Path("out/last.pt")
+saved.parent.mkdir(exist_ok=True)
+state = torch.load(saved) if saved.exists() else {"model": torch.zeros(1), "optimizer": torch.zeros(1)}
+for step in range(int(state["model"].item()) + 1, 26):
+    time.sleep(0.7)
+    print(json.dumps({"step": step, "loss": 2 + 1 / step}), flush=True)
+    if step % 5 == 0:
+        torch.save({"model": torch.full((1,), float(step)), "optimizer": torch.ones(1)}, saved)
+"""
+"""A program that overwrites one file, in whose content and name no step is found."""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_checkpoint_that_shows_no_step_is_of_the_step_at_which_it_was_written(
+    repository: Repository,
+) -> None:
+    """It is found seconds later, and this command is killed with the program seconds after that."""
+    (repository.folder / "one.py").write_text(ONE_FILE)
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "Train in one file")
+    repository.set = ["program.data=[data]", "program.checkpoints=out/last.pt"]
+    command = ("--run-dir", "runs/a", "--", sys.executable, "one.py")
+    process = repository.start(*command)
+    log = repository.folder / "runs/a/logs/node-0.log"
+    until = time.monotonic() + 120
+    while not (log.exists() and '"step": 18' in log.read_text()) and time.monotonic() < until:
+        time.sleep(0.1)
+    for pid in (*warm_start.descendants(process.pid), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+
+    done = repository.run("--json", *command)
+
+    assert done.returncode == 0, done.stderr
+    events = repository.records("events")
+    (resumed,) = [event["step"] for event in events if event["event"] == "resumed"]
+    # The newest row is held until the next one, and is not on record when this command is killed.
+    assert resumed == 15, events
+    for folder in (repository.folder / "runs/a/checkpoints").glob("step-*"):
+        (file,) = folder.glob("*.pt")
+        written = struct.unpack("<f", content_of(file))[0]
+        assert folder.name == f"step-{int(written):08}"
+    assert json.loads(done.stdout)["outcome"]["checkpoint"]["step"] == 25
+    assert [row["step"] for row in repository.records("metrics")] == list(range(1, 26))
+
+
+def content_of(file: Path) -> bytes:
+    """The bytes of the model's one number in a file of torch.save."""
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith("/data/0")]
+        return archive.read(name)
 
 
 @pytest.mark.process

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.step_times import StepTimes
 from trainyard.run.records import Row
 
 _FLOAT32 = 1e-5
@@ -24,6 +25,7 @@ class ProgramMetrics:
 
     def __init__(self, log: LogReader, files: MetricFiles) -> None:
         self.log, self.files = log, files
+        self.times = StepTimes()
         self._open: dict[int, _Step] = {}
         self._done: dict[int, _Step] = {}
         self._newest = 0
@@ -51,9 +53,14 @@ class ProgramMetrics:
         steps = {**self._done, **self._open}
         return [steps[step].best() for step in sorted(steps)]
 
-    def take(self, text: str) -> list[Row]:
-        """Return the rows that are complete after the program printed `text`."""
-        return self._add_printed(self.log.take(text)) + self._release()
+    def take(self, text: str, now: float | None = None) -> list[Row]:
+        """Return the rows that are complete after the program printed `text`, `now` in Unix seconds.
+
+        Rows of several steps that come at once were buffered by the program: their times are not known.
+        """
+        rows = self.log.take(text)
+        has_one_step = len({row.get("step") for row in rows}) == 1
+        return self._add_printed(rows, time=now if has_one_step else None) + self._release()
 
     def poll(self) -> list[Row]:
         """Read the files; return the rows that are complete, and returned ones with figures that are new.
@@ -79,7 +86,7 @@ class ProgramMetrics:
             lines += self.files.notes
         return "\n".join(lines)
 
-    def _add_printed(self, rows: Iterable[Row]) -> list[Row]:
+    def _add_printed(self, rows: Iterable[Row], *, time: float | None = None) -> list[Row]:
         ready: list[Row] = []
         for row in rows:
             if "step" not in row:
@@ -92,7 +99,8 @@ class ProgramMetrics:
                     continue
                 ready += self._release(at_end=True)
                 self._forget_from(row["step"])
-            self._step(row["step"]).add(row, is_printed=True)
+            timed = row if time is None else {**row, "time": time}
+            self._step(row["step"], time).add(timed, is_printed=True)
         return ready
 
     def _add_filed(self, rows: Iterable[Row]) -> list[Row]:
@@ -113,9 +121,10 @@ class ProgramMetrics:
             self._step(step).add(row, is_printed=False)
         return ready + self._place()
 
-    def _step(self, step: int) -> "_Step":
+    def _step(self, step: int, time: float | None = None) -> "_Step":
         if step not in self._open:
             self._open[step] = _Step(step)
+            self.times.note(step, time)
         self._newest = max(self._newest, step)
         return self._open[step]
 
