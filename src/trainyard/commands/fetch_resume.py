@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         store=args.store,
         run_number=parse_run_number(args.run_number),
         segment=args.segment,
-        look_in_store=args.fetch == "true",
+        may_fetch=args.fetch == "true",
         may_begin=args.may_begin == "true",
         wait_seconds=args.wait,
         progress=display,

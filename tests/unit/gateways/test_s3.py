@@ -22,7 +22,7 @@ from trainyard.errors import ServiceError, UnsupportedOperationError
 from trainyard.gateways.s3.access import _time_of as time_of
 from trainyard.gateways.s3.access import connect
 from trainyard.gateways.s3.bucket import _refusal as refusal_class
-from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
+from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_tamper_proof
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
@@ -190,7 +190,7 @@ def test_the_number_of_parts_holds_for_sizes_between() -> None:
     ],
 )
 def test_an_unkeyed_checksum_goes_only_where_nobody_can_change_bytes(endpoint: str, safe: bool) -> None:
-    assert is_safe_way(endpoint) is safe
+    assert is_tamper_proof(endpoint) is safe
 
 
 def checksum_of(content: bytes, algorithm: Algorithm = Algorithm.CRC64NVME, *, cut: int = MIB) -> bytes:

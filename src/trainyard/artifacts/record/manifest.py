@@ -163,7 +163,7 @@ class RunManifest:
         """The prefix of the records that describe the run as this manifest does."""
         return self.records or run_prefix(self.run_number)
 
-    def may_be_under_way(self, key: str) -> bool:
+    def may_be_uploading(self, key: str) -> bool:
         """Return whether an unlisted object may belong to a sync, of a run still going, that is sending now.
 
         Retention may have put a manifest without records of its own since that sync started.

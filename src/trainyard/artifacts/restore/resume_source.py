@@ -49,7 +49,8 @@ class ResumeRequest:
     """Its number in the store; None to search for the number that belongs to `run_id`."""
     segment: int
     """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
-    look_in_store: bool
+    may_fetch: bool
+    """Whether a run that has no earlier segment may continue from the store, too."""
     may_begin: bool = False
     """Whether a later segment may start from scratch, because no earlier one has stored anything."""
     progress: Progress = UNSEEN
@@ -74,7 +75,7 @@ def fetch_resume_source(wanted: ResumeRequest, open_store: OpenStore) -> Resumpt
     Raises VerificationError when a later segment finds no checkpoint although there should be one, or when
     the store's manifests of the run cannot be trusted; ServiceError when the store cannot be reached.
     """
-    if wanted.segment > 1 or (wanted.look_in_store and wanted.resume != "none"):
+    if wanted.segment > 1 or (wanted.may_fetch and wanted.resume != "none"):
         own = _update_run(wanted, open_store)
         if own is not None:
             return own

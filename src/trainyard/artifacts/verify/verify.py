@@ -222,7 +222,7 @@ def _transient_objects(manifest: RunManifest, listed: dict[str, StoredObject]) -
     for key in listed.keys() - manifest.by_key().keys():
         if checkpoint_step_of(key) in removals:
             found[key] = "of a checkpoint that retention removes; prune again to finish"
-        elif manifest.may_be_under_way(key):
+        elif manifest.may_be_uploading(key):
             found[key] = "was being sent when the run was last seen; not listed yet"
     return found
 

@@ -84,7 +84,7 @@ def crc64nvme_of(path: Path) -> str:
     return as_text(checksum.digest())
 
 
-def is_safe_way(endpoint: str) -> bool:
+def is_tamper_proof(endpoint: str) -> bool:
     """Return whether nobody between here and the store can change bytes together with their checksum."""
     place = urlsplit(endpoint)
     return place.scheme == "https" or place.hostname in _LOOPBACK

@@ -16,7 +16,7 @@ from typing import Any
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
-from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
+from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_tamper_proof
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
 from trainyard.gateways.s3.small_files import LEAST_FILES, SMALL_BYTES, SmallFile
 from trainyard.gateways.s3.transfer_memory import TransferMemory
@@ -81,7 +81,7 @@ class S3Store:
             bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
         )
         self.prefix, self._pace = self._bucket.prefix, pace
-        self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
+        self._fast_parts = checksum == Algorithm.CRC64NVME and is_tamper_proof(self._bucket.endpoint)
         self._memory, self._large = TransferMemory(), threading.Semaphore(_LARGE_AT_ONCE)
         self.part_bytes, self._started = part_bytes, list[Parts]()
 

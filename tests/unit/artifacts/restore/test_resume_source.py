@@ -24,7 +24,7 @@ def wanted(path: Path, store: Store, **changes: Any) -> ResumeRequest:
         "store": store.url,
         "run_number": 1,
         "segment": 2,
-        "look_in_store": True,
+        "may_fetch": True,
     }
     return ResumeRequest(RunDirectory(path), f"run-{NAME}", **facts | changes)
 
@@ -93,7 +93,7 @@ def test_the_number_of_another_run_is_not_gone_on_with(
         RunDirectory(tmp_path / "other" / "gh-1"),
         *("gh-1", "auto", store.url, 1),
         segment=2,
-        look_in_store=True,
+        may_fetch=True,
     )
     with pytest.raises(VerificationError, match="nothing to resume from"):
         fetch_resume_source(other, open_store)
@@ -223,9 +223,7 @@ def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
     sync_run(store, make_run("gh-5", steps=(7,)), 5)
     address = f"{store.url}/manifests/run-1-manifest.json"
     path = tmp_path / "new" / "gh-5"
-    again = ResumeRequest(
-        RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, look_in_store=True
-    )
+    again = ResumeRequest(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, may_fetch=True)
     assert fetch_resume_source(again, open_store).resume == "auto"
     assert RunDirectory(path).checkpoint_steps() == [7]
 
@@ -243,5 +241,5 @@ def test_what_needs_no_store_asks_none(store: Store, tmp_path: Path, resume: str
     def never(_url: str) -> Store:
         raise AssertionError("the store was asked")
 
-    asked = wanted(tmp_path / NAME, store, segment=1, look_in_store=False, resume=resume)
+    asked = wanted(tmp_path / NAME, store, segment=1, may_fetch=False, resume=resume)
     assert fetch_resume_source(asked, never).resume == told

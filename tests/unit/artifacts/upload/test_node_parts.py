@@ -201,7 +201,7 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     sync_node(store, other, 1)
     assert sync_run(store, main, 1).problems == ()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
-    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), 1, segment=1, look_in_store=True)
+    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), 1, segment=1, may_fetch=True)
     assert fetch_resume_source(wanted, open_store).resume == "auto"
     assert (fresh.checkpoint(200) / OTHERS).is_file()
     assert read_node(fresh) is None
@@ -218,7 +218,7 @@ def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
     main, other = machines
     sync_node(store, other, 7)
     wanted = ResumeRequest(
-        other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=60.0
+        other, RUN, "auto", folder.as_uri(), None, segment=1, may_fetch=True, wait_seconds=60.0
     )
     listing = threading.Timer(0.5, sync_run, (open_store(folder.as_uri()), main, 7))
     listing.start()
@@ -240,7 +240,7 @@ def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
     assert sync_run(store, main, 7).problems == ()
     add_checkpoint(main, other, 300)
     wanted = ResumeRequest(
-        other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=0.5
+        other, RUN, "auto", folder.as_uri(), None, segment=1, may_fetch=True, wait_seconds=0.5
     )
     started = time.monotonic()
     assert fetch_resume_source(wanted, open_store).resume == "auto"
@@ -255,5 +255,5 @@ def test_a_run_that_has_no_number_yet_has_nothing_to_fetch(
 ) -> None:
     folder.mkdir()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
-    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True)
+    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), None, segment=1, may_fetch=True)
     assert fetch_resume_source(wanted, open_store).reason == "there is no checkpoint yet"
