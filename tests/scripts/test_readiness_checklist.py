@@ -11,6 +11,7 @@ import pytest
 
 from trainyard.commands import check_readiness, notify_slack
 from trainyard.commands.check_readiness import (
+    AREAS,
     Checklist,
     code_items,
     slack_item,
@@ -177,3 +178,28 @@ def test_the_checklist_of_a_checkout_is_printed_and_can_be_signed(
     assert code == (0 if found["ready"] else 1)
     assert found["ready"] is ("failed" not in states.values())
     assert page.read_text().count("\n| ") == 1 + len(found["items"])
+
+
+@pytest.mark.parametrize("left", ["", "configuration", "workflows", "slack"])
+def test_an_area_that_is_left_out_is_not_checked_but_listed(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody who prepares a cluster from a laptop has no GPU there, and no runner."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    skipped = [word for area in AREAS if area != left for word in ("--skip", area)]
+    assert check_readiness.main(["--all", "--config", str(CONFIG), *skipped, "--json"]) == 0
+    found = {item["area"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    assert list(found) == list(AREAS)
+    for area, item in found.items():
+        assert (item["found"] == "left out by --skip") is (area != left)
+        assert (item["state"] == "not used") or area == left
+
+
+@pytest.mark.parametrize("words", [["--store", "file:///s", "--skip", "machine"], ["--skip", "moon"]])
+def test_skip_is_for_areas_of_the_checklist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        check_readiness.main(words)
+    assert ended.value.code == 2
+    assert "--skip" in capsys.readouterr().err

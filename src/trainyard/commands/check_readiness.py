@@ -34,7 +34,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -68,6 +68,11 @@ COMMAND_SECONDS = 180.0
 """Time limit of a command of the checklist, which may import torch on a busy machine."""
 SERVICE_SECONDS = 10.0
 CODE = Path(__file__).resolve().parents[2]
+AREAS = (
+    *("machine", "store", "configuration", "code", "workflows"),
+    *("github", "cluster", "image", "wandb", "slack"),
+)
+"""The areas of the checklist, in the order in which a person would repair them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -95,10 +100,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     everything.add_argument("--all", action="store_true", help="check all that a deployment needs")
     page = "write the checklist as a page to sign"
     everything.add_argument("--sign-off", type=arguments.path, metavar="FILE", help=page)
+    skip = f"an area that is not part of this deployment; may be repeated: {', '.join(AREAS)}"
+    everything.add_argument("--skip", action="append", choices=AREAS, default=[], metavar="AREA", help=skip)
     args = parser.parse_args(argv)
     args.all = args.all or not (args.store or args.config)
-    if args.sign_off and not args.all:
-        parser.error("--sign-off is for the checklist: add --all")
+    for given, option in ((args.sign_off, "--sign-off"), (args.skip, "--skip")):
+        if given and not args.all:
+            parser.error(f"{option} is for the checklist: add --all")
     if args.set and args.config is None:
         parser.error("--set changes a value of the configuration: add --config FILE")
     return args
@@ -137,7 +145,9 @@ def check_all(args: argparse.Namespace) -> int:
     from trainyard.run.atomic_files import write_bytes_atomically
 
     config = args.config or default_config()
-    wanted = Checklist(config, args.set, args.store or "", args.run_dir, dry_run=args.dry_run)
+    wanted = Checklist(
+        config, args.set, args.store or "", args.run_dir, dry_run=args.dry_run, skipped=tuple(args.skip)
+    )
     items = collect_items(wanted)
     data = {"ready": is_ready(items), "items": [asdict(item) for item in items]}
     output.print_result(
@@ -302,27 +312,43 @@ class Checklist:
     store: str = ""
     run_dir: Path | None = None
     dry_run: bool = False
+    skipped: tuple[str, ...] = ()
+    """Areas that are not checked, and listed as not used."""
 
 
 def collect_items(wanted: Checklist) -> "list[CheckItem]":
-    """Return the items of all areas, in the order in which a person would repair them."""
-    from trainyard.machine.checklist import items_of_findings, items_of_setup
+    """Return the items of all areas, in the order of `AREAS`."""
+    from trainyard.machine.checklist import CheckItem, CheckState, items_of_findings, items_of_setup
 
     given = [f"--set={change}" for change in wanted.overrides]
     config = ["--config", str(wanted.config), *given]
     store = ["--store", wanted.store] if wanted.store else []
     run_dir = ["--run-dir", str(wanted.run_dir)] if wanted.run_dir else []
     dry = ["--dry-run"] if wanted.dry_run else []
-    checks: list[Callable[[], Sequence[CheckItem]]] = [
-        lambda: run_check("machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings),
-        lambda: run_check("store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings),
-        lambda: [*configuration_items(wanted), *code_items(Path.cwd()), *workflow_items(Path.cwd())],
-        lambda: run_check("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
-        lambda: cluster_items(config, os.environ),
-        lambda: [*image_items(os.environ), *tracker_items(wanted), slack_item(os.environ)],
-    ]
-    with ThreadPoolExecutor(len(checks)) as pool:
-        return [item for found in pool.map(lambda check: check(), checks) for item in found]
+    checks: dict[str, Callable[[], Iterable[CheckItem]]] = {
+        "machine": lambda: run_check(
+            "machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings
+        ),
+        "store": lambda: run_check(
+            "store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings
+        ),
+        "configuration": lambda: configuration_items(wanted),
+        "code": lambda: code_items(Path.cwd()),
+        "workflows": lambda: workflow_items(Path.cwd()),
+        "github": lambda: run_check("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
+        "cluster": lambda: cluster_items(config, os.environ),
+        "image": lambda: image_items(os.environ),
+        "wandb": lambda: tracker_items(wanted),
+        "slack": lambda: [slack_item(os.environ)],
+    }
+
+    def check(area: str) -> list[CheckItem]:
+        if area in wanted.skipped:
+            return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
+        return list(checks[area]())
+
+    with ThreadPoolExecutor(len(AREAS)) as pool:
+        return [item for found in pool.map(check, AREAS) for item in found]
 
 
 def run_check(
@@ -472,14 +498,14 @@ def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
         return  # `configuration_items` reports it
     key = api_key(os.environ)
     if not is_wanted:
-        yield CheckItem("w&b", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
+        yield CheckItem("wandb", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
     elif os.environ.get("WANDB_MODE", "online") != "online":
-        yield CheckItem("w&b", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
+        yield CheckItem("wandb", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
     elif not key:
         text = "no key: it logs offline, into the run directory"
-        yield CheckItem("w&b", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
+        yield CheckItem("wandb", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
     else:
-        yield within_limit("w&b", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
+        yield within_limit("wandb", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
 
 
 def slack_item(environment: Mapping[str, str]) -> "CheckItem":
