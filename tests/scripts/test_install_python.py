@@ -1,8 +1,7 @@
 """Which Python `scripts/install_environment.sh` takes on each distribution.
 
 The Pythons are stand-ins: this Python with another version, with or without headers. uv is one that
-records which Python it is given. The script does not read the name of a distribution, so each is a list of
-its Pythons.
+records which Python it is given. The script reads no name of a distribution, so each is a list of Pythons.
 """
 
 import itertools
