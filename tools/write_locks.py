@@ -47,7 +47,7 @@ class Lock:
     python: str = PYTHON
     """The oldest Python that it supports."""
     extras: tuple[str, ...] = ()
-    """The extras of pyproject.toml that it has, beside the core; without any, it has neither."""
+    """The extras of pyproject.toml that it has besides the core; without extras it has no core either."""
 
     def inputs(self, root: Path) -> bytes:
         names = [f"requirements-{name}.in" for name in (self.name, *self.also)]

@@ -36,7 +36,7 @@ Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[int, Any]]
 
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], Any]:
-    """Gives `scripts/NAME.py` as a module, for tests in this process."""
+    """Returns the module `trainyard.commands.NAME`, for tests in this process."""
 
     def load(name: str) -> Any:
         return importlib.import_module(f"trainyard.commands.{name}")
@@ -52,7 +52,7 @@ def program_of(name: str) -> list[str]:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Runs `scripts/NAME` in an empty folder; keyword arguments are variables of its environment."""
+    """Runs `scripts/NAME` in the test's folder; keyword arguments are variables of its environment."""
 
     def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
@@ -67,7 +67,7 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def serve_github() -> Iterator[Callable[[Answer], str]]:
-    """Has a server on the loopback interface answer in the place of GitHub's API; gives its address."""
+    """Starts a server on the loopback interface instead of GitHub's API; returns its address."""
     with ExitStack() as held:
         yield lambda answer: held.enter_context(answering(answer))
 

@@ -1,4 +1,4 @@
-"""Healthy Dockerfiles in the shapes that public projects use, written anew for these tests.
+"""Healthy Dockerfiles in the shapes that public projects use, written for these tests.
 
 Name -> text, and the other files of its context.
 """

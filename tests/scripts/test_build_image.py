@@ -1,4 +1,4 @@
-"""Building an image on this machine: what an image is called whose content is there."""
+"""Building an image on this machine: the name of an image whose content exists already."""
 
 from collections.abc import Callable
 from pathlib import Path

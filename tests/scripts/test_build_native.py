@@ -22,7 +22,7 @@ needs_cmake = pytest.mark.skipif(
 
 
 def programs_in(folder: Path, **answers: int) -> str:
-    """A PATH on which programs do nothing but end with a status."""
+    """A PATH whose programs only print their name and end with a status."""
     folder.mkdir()
     for name, status in answers.items():
         (folder / name).write_text(f"#!/bin/sh\necho {name} spoke\nexit {status}\n")

@@ -24,7 +24,7 @@ CRASHED = "echo 'ERR!, 580.65.06, ERR!, ERR!'"
 
 def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
-    environment.pop("GITHUB_STEP_SUMMARY", None)  # a refusal here is none of the job that runs the tests
+    environment.pop("GITHUB_STEP_SUMMARY", None)  # the job of the tests reports no refusal of these checks
     line = [sys.executable, str(SCRIPT), *arguments]
     return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
 
@@ -125,7 +125,7 @@ def test_a_batch_that_no_machine_holds_is_refused_with_the_largest_that_fits(dri
 
 
 def test_the_copy_in_a_store_that_is_a_folder_needs_room_too(driver: Path, tmp_path: Path) -> None:
-    """Of a file system of 1 MB, where that may be mounted; the checkpoints of the smoke run take 2 × 9 MB."""
+    """The store is on a file system of 1 MB, if one may be mounted; the checkpoints take 2 × 9 MB."""
     disk = tmp_path / "small disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
@@ -140,7 +140,7 @@ def test_the_copy_in_a_store_that_is_a_folder_needs_room_too(driver: Path, tmp_p
         assert re.search(
             rf"^disk: 1.0 MB free at {disk}/store, but \d\d MB are needed \(the stored", done.stderr, re.M
         )
-        # Of a run that was begun some may be stored already: nothing is refused.
+        # Some checkpoints of a started run may be stored already: nothing is refused.
         run.mkdir()
         (run / "run.json").write_text("{}")
         assert check(*line, path=driver).returncode == 0

@@ -1,4 +1,4 @@
-"""Checking an image: what a check in AWS cannot be asked, which copy is checked, and which lock decides."""
+"""Checking an image: options that a check in AWS refuses, the checked copy, and the lock that decides."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""The script that dispatches the next segment: what it asks GitHub for, and when it does not."""
+"""The script that dispatches the next segment: its request to GitHub, and when it sends none."""
 
 import json
 import time
@@ -54,7 +54,7 @@ class Actions:
     runs: list[dict[str, str]] = field(default_factory=list)
     dispatched: list[dict[str, Any]] = field(default_factory=list)
     troubles: list[tuple[int, bool]] = field(default_factory=list)
-    """Of the next dispatches: the status, and whether it was done all the same."""
+    """For each of the next dispatches: the status, and whether a run starts all the same."""
     files: dict[str, str] = field(default_factory=lambda: {"main": "same", FIRST.commit: "same"})
     """Branch or commit -> the digest of its workflow file."""
     tags: list[str] = field(default_factory=list)
@@ -115,7 +115,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def dispatched(actions: Actions) -> list[dict[str, Any]]:
-    """The requests to GitHub."""
+    """The dispatches that GitHub received."""
     return actions.dispatched
 
 
@@ -253,7 +253,7 @@ def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
     continues: str | None,
     asked: int,
 ) -> None:
-    """What an earlier attempt handed on is dispatched already."""
+    """A segment that an earlier attempt requested is dispatched already."""
     monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")
     end = "" if continues is None else json.dumps({**END, "continues": continues})
     monkeypatch.setenv("NEEDS", json.dumps({"train": {"result": "failure", "outputs": {"end": end}}}))

@@ -1,4 +1,4 @@
-"""The archive about a failed run: what it has, and no secret in it."""
+"""The archive about a failed run: its files, and no secret in them."""
 
 import json
 import tarfile

@@ -1,4 +1,4 @@
-"""A job as people send it: what a dry run shows, what is refused, and that nobody is asked without need."""
+"""A job as people send it: what a dry run shows, what is refused, and no call of a service without need."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:
 
 
 def documented_examples() -> list[str]:
-    """The examples that can be run as they stand: those of a dry run, and that of --help as one."""
+    """The examples that can run unchanged: those of a dry run, and the one of --help as a dry run."""
     found = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = re.sub(r" \\\n +", " ", path.read_text(encoding="utf-8"))

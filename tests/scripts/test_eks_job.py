@@ -49,7 +49,7 @@ class Deployments:
     refuses: str = ""
     """Requests whose path has this text are refused."""
     as_text: bool = False
-    """GitHub gives a payload as the text that was sent."""
+    """Whether GitHub returns a payload as text."""
 
     def answer(self, method: str, path: str, body: Any, _headers: Mapping[str, str]) -> tuple[int, Any]:
         parts = urlsplit(path).path.removeprefix("/repos/o/r").strip("/").split("/")
@@ -235,7 +235,7 @@ def test_the_end_of_a_job_is_reported_once_by_polls_that_end_green(
     else:
         put_job(workflow.cluster, end)
     assert workflow.step("poll")[0] == 0
-    assert workflow.step("poll")[0] == 0  # a run is on it: nothing is dispatched twice
+    assert workflow.step("poll")[0] == 0  # a run handles it: nothing is dispatched twice
     [dispatch] = github.dispatches
     assert (dispatch["workflow"], dispatch["ref"]) == ("deploy_eks.yml", "main")
     assert read_cluster_job(dispatch["inputs"]["plan"]) == read_cluster_job(plan)
@@ -344,7 +344,7 @@ def test_polls_that_cannot_be_started_are_a_warning_with_the_command(
 def test_a_job_that_is_sent_again_has_not_ended(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, state: str, is_waiting: bool
 ) -> None:
-    """Also while its retry waits for the back-off: the next poll carries it out."""
+    """Nor has one whose retry waits for the back-off: the next poll sends it."""
     put_job(workflow.cluster, state)
     found = JobReader(Api(workflow.cluster.access())).state(NAMESPACE, JOB, "pytorchjob")
     loop = SimpleNamespace(follow_to_end=lambda *_: RetryOutcome(found, "why", is_waiting=is_waiting))
@@ -362,7 +362,7 @@ def test_a_plan_that_nobody_made_is_refused(workflow: Workflow, text: str) -> No
         assert "is not the plan of a job" in outputs["reason"]
 
 
-# The plan: what the inputs and variables become in the commands that check and plan.
+# The plan: inputs and variables as arguments of the commands that check and plan.
 
 OVERRIDES = 'training.max_steps=50 model.name="my own model"'
 CHANGES = ["training.max_steps=50", 'model.name="my own model"']
@@ -398,7 +398,7 @@ RESOLVED = {
 def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_decided(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    """Every command takes its words by its own parser."""
+    """The arguments of each command are read by its real parser."""
     parsed: dict[str, Any] = {}
 
     def check(words: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Where explain_failure finds a failure: a run, a workflow run at GitHub, a build, and logs that are cut."""
+"""The places where explain_failure finds a failure: a run, a run at GitHub, a build, and cut logs."""
 
 import json
 from pathlib import Path

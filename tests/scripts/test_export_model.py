@@ -23,7 +23,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def export(capsys: pytest.CaptureFixture[str]) -> Export:
-    """Runs the script here, without the seconds that importing torch takes: its status, stdout and stderr."""
+    """Run the script here, which saves importing torch; return its status, stdout and stderr."""
     script = importlib.import_module("trainyard.commands.export_model")
 
     def call(*arguments: object) -> tuple[int, str, str]:

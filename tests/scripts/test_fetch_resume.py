@@ -1,4 +1,4 @@
-"""The script that brings what a workflow's run goes on from."""
+"""The script that restores the run or checkpoint from which a workflow's run resumes."""
 
 import json
 from pathlib import Path

@@ -63,7 +63,7 @@ BEFORE: dict[str, Callable[[RunDirectory], Any]] = {
     "of a lost metrics file": lambda run: run.metrics_file.write_text(""),
     "with a loss that is not finite": lambda run: run.metrics_file.write_text('{"step": 20, "loss": NaN}\n'),
 }
-"""What the run was before it was stored; none of them is proven, or none is the same."""
+"""Changes to the run before it is stored: it is then not proven, or not the same run."""
 AFTER: dict[str, Callable[[Path], Any]] = {
     "a lost manifest": lambda store: lose(store, "manifests/*"),
     "a damaged manifest": lambda store: damage(store, "manifests/*", b"{"),
@@ -74,7 +74,7 @@ AFTER: dict[str, Callable[[Path], Any]] = {
     "a damaged identity": lambda store: damage(store, "run-1/identity.json", b"{"),
     "no run": shutil.rmtree,
 }
-"""What happened to the store afterwards."""
+"""Damage to the store afterwards."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def found(
     find_proven_run: Any, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Callable[..., str]:
-    """Runs the script as a step of a workflow; gives the output `run_number`."""
+    """Runs the script as a step of a workflow; returns the output `run_number`."""
 
     def run(*arguments: str) -> str:
         output = tmp_path / "output"
@@ -154,7 +154,7 @@ def test_a_run_that_is_not_proven_or_not_the_same_is_not_found(
     BEFORE[state](finished_run)
     try:
         sync(finished_run)
-    except Exception as error:  # noqa: BLE001 - what cannot be stored is not there, which is the point
+    except Exception as error:  # noqa: BLE001 - a run that cannot be stored is not found either
         assert "not" in str(error)
     assert found() == ""
 

@@ -1,4 +1,4 @@
-"""Which heavy modules scripts import on their way, in real processes: nobody waits for what is not needed."""
+"""The heavy modules that scripts import, in real processes: nobody waits for one that is not needed."""
 
 import os
 import re
@@ -52,10 +52,10 @@ def configuration(tmp_path: Path) -> list[str]:
 
 
 def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:
-    """One process after the other, as `make train` starts them; torch is only where it computes."""
+    """One process after the other, as `make train` starts them; only those that compute import torch."""
     config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
     where: list[str | Path] = ["--run-dir", run, "--store", store, "--run-number", "auto"]
-    lock: list[str | Path] = ["--lock", tmp_path / "lock.txt"]  # empty: development has more than it
+    lock: list[str | Path] = ["--lock", tmp_path / "lock.txt"]  # empty: no package is missing
     (tmp_path / "lock.txt").touch()
     of_a_driver = {"torch"} if has_nvidia_driver() else set()
     assert imported(tmp_path, "check_environment.py", *config, *lock) <= CONFIGURATION | of_a_driver

@@ -1,7 +1,7 @@
 """Which Python `scripts/install_environment.sh` takes on each distribution.
 
-The Pythons are stand-ins: this Python with another version, with or without headers. uv is one that writes
-down which Python it is given. No distribution is asked for its name, so these are lists of what each has.
+The Pythons are stand-ins: this Python with another version, with or without headers. uv is one that
+records which Python it is given. The script reads no name of a distribution, so each is a list of Pythons.
 """
 
 import itertools
@@ -38,7 +38,7 @@ DISTRIBUTIONS = {
 
 
 def take(folder: Path, pythons: Mapping[str, str], *, headers: str = "", named: str = "") -> str:
-    """Return what uv is given on a machine with these Pythons; those in `headers` have theirs."""
+    """Return the Python that uv is given on a machine with these; those in `headers` have C headers."""
     programs = folder / "bin"
     programs.mkdir()
     for name in ("sh", "sed", "cut", "date", "cat", "ls", "env"):
@@ -71,7 +71,7 @@ def take(folder: Path, pythons: Mapping[str, str], *, headers: str = "", named: 
     }  # fmt: skip
     script = ["sh", "scripts/install_environment.sh", "core"]
     done = subprocess.run(script, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 4, done.stderr  # this uv makes nothing
+    assert done.returncode == 4, done.stderr  # this uv makes no environment
     return record.read_text().partition("--force ")[2].removesuffix(f" {folder / 'venv'}\n")
 
 

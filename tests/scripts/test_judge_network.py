@@ -1,4 +1,4 @@
-"""The verdict on NCCL's logs as people ask for it."""
+"""The verdict on NCCL's logs, by the command as people call it."""
 
 import json
 import subprocess

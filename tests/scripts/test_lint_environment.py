@@ -1,4 +1,4 @@
-"""The lint as people run it."""
+"""The lint of environments, by the command as people call it."""
 
 import json
 import subprocess

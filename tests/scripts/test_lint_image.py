@@ -1,8 +1,8 @@
 """Linting strangers' Dockerfiles: an error rests on what they state, and --fix changes nothing else.
 
-Every base × every way to state torch; a lock that is named, lies beside, or neither comes with them in turn,
-so that any two of the three meet. The expected errors are derived from what each part states. Then files of
-public shape, all of them right.
+Every base × every way to state torch; in turn with a lock that is named, one beside the file, and none,
+so that any two of the three meet. The expected errors are derived from what each part states. Then files in
+public shapes, all of them valid.
 """
 
 import itertools
@@ -68,7 +68,7 @@ BASES = {
 
 @dataclass(frozen=True)
 class Stated:
-    """What is stated of torch; empty is unknown."""
+    """The torch that is stated; empty is unknown."""
 
     version: str = ""
     cuda: str = ""
@@ -80,16 +80,16 @@ class Torch:
 
     lines: str
     states: Stated = field(default_factory=Stated)
-    """By the commands themselves."""
+    """Stated by the commands themselves."""
     forgets: bool = False
     """Whether the commands install or remove a torch whose version they do not state."""
     suffix: bool = False
-    """Whether CUDA is in the version, and not in the index."""
+    """Whether CUDA is in the version instead of the index."""
     compiles: bool = False
     file: str = ""
     """The content of requirements.txt beside the Dockerfile."""
     reads: Stated | None = None
-    """What that file states, if the Dockerfile copies it and installs from it."""
+    """The torch that it states, if the Dockerfile copies it and installs from it."""
     ignore: str = ""
     stages: str = ""
     """Stages before the last."""
@@ -200,7 +200,7 @@ NAMED = {
 
 
 def expected_errors(base: Base, torch: Torch, named: str) -> tuple[set[str], set[str]]:
-    """The errors that what is stated has, and those of them that --fix corrects."""
+    """Return the errors in what is stated, and those of them that --fix corrects."""
     first = NAMED[named][1] if named else torch.reads or Stated()
     own = torch.states
     version, cuda = (own.version, own.cuda) if own.version or torch.forgets else (first.version, first.cuda)
@@ -210,7 +210,7 @@ def expected_errors(base: Base, torch: Torch, named: str) -> tuple[set[str], set
     found, fixable = set(), set()
     if version and cuda == "12.1" and not kept:
         found.add("torch-cuda")
-        # With CUDA 13 in the base none of cu118, cu124 and cu126 is the one.
+        # With CUDA 13 in the base none of cu118, cu124 and cu126 fits.
         fixable |= {"torch-cuda"} if own.version and base.cuda != 13 else set()
     if version and base.python == 8 and "conda" not in torch.lines:
         found.add("torch-python")

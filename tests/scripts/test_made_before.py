@@ -18,7 +18,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Of extraction; Python has them from 3.11.4 on."""
+"""The filter for extraction; Python has it from 3.11.4 on."""
 MADE_BEFORE = Path(__file__).parent / "made_before" / "run.tar.gz"
 STEPS, MORE = 6, 9
 
@@ -71,7 +71,7 @@ def test_it_is_proven(run: RunDirectory) -> None:
 def test_a_finished_run_is_still_finished_by_its_own_configuration(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The schema of today has more keys, so that the digest of the resolved configuration is another one."""
+    """Today's schema has more keys, so the digest of the resolved configuration differs."""
     line = ["--config", str(run.config_file), "--run-dir", str(run.path)]
     assert script("train").main(line) == 0
     assert run.checkpoint_steps() == [STEPS]

@@ -1,4 +1,4 @@
-"""The script of checkpoints on a cluster as people call it, against a server that runs the program for it."""
+"""The script of checkpoints on a cluster as people call it, against a server that runs the pod's commands."""
 
 import json
 import re

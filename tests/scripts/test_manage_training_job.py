@@ -21,7 +21,7 @@ OURS = {
 
 
 class Cluster:
-    """A few objects, and what was asked to be changed."""
+    """A few objects, and the changes that were requested."""
 
     def __init__(self, folder: Path) -> None:
         self.objects: dict[str, Json] = {}

@@ -1,4 +1,4 @@
-"""scripts/notify_slack.py with a local server as Slack: it tells what is on record, and never fails a run."""
+"""scripts/notify_slack.py with a local server as Slack: it reports the record, and never fails a run."""
 
 import importlib
 import json
@@ -42,7 +42,7 @@ class Done:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    """Runs the script in this process, which spares the start of forty; in an empty folder, outside CI."""
+    """Runs the script in this process, which saves forty starts, in the test's folder and outside CI."""
     script = importlib.import_module("trainyard.commands.notify_slack")
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
@@ -60,7 +60,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 class FakeSlack(ThreadingHTTPServer):
-    """Keeps what it is sent; answers with `status`."""
+    """Keeps the requests that it receives; answers with `status`."""
 
     daemon_threads = True
 
@@ -277,7 +277,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert state.startswith("*Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)* · `main@")
     assert "smoke-llama, 20 steps" in state
 
-    # Another machine has no memory of the thread, and is told where it is.
+    # Another machine does not know the thread; --thread names it.
     (loud_run.path / "slack.json").unlink()
     thread = ("--thread", "C0123:1700.0001")
     assert program("notify_slack.py", "succeeded", *where, *thread, **bot(slack)).returncode == 0
@@ -381,7 +381,7 @@ TELL = ("notify_slack.py", "failed", "--run-dir", "gh-99", "--lineage", "812", "
 
 
 def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[int, Any]]:
-    """GitHub's answers about a run with two jobs, of which the second has annotations."""
+    """GitHub's answers about a run with two jobs; the second has annotations."""
 
     def answer(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         place = path.removeprefix("/repos/me/lab").partition("?")[0]

@@ -1,4 +1,4 @@
-"""No record names a commit unless the bytes come from it: places of a file and of the command, and variables.
+"""No record names a commit unless the bytes come from it, wherever the file and the command are.
 
 The rule: the commit on record is that of the repository whose working tree holds the file, if the file is not
 older, or that of the repository named by --code; else there is none. The folder of the command and the
@@ -128,7 +128,7 @@ STATES = ("tracked", "untracked", "ignored")
     ("age", "kind", "state", "code"),
     [
         *itertools.product(AGES, ("file", "folder"), STATES, (None,)),
-        # A folder that is named decides alone: once for each age.
+        # A folder named by --code decides alone: each age is tried once.
         *((age, ("file", "folder")[row % 2], STATES[row % 3], "own") for row, age in enumerate(AGES)),
         *((age, ("folder", "file")[row % 2], STATES[row % 3], "other") for row, age in enumerate(AGES)),
     ],

@@ -1,4 +1,4 @@
-"""The plan job's script: what it resolves, what it shows, and how it says no."""
+"""The plan job's script: its outputs, its summary, and its refusals."""
 
 import json
 import os
@@ -278,7 +278,7 @@ class Answer:
     trains: bool = False
     on_codebuild: bool = False
     commands: tuple[str, ...] = ()
-    """The variables that commands are named for."""
+    """The variables for which the answer names commands."""
 
 
 def rule(trigger: str, variables: dict[str, str]) -> Answer:
@@ -340,7 +340,7 @@ def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
 def test_a_refusal_says_what_to_do_about_codebuild(
     plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dispatch trains on its target, which is a runner of one's own unless it is asked for another."""
+    """A dispatch trains on its target, which is a runner of one's own unless the dispatch names another."""
     monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
     arguments = ["--config", SMOKE, "--target", "gpu-runner"]
     assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
@@ -384,7 +384,7 @@ FITTING: dict[str, list[str]] = {
     "torchtitan": ["program.preset=llama3.llama3_8b"],
     "command": ["program.command=[python,train.py]"],
 }
-"""What a configuration of this recipe needs besides its name."""
+"""Recipe -> the settings that its configuration needs besides its name."""
 
 
 @pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "dry run"])

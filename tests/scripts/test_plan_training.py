@@ -1,4 +1,4 @@
-"""Fit before launch, as people ask for it."""
+"""Whether a training fits, before its launch, by the command as people call it."""
 
 import json
 import subprocess

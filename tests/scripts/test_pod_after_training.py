@@ -1,4 +1,4 @@
-"""What a pod does once its training is done: each launcher × configuration × later failure."""
+"""A pod after the end of its training: each launcher × configuration × later failure."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(
     path.stem for path in (ROOT / "configs").glob("*.yaml") if "recipe: command" not in path.read_text()
 )
-"""Those of the trainer: any other program is started again, and finds in its records that it is done."""
+"""Configurations of the trainer; another program is started again, and its records show that it is done."""
 WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
 STORED = "artifacts.store=s3://runs"
 APART = ("checkpointing.shared=false", "compute.strategy=ddp")
@@ -43,7 +43,7 @@ FAILURES = {
     "report failed": ("training_dashboard", 1),
     "pod killed at the report": ("training_dashboard", None),
 }
-"""The failure -> the script in which it happens, and its exit code; None: the whole pod is killed."""
+"""The failure -> the script in which it happens, and its exit code; None: the pod is killed."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place", "by operator")
 
@@ -67,7 +67,7 @@ def resolved(config: Config) -> Config:
 
 
 class Pod:
-    """A pod whose scripts are played: what they were, in order, and what each of them answers."""
+    """A pod whose scripts are simulated: `ran` has them in order, `answers` their exit codes."""
 
     def __init__(self, script: Any, launcher: str, config: str, folder: Path) -> None:
         self.script, self.launcher, self.run_dir = script, launcher, folder / "job"
@@ -121,7 +121,7 @@ def make_pod(
             place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
             for name, value in place.items():
                 monkeypatch.setenv(name, value)
-        monkeypatch.setenv("TRAINYARD_RUN_ID", "job")  # the script would set it for good
+        monkeypatch.setenv("TRAINYARD_RUN_ID", "job")  # else the script sets it for later tests
         return pod
 
     return make
@@ -131,7 +131,7 @@ def make_pod(
 def test_a_finished_run_is_never_trained_again(
     launcher: str, config: str, make_pod: Callable[[str, str], Pod]
 ) -> None:
-    """Whatever came after the training; and the exit code says whether a restart can help."""
+    """Whatever failed after the training; and the exit code says whether a restart can help."""
     pod = make_pod(launcher, config)
     trains = "run_program" if launcher == "program" else "train"
     first = True
@@ -182,7 +182,7 @@ def test_the_pod_names_the_parts_that_do_not_hold(
 def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
     make_pod: Callable[[str, str], Pod], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It restarts every code from 128 without a limit. A stop with a checkpoint is not counted."""
+    """The operator restarts every code from 128 without a limit. A stop with a checkpoint is not counted."""
     pod = make_pod("by operator", "smoke")
     counted = tmp_path / ".job.pod.starts.json"
     pod.answers = {"train": 75}
@@ -201,7 +201,7 @@ def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
     assert "exit code 1 stands for 1: no new checkpoint after 2 restarts (cluster.pod.restarts)" in said
     assert not counted.exists(), "the next job of this name starts with all restarts"
     killed = {"starts": 3, "step": 400, "time": time.time() - 60, "code": None}
-    counted.write_text(json.dumps(killed))  # it was killed so often that it could not say so
+    counted.write_text(json.dumps(killed))  # it was killed, so it left no code
     pod.ran = []
     assert pod.start() == 1
     assert pod.ran == []
@@ -252,7 +252,7 @@ def finish(run_dir: Path, config: Config, processes: int = 2) -> None:
 def test_the_trainer_of_a_finished_run_waits_for_no_other_node(
     node: str, program: Program, tmp_path: Path
 ) -> None:
-    """They have ended. Without the answer on record it would wait a quarter of an hour."""
+    """The others have ended. Without the outcome on record it would wait a quarter of an hour."""
     given = ["compute.strategy=ddp", "model.device=cpu"]
     path = ROOT / "configs" / "smoke.yaml"
     finish(tmp_path / "job", resolved(load_config(path, given).config))

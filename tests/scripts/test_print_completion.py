@@ -33,7 +33,7 @@ def script(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def complete(script: str, folder: Path, *lines: str) -> list[list[str]]:
-    """What bash offers at the end of each line."""
+    """Return the words that bash offers at the end of each line."""
     (folder / "trainyard.bash").write_text(script)
     words = [BASH, "--norc", "-c", f"source trainyard.bash\n{ASK}"]
     text = "".join(f"{line}\n" for line in lines)
@@ -55,7 +55,7 @@ def test_bash_completes_commands_options_and_choices(script: str, tmp_path: Path
         "trainyard cluster ca",
         "trainyard cluster check --kind tr",
         "trainyard job status llama --fol",
-        "trainyard job deploy --config ",  # a file: the shell's own
+        "trainyard job deploy --config ",  # a file: the shell completes it
         "trainyard skills install --for c",
         "trainyard nothing ",
     )
@@ -97,7 +97,7 @@ LINES = {
     "trainyard skills install --for c": ["claude", "codex", "copilot", "cursor"],
     "trainyard nothing ": ["here.yaml"],
 }
-"""What fish offers at the end of a line, in a folder with one file."""
+"""Line -> the words that fish offers at its end, in a folder with one file."""
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")

@@ -1,7 +1,7 @@
 """Attempts of another program in one run directory: the record is green exactly when the course was right.
 
-A program is played here, so that hundreds of courses take seconds. What a course should give is decided by a
-rule (`Course`) that follows the model: the losses of the steps that led to the weights that it has now.
+The program is simulated, so that hundreds of courses take seconds. The expected result follows from a rule
+(`Played.is_right`) about the model: the losses of the steps that led to its present weights.
 """
 
 import json
@@ -42,7 +42,7 @@ class Attempt:
     """How one attempt goes."""
 
     until: int = STEPS
-    """The last step that it does."""
+    """The last step that it trains."""
     saves: tuple[int, ...] = (4, 8)
     exit_code: int = 0
     resumes: bool = True
@@ -51,24 +51,24 @@ class Attempt:
     """Another scale gives other losses."""
     prints: bool = True
     prints_again: bool = False
-    """Whether it begins by printing the step that it resumes after, as it was."""
+    """Whether it first repeats the line of the step from which it resumes."""
     nan_at: int = 0
     nan_twice: int = 0
-    """The step of which a second rank prints NaN after all steps were printed."""
+    """The step for which a second rank prints NaN after all steps were printed."""
     steps: int = STEPS
-    """What it is asked."""
+    """The steps that it is asked to train."""
 
 
 @dataclass
 class Played:
-    """A program, and what is true of it: the steps behind its model, behind its checkpoints, and on paper."""
+    """A program, with the steps behind its model and its checkpoints, and those that it printed."""
 
     folder: Path
     saved: dict[int, Losses] = field(default_factory=dict)
     newest: int = 0
     model: Losses = field(default_factory=dict)
     paper: Losses = field(default_factory=dict)
-    """What was printed of the steps up to that of the model."""
+    """The printed losses of the steps up to that of the model."""
 
     def play(self, attempt: Attempt, read: Callable[[str], None]) -> ProgramExit:
         start = self.newest if attempt.resumes else 0
@@ -103,7 +103,7 @@ class Played:
         return self.folder / f"global_step_{step}" / "actor"
 
     def is_right(self, last: Attempt) -> bool:
-        """The rule: it ended well, and its model did all steps, as they were printed, and none with NaN."""
+        """The rule: it ended well, and its model has all steps, with the losses as printed and none NaN."""
         done = list(self.model) == list(range(1, last.steps + 1)) and self.paper == self.model
         return last.exit_code == 0 and done and "nan" not in self.model.values()
 
@@ -167,14 +167,14 @@ class Runs:
         return read_run(self.directory.run_file)
 
     def trained(self) -> str | None:
-        """Why it is not proven that it trained."""
+        """Return why it is not proven that it trained; None if it is."""
         settings = read_settings(self.directory.config_file.read_bytes())
         course = course_of(self.record, read_rows(self.directory.events_file))
         rows = read_rows(self.directory.metrics_file)
         return completion_problem(self.record, rows, course, settings=settings)
 
     def taken(self) -> Losses | None:
-        """The course of the model in the last checkpoint; None if the record names none of the last step."""
+        """Return the losses behind the last checkpoint; None if the record names none of the last step."""
         outcome = self.record["outcome"]
         if outcome.get("checkpoint", {}).get("step") != outcome["steps"]:
             return None
@@ -192,7 +192,7 @@ def runs(tmp_path: Path, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> R
 
 
 def shapes() -> list[Attempt]:
-    """Every kind of attempt, and each damage to some of them."""
+    """Every kind of attempt, and each damage to those that train all steps."""
     sound = [
         Attempt(until=until, saves=saves, exit_code=code, resumes=resumes, prints_again=again)
         for until, saves, code, resumes, again in product(
@@ -269,7 +269,7 @@ NAMED = {
     ),
 }
 RIGHT = 6
-"""The first ones of these, and the last one, are right."""
+"""So many of the first ones, and the last one, are right."""
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -1,4 +1,4 @@
-"""A checkpoint gets a name only where the stored records of its run are intact and say that it is good."""
+"""A checkpoint gets a name only where the stored records of its run are intact and show that it is good."""
 
 import json
 import shlex
@@ -115,7 +115,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_only_the_evaluation_of_this_checkpoint_counts(shelf: Shelf, name: str) -> None:
-    """Evaluations that were done in the store are beside the run, and no manifest lists them."""
+    """An evaluation of a stored checkpoint is kept beside the run, and no manifest lists it."""
     shelf.store()
     assert shelf.evaluate("--store", shelf.url, "--run-number", 1) == 0
     file = shelf.folder / "evaluations" / "run-1.jsonl"
@@ -175,7 +175,7 @@ def test_an_evaluation_can_be_required(shelf: Shelf) -> None:
 
 
 def test_a_proof_can_be_required(shelf: Shelf) -> None:
-    """The records of this run name no commit, so that it cannot be repeated."""
+    """The tree of this run had changes that no commit holds, so the run cannot be repeated."""
     assert shelf.evaluate() == 0
     facts = json.loads(shelf.run.run_file.read_text())
     facts["git"]["dirty"] = True

@@ -67,7 +67,7 @@ def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDir
 def test_the_exit_code_may_speak_of_some_parts(
     program: Program, stored_run: RunDirectory, store: str
 ) -> None:
-    """As for other programs, of which not all five can hold; the verdict itself stays that of all five."""
+    """Other programs cannot show all five; the verdict itself is still about all five."""
     run = json.loads(stored_run.run_file.read_bytes())
     del run["seed"]
     stored_run.run_file.write_text(json.dumps(run))
@@ -128,7 +128,7 @@ def test_without_a_store_the_run_is_not_proven(
 
 
 def test_the_store_of_the_last_proof_is_used(program: Program, stored_run: RunDirectory, store: str) -> None:
-    """Else proving again without an address would make a proven run red."""
+    """Otherwise proving again without an address would make a proven run red."""
     words = ("prove_run.py", "--run-dir", stored_run.path)
     assert program(*words, "--store", store).returncode == 0
     again = program(*words)

@@ -1,4 +1,4 @@
-"""scripts/prove_run.py over real, tiny runs: each way of going on is proven, each way of tampering is not.
+"""scripts/prove_run.py over real, tiny runs: each way to continue is proven, each way to tamper is not.
 
 The runs are trained once; every case damages a copy of a run and of the store it is in.
 """
@@ -46,7 +46,7 @@ ARCHITECTURE = {
 
 
 class StopAt:
-    """A listener that asks for a stop once a row of `step` is written; at `NEXT` after one step more."""
+    """A listener that requests a stop once the row of `step` is written; `NEXT`: after one more step."""
 
     def __init__(self, step: int | None) -> None:
         self.step, self.stop = step, StopRequest(0.0 if step == NEXT else None)
@@ -73,7 +73,7 @@ class Yard:
         return RunDirectory(self.path / "runs" / name)
 
     def train(self, name: str, *, resume: str = "auto", stop_at: int | None = None, **training: Any) -> None:
-        """Train, or go on with, the run `name`; with `stop_at`, until that step."""
+        """Train or resume the run `name`; with `stop_at`, until that step."""
         config = Config.model_validate(
             {
                 "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
@@ -125,7 +125,7 @@ def prove_run() -> Any:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    """Runs a and b, of other seeds, whole and stored as numbers 1 and 2."""
+    """Runs a and b with different seeds, complete and stored as numbers 1 and 2."""
     yard = Yard(tmp_path_factory.mktemp("yard"))
     for half in ("train", "validation"):
         (yard.path / "corpus" / half).mkdir(parents=True)

@@ -98,7 +98,7 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(finished_runs: Path, tmp_path: Path) -> Path:
-    """The same in a folder of its own, each run with its proof."""
+    """A copy of them for one test, each run with its proof."""
     folder = tmp_path / "runner"
     shutil.copytree(finished_runs, folder)
     for name in RUNS:
@@ -118,7 +118,7 @@ def run_of(world: Path, name: str) -> RunDirectory:
 
 
 def rewrite(layout: RunDirectory, **outcome: Any) -> None:
-    """Another outcome, with a proof of it that claims all."""
+    """Change the outcome, and write a proof of it in which all parts hold."""
     run = json.loads(layout.run_file.read_text())
     run["outcome"] |= outcome
     layout.run_file.write_text(json.dumps(run))
@@ -205,7 +205,7 @@ RANKS = {
     *("proven and stored", "the run of this job"),
     *(state for state in STATES if state.startswith("proven") and state not in ("proven and in use",)),
 } - {"proven in another store", "proven in three parts"}
-"""States that are proven by their record, so that they count among the newest."""
+"""States in which the record proves the run, so that it counts among the newest."""
 REMOVABLE = {
     *("proven and stored", "proven and stored, lock left behind"),
     "proven, with what the code leaves",
@@ -234,7 +234,7 @@ def pruned(prune_runs: Any, world: Path, *arguments: str) -> int:
     return int(handler.exit_code_of(lambda: prune_runs.main([*where, *arguments])))
 
 
-# The newest, the last that its rank keeps, the first that goes, the oldest; others are as their neighbours.
+# The newest, the last kept by rank, the first removed, and the oldest; others are as their neighbours.
 @pytest.mark.parametrize("position", [0, KEPT - 1, KEPT, len(RUNS) - 1])
 @pytest.mark.parametrize("state", STATES)
 def test_each_state_at_each_position_is_kept_or_removed(

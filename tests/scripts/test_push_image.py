@@ -1,4 +1,4 @@
-"""Pushing an image: whose labels it has."""
+"""Pushing an image: an inherited label gives it no tag."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

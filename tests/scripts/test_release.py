@@ -85,7 +85,7 @@ def test_a_commit_is_built_twice_to_the_same_bytes_and_without_what_is_not_commi
 
 @dataclass(frozen=True)
 class Hub:
-    """A stand-in for gh that writes down what it is asked, and what it says of the release."""
+    """A stand-in for gh: `record` has its calls, `view` its answer about the release."""
 
     record: Path
     view: Path

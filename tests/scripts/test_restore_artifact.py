@@ -1,4 +1,4 @@
-"""The restore as a program: what it gives back, how it ends."""
+"""The restore as a program: what it restores, how it ends."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""One pod of a job: what it runs in which place, and how it ends."""
+"""One pod of a job: what it runs on which node, and how it ends."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def commands(program: Program, *options: str, **environment: str) -> list[str]:
 def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
     changed: dict[str, Any] | None, trains: bool, program: Program, tmp_path: Path
 ) -> None:
-    """They have ended; what is left, as after a store that refused, is done again."""
+    """Its peers have ended; only the steps after the training are done again."""
     digest = config_sha256(load_config(SMOKE, ["artifacts.store=s3://runs"]).config)
     whole = {"run_id": "a", "config_sha256": digest, "outcome": {"status": "succeeded"}}
     text = "{" if changed is None else json.dumps({**whole, **changed})
@@ -128,7 +128,7 @@ def test_pods_with_folders_of_their_own_fetch_before_and_store_beside_the_traini
     directory.path.mkdir()
     stored = ["training_artifact_sync", "fetch_resume", "train", "training_artifact_sync"]
     for rank in (0, 1):
-        write_node(directory, NodeFolder("again", 1 - rank, 2))  # the rendezvous may number them anew
+        write_node(directory, NodeFolder("again", 1 - rank, 2))  # the rendezvous may number them differently
         again = pod_of_two(program, directory.path, rank)
         proven = ["prove_run", "training_dashboard"] if rank == 1 else []
         assert names_of(again) == [*stored, *proven]
@@ -138,7 +138,7 @@ def test_pods_with_folders_of_their_own_fetch_before_and_store_beside_the_traini
 def test_a_further_pod_that_has_trained_to_the_end_only_stores_what_is_left(
     program: Program, tmp_path: Path
 ) -> None:
-    """It has no outcome, which the main machine records, and its peers have ended."""
+    """It has no outcome, which only the main machine records, and its peers have ended."""
     directory = RunDirectory(tmp_path)
     write_node(directory, NodeFolder("a", 1, 2))
     digest = config_sha256(load_config(SMOKE, [*APART, *STORED][1::2]).config)
@@ -188,7 +188,7 @@ def test_a_record_that_is_none_is_no_end_of_a_training(
 def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proof that cannot be made says no, whatever lies in the folder of reports."""
+    """A proof that cannot be made fails, whatever an earlier report says."""
     monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
     (tmp_path / "report").mkdir()
     parts = [{"name": name, "holds": True} for name in PARTS]
@@ -208,7 +208,7 @@ def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: An
 
 
 def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) -> None:
-    """SIGTERM to the pod is the trainer's to answer: it saves, and its 75 is the exit code of the pod."""
+    """The pod passes SIGTERM to the trainer, which saves; the pod ends with the trainer's exit code 75."""
     child = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"

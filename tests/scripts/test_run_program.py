@@ -1,4 +1,4 @@
-"""Another program on a node: the run directory that is kept of it, and what a proof makes of that."""
+"""Another program on a node: its run directory, and the verdict of a proof on it."""
 
 import json
 import os
@@ -168,7 +168,7 @@ def test_a_program_that_did_less_has_failed(
 
 
 def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world: World) -> None:
-    """The program's own tracker names step 4, but a file of it is cut short."""
+    """The program's own tracker names step 4, but a file of that checkpoint is cut short."""
     done = world.run(cut=4)
     assert done.returncode == 0, done.stderr
     assert world.outcome()["checkpoint"]["step"] == 2
@@ -286,7 +286,7 @@ def test_a_dry_run_prints_what_would_be_started(world: World, program: Program) 
 
 
 def test_the_script_in_this_process(world: World, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same once more where coverage sees it; files that Ray brings along are placed by run_pod.py."""
+    """The same once more, where coverage sees it."""
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
     script = load_script("run_program")
     assert script.main(world.words()) == 0

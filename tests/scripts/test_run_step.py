@@ -1,4 +1,4 @@
-"""The steps of training_ci.yml: which commands each runs, with which rights, and what it hands on."""
+"""The steps of training_ci.yml: the commands that each runs, their rights, and its outputs."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         *("GITHUB_RUN_ATTEMPT", "STEPS", "NEEDS", "GITHUB_EVENT_NAME"),
         *("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN", "TRAINYARD_SUPERSEDE", "TRAINYARD_FOLLOW", "RESUME"),
     ):
-        monkeypatch.setenv(name, "x")  # so that what the step sets is undone
+        monkeypatch.setenv(name, "x")  # so that a value that the step sets is undone
         monkeypatch.delenv(name)
     monkeypatch.setenv("GITHUB_RUN_ID", "99")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
@@ -212,7 +212,7 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
 def test_what_stopped_at_the_limit_of_its_cost_is_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its exit code is 1, so that nothing continues it; its record says that it has a good checkpoint."""
+    """Its exit code is 1, so that nothing continues it; its record shows that it has a good checkpoint."""
     read = "trainyard.report.facts.run_facts.read_record"
     monkeypatch.setattr(read, lambda _path: {"outcome": {"status": "stopped"}})
     assert world.step("store", STEPS={"train": {"outcome": "failure", "outputs": {"exit_code": "1"}}}) == 0
@@ -241,7 +241,7 @@ def test_following_can_be_switched_off(world: World, off: str) -> None:
 def test_only_what_nobody_requested_is_left_out_where_it_is_proven(
     world: World, answer: str, unless_proven: str, attempt: str
 ) -> None:
-    """Where nothing is found out, it trains."""
+    """Without an answer from the search, it trains."""
 
     world.answer = answer.encode()
     world.step("fetch", {"unless_proven": unless_proven}, GITHUB_RUN_ATTEMPT=attempt)

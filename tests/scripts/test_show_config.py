@@ -86,7 +86,7 @@ def test_a_bad_set_ends_with_2() -> None:
 
 @pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Interrupted: ")])
 def test_a_reader_that_leaves_early_is_met_without_a_traceback(unbuffered: str, code: int, said: str) -> None:
-    """Whether the script had all said, or was cut short in the middle, is a matter of buffers."""
+    """Buffers decide whether the script had printed everything or was interrupted before."""
     line = shlex.join([sys.executable, "-m", "trainyard", "config", "show", "--config", "configs/smoke.yaml"])
     command = f"{line} | true; exit ${{PIPESTATUS[0]}}"
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}

@@ -78,7 +78,7 @@ def test_a_sweep_that_is_killed_in_its_second_training_resumes_there(
 ) -> None:
     space = ["--space", "training.learning_rate=log:1e-4..1e-2", "--space", "training.batch_size=2,4"]
     words = ["sweep", "swept", "--config", "config.yaml", *space, "--trials", "3"]
-    # So long that the second one is not done when it is killed.
+    # Long enough that the second training is killed before its end.
     words += ["--set", "training.max_steps=400", "--set", "checkpointing.save_steps=20"]
     sweep = subprocess.Popen([sys.executable, "-m", "trainyard", *words], stderr=subprocess.DEVNULL)
     second = folder / "swept" / "trial-0001"

@@ -1,4 +1,4 @@
-"""scripts/train.py where the signals of a running training do not reach: before there is a run."""
+"""scripts/train.py before there is a run: signals, refusals, and a dry run."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 96
-"""Of text; the tokenizer needs half a minute for it."""
+"""Size of the text; the tokenizer needs half a minute for it."""
 
 
 @pytest.fixture
 def preparing(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A training process that has begun to tokenize and will not be done with it soon."""
+    """A training process that has started to tokenize and is far from done."""
     tokenizer = Tokenizer(models.WordLevel({"<eos>": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))

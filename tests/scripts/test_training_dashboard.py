@@ -212,7 +212,7 @@ def test_arguments_that_do_not_go_together_are_refused(
 def test_a_run_is_watched_until_it_is_over(
     finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page loads itself anew while the run is going; the outcome is written while the report waits."""
+    """The page reloads itself while the run is in progress; the outcome is written while the report waits."""
     record = json.loads(finished_run.run_file.read_text())
     outcome = record.pop("outcome")
     finished_run.run_file.write_text(json.dumps(record))

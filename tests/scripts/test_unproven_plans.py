@@ -1,4 +1,4 @@
-"""Plans whose run cannot be proven: each says so before anything is sent, in the words of the proof itself.
+"""Plans whose run cannot be proven: each reports it before anything is sent, in the words of the proof.
 
 Rule: what a plan states is what `prove` answers on the best records that such a run can leave.
 """
@@ -108,12 +108,12 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run(
 
 
 def refused_pairs() -> set[tuple[str, str]]:
-    """Kinds that a recipe does not have at all."""
+    """Kind and recipe of the jobs that no plan accepts."""
     return {(kind, "verl") for kind in KINDS if kind not in ("rayjob", "raycluster")}
 
 
 def test_the_remedy_that_a_plan_names_makes_it_provable(load_script: Callable[[str], Any]) -> None:
-    """Whoever sets NCCL's level has no log that shows the channels."""
+    """With the level WARN, NCCL's log does not show the channels."""
     deploy = load_script("deploy_training_job")
     asked = request(kind="rayjob", nodes=2, environment={"NCCL_DEBUG": "WARN"})
     (part, _) = deploy.unproven_parts(
@@ -206,7 +206,7 @@ def test_a_plan_warns_only_of_what_trains(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Not of a proof that no run is owed; and of a daily run on EKS, which nothing compares."""
+    """It does not warn where no run starts; on EKS it names how to turn the daily run off."""
     variables = {
         "GITHUB_ACTIONS": "true",
         "GITHUB_EVENT_NAME": event,

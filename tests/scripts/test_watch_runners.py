@@ -1,4 +1,4 @@
-"""The watchdog's script: red once an outage, and what it says where."""
+"""The watchdog's script: red once per outage, and the texts of its reports."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class Repository:
         self.issues: list[dict[str, Any]] = []
         self.without_issues = False
         self.looks: list[str] = []
-        """What the runner's status is at each look, where it changes."""
+        """The runner's status at each poll; empty if it does not change."""
         self.dispatched: list[str] = []
         self.releases: list[dict[str, Any]] | None = None
         self.runners = [
@@ -172,7 +172,7 @@ def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
     ],
 )
 def test_hosted_jobs_call_it_without_any_package(line: list[str]) -> None:
-    """Nothing of the lock is installed there: the jobs take seconds. Wrong usage ends it here."""
+    """These jobs take seconds, and install nothing of the lock. Wrong usage ends the command here."""
     command = [sys.executable, "-S", str(ROOT / "scripts" / line[0]), *line[1:]]
     done = subprocess.run(
         command, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=60
@@ -183,7 +183,7 @@ def test_hosted_jobs_call_it_without_any_package(line: list[str]) -> None:
 
 TRAINING = 101
 WORKFLOWS = {
-    # whose run: id of the workflow, its path, its name, the repository that its code is of
+    # name -> id of the workflow, its path, its name, the repository of its code
     "training": (TRAINING, "training_ci.yml", "training", "me/lab"),
     "training, another name": (TRAINING, "training_ci.yml", "nightly", "me/lab"),
     "training, at a branch": (TRAINING, "training_ci.yml@refs/heads/topic", "training", "me/lab"),
@@ -216,7 +216,7 @@ def cancellation(workflow: str, state: str, minutes: int, place: str) -> str:
 def test_only_runs_of_the_own_training_workflow_are_cancelled(
     program: Any, serve_github: Callable[..., str]
 ) -> None:
-    """Each workflow x each state x each age x each kind of runner, in one look at a stand-in for GitHub."""
+    """Each workflow x each state x each age x each kind of runner, in one poll of a stand-in for GitHub."""
     cases = dict(enumerate(product(WORKFLOWS, STATES, MINUTES, PLACES), 1000))
     asked: list[str] = []
 

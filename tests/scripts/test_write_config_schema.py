@@ -1,4 +1,4 @@
-"""tools/write_config_schema.py: what it writes, and when --check says no."""
+"""tools/write_config_schema.py: its output, and the failures of --check."""
 
 import importlib
 import json

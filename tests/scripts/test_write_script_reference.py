@@ -1,4 +1,4 @@
-"""tools/write_script_reference.py: what it writes, and when --check says no."""
+"""tools/write_script_reference.py: its output, and the failures of --check."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""The images' Dockerfiles: judged by hadolint, pinned, not root, with what they copy there to be copied."""
+"""The images' Dockerfiles: judged by hadolint, pinned, not root, and every file that they copy exists."""
 
 import hashlib
 import json
@@ -143,7 +143,7 @@ def test_only_the_image_of_megatron_compiles_and_for_the_cuda_of_the_lock() -> N
 
 
 def test_the_image_of_megatron_has_the_scripts_of_the_release_that_its_lock_pins() -> None:
-    """By a full commit, and without the folder `megatron`: the wheel has a compiled part and is imported."""
+    """By a full commit, and without the folder `megatron`, which is imported from the compiled wheel."""
     path = ROOT / "docker" / "megatron" / "Dockerfile"
     assert re.fullmatch("[0-9a-f]{40}", argument(path, "MEGATRON_LM_COMMIT"))
     tag = re.search(r"the tag core_v([\d.]+):", path.read_text())

@@ -1,7 +1,7 @@
 """Each command in a block of a document exists and parses, or its page says that it is not run.
 
 A line of Trainyard goes to the parser of its command; a line with `…` is compared by its flags only
-(`test_docs.py`). A target of make is in the Makefile. Of other programs a page says "Not run by our tests",
+(`test_docs.py`). A target of make is in the Makefile. For other programs a page says "Not run by our tests",
 unless a test runs the page.
 """
 
@@ -25,7 +25,7 @@ START = re.compile(
     r"(?:^|(?<=[ /(]))(?:scripts/(?P<script>\w+)\.py|trainyard (?P<words>[a-z][\w -]*))(?P<rest>.*)"
 )
 AFTER = re.compile(r" (?:&|&&|\|)(?: |$)| {3,}\S.*$")
-"""What ends a command: another one, the background, or a remark after several spaces."""
+"""The end of a command: another one, the background, or a remark after several spaces."""
 FOREIGN = re.compile(
     r"^ *(?:[A-Z_]+=\S+ )*(?:sudo |exec )?(git|gh|aws|kubectl|helm|docker|eksctl|curl|wsl|openssl"
     r"|model_signing|llama-cli|oras|nvidia-smi|apt-get|useradd|reboot|python|tar|mkdir|uv|\./\w+\.sh)(?![/\w])"
@@ -84,7 +84,7 @@ SPAN = re.compile(r"`((?:\.venv/bin/)?(?:python )?(?:trainyard |scripts/\w+\.py 
 SHORTENED = re.compile(
     r"arguments are required|one of the arguments|expected one argument|name the program after"
 )
-"""A command inside a sentence may leave out what the sentence is not about."""
+"""Refusals that are right in a sentence: its command may leave out other arguments."""
 
 
 def spans_of(path: Path) -> list[str]:

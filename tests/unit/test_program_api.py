@@ -1,4 +1,4 @@
-"""What a program may call: recorded in a run, without effect outside one, and never an exception."""
+"""The calls for programs: recorded in a run, without effect outside one, and never an exception."""
 
 import decimal
 import json
@@ -112,7 +112,7 @@ def test_a_figure_is_any_number(file: Path, value: object, number: float) -> Non
 
 
 class Bad:
-    """Raises whatever is called."""
+    """Raises an exception at any access."""
 
     def __init__(self, error: type[Exception]) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Skills are valid in the Agent Skills format, and every command and call in them is one that exists.
+"""Skills are valid in the Agent Skills format, and every command and call in them exists.
 
 Files, flags, keys and links in them are compared by `test_docs.py`, like those of every document.
 """
@@ -28,9 +28,9 @@ NAMES = {
     *("checkpoint-manager", "training-monitor", "hyperpod-manager", "docker-image-builder"),
     *("docker-image-tester", "ecr-image-pusher", "eks-cluster-manager"),
 }
-"""Those of source document 000. The format has no underscore, so `k8s_cluster_manager` has hyphens."""
+"""The names of source document 000. The format has no underscore, so `k8s_cluster_manager` has hyphens."""
 FIELDS = {"name": 64, "description": 1024, "license": 500, "compatibility": 500}
-"""Fields of the front matter -> their most characters (agentskills.io/specification)."""
+"""Fields of the front matter -> their greatest length (agentskills.io/specification)."""
 MOST_LINES = 200
 PATTERN = re.compile(r"\A---\n(?P<fields>.*?)\n---\n\n(?P<body># .*)\Z", re.S)
 BLOCK = re.compile(r"^ *```(?P<language>\w*)\n(?P<code>.*?)^ *```$", re.M | re.S)
@@ -90,7 +90,7 @@ def test_it_is_short_enough_to_load(path: Path) -> None:
 
 @every_skill
 def test_it_loads_alone(path: Path) -> None:
-    """Its folder is copied into other repositories, where nothing else of this one is."""
+    """Its folder is copied into other repositories, without anything else of this one."""
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"\]\((?!https?:)", text) == []
     assert re.findall(r"(?:scripts|docs|src|configs)/[\w./]+", text) == []

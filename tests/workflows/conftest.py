@@ -85,7 +85,7 @@ def pipeline() -> list[str]:
 
 @pytest.fixture(scope="session")
 def help_of() -> Callable[[str], str]:
-    """Gives the help of a command, read once."""
+    """Returns the help of a command, read once."""
 
     @cache
     def ask(script: str) -> str:
@@ -119,7 +119,7 @@ class Expressions:
         """Return the value of an expression, with or without `${{ }}` around it.
 
         `contexts` are `github`, `needs`, `vars`, `inputs` …; a name that the expression uses and is not
-        given is an error. `status` is what status functions look at: success, failure or cancelled.
+        given is an error. `status` is what status functions read: success, failure or cancelled.
         """
         return self._ask(text, contexts, status=status, condition=False)
 

@@ -36,7 +36,7 @@ def test_the_schema_is_one_and_our_buildspec_fits() -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all keys that CodeBuild chooses."""
+    """The paths of all keys whose names CodeBuild defines."""
     if not isinstance(value, dict) or path in {
         ("env", "variables"),
         ("phases", "install", "runtime-versions"),

@@ -1,4 +1,4 @@
-"""compare.yml: what is measured is what the change makes of the base as it is now."""
+"""compare.yml: it measures the merge of the change against the present base."""
 
 import subprocess
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(
 def test_a_quota_that_is_used_up_is_no_red_coverage(
     root: Path, tmp_path: Path, shell: Any, count: int
 ) -> None:
-    """Coverage is judged where every group could be kept; else a warning says that it was not."""
+    """Coverage is judged if the data of every group was stored; else a warning says that it was not."""
     text = (root / ".github" / "workflows" / "ci.yml").read_text()
     jobs = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]
     groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]

@@ -22,7 +22,7 @@ RESULTS = ("success", "failure", "cancelled", "skipped")
 
 
 def every_context() -> dict[str, Any]:
-    """All contexts, empty but for a plan: what is asked of them is null, as at GitHub."""
+    """All contexts, empty except for a plan: any other name in them is null, as at GitHub."""
     planned = {"plan": {"outputs": {"plan": "{}"}}}
     return {name: {} for name in NAMES} | {"needs": planned, "steps": planned}
 
@@ -115,7 +115,7 @@ def test_each_job_runs_where_the_plan_says_so_and_all_before_it_is_well(
     first = {"needs": {"plan": needs["plan"]}}
     for name in ("ready", "eks") if plan == "success" else ():
         assert expressions.holds(training.jobs[name]["if"], **first) is (chosen == name)
-    for name in ("ready", "eks"):  # GitHub asks for success first, and does not read the plan then
+    for name in ("ready", "eks"):  # GitHub requires success first, and then does not read the plan
         if plan != "success":
             assert not expressions.holds(training.jobs[name]["if"], status="failure", **first)
     status = "failure" if "failure" in (plan, ready) else "success"
@@ -237,7 +237,7 @@ def test_a_comment_is_written_for_own_branches_only(
     root: Any, expressions: Any, head: str | None, status: str, writes: bool
 ) -> None:
     job = job_of(root, "compare.yml", "comment")
-    repo = None if head is None else {"full_name": head}  # of a fork that was deleted there is none
+    repo = None if head is None else {"full_name": head}  # a deleted fork has none
     github = {"repository": "me/lab", "event": {"pull_request": {"head": {"repo": repo}}}}
     needs = {"measure": {"result": status, "outputs": {}}}
     inputs = {"pull_request": ""}

@@ -65,7 +65,7 @@ def test_a_dispatch_and_a_call_take_the_same_inputs(eks: Shipped) -> None:
 
 
 def jobs_that_run(eks: Shipped, expressions: Any, inputs: dict[str, Any], results: dict[str, str]) -> Any:
-    """Return the jobs that run, and GitHub's context `needs` after the last one, where the results are these.
+    """Return the jobs that run with these results, and GitHub's context `needs` after the last one.
 
     GitHub skips a job whose needs failed or were skipped unless its condition has a status function.
     """

@@ -54,7 +54,7 @@ NOTES = {
     ),
     "unknown": ("The operation was canceled.", "the job {title} was cancelled, and GitHub names no cause"),
 }
-"""A cause -> GitHub's annotation, and what the message says."""
+"""A cause -> GitHub's annotation, and the words of the message."""
 
 
 def job(result: str, **outputs: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def ends_of_training() -> Iterator[Needs]:
                 continue
             for result, reported, of in product(RESULTS, ("", EARLIER, ATTEMPT), ("", EARLIER, ATTEMPT)):
                 if result == "success" and of == ATTEMPT:
-                    continue  # what continues is red
+                    continue  # a job whose run continues is red
                 if result == "skipped" and ATTEMPT in (reported, of):
                     continue  # a job that does not run has outputs of an earlier attempt at most
                 due = of == ATTEMPT and result in ("success", "failure")
@@ -105,7 +105,7 @@ def reported_in(needs: Needs, name: str) -> str:
 
 
 def unheard_of(needs: Needs) -> list[str]:
-    """The rule: the jobs whose end somebody has to hear of from the last job."""
+    """The rule: the jobs whose end the last job has to report."""
     plan = json.loads(needs["plan"]["outputs"].get("plan", "{}"))
     found = []
     for name in ("plan", "ready", "eks", "train", "continue"):
@@ -119,7 +119,7 @@ def unheard_of(needs: Needs) -> list[str]:
     for place in ("eks", "train"):
         is_due = needs["plan"]["result"] == "success" and plan["jobs"].get(place)
         if is_due and needs[place]["result"] == "skipped":
-            return [place]  # cancelled between two jobs, of which no result tells
+            return [place]  # cancelled between two jobs, which no result shows
     return follow_up(needs)
 
 

@@ -75,7 +75,7 @@ def test_after_the_plan_nothing_looks_at_an_input(training: Any) -> None:
 
 
 def test_nothing_else_starts_a_training(training: Any) -> None:
-    """A called job gets no secret of its environment, and its numbers are the caller's, which may collide."""
+    """A called job would get no secret of its environment, and the caller's numbers, which may collide."""
     assert set(training.content["on"]) == {"push", "schedule", "workflow_dispatch"}
 
 

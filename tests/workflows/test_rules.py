@@ -131,7 +131,7 @@ def callers(workflow: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_a_caller_may_what_the_jobs_it_calls_may(workflow: Any, root: Path) -> None:
-    """Permissions only shrink on the way down: what the caller lacks, the callee asks for in vain."""
+    """A called job gets no permission that its caller lacks."""
     ranks = ("none", "read", "write")
     for name, caller in callers(workflow).items():
         for job in called(caller, root)["jobs"].values():
@@ -208,16 +208,16 @@ def secrets_of(job: dict[str, Any]) -> set[str]:
 
 
 def test_secrets_stand_in_an_environment(workflow: Any) -> None:
-    """Whoever may push a branch may read a repository's secret; an environment can be limited to main."""
+    """A push to any branch can read a repository's secret; an environment can be limited to main."""
     own = {name: job for name, job in workflow.jobs.items() if name not in callers(workflow)}
     assert [n for n, j in own.items() if secrets_of(j) and "environment" not in j] == []
 
 
 def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any, root: Path) -> None:
-    """GitHub gives a called job none that its workflow does not declare and the caller does not name, also
-    none of the job's own environment (actions/runner 1490, 4453): an undeclared one is empty, in silence.
+    """GitHub gives a called job only secrets that its workflow declares and the caller names, even of the
+    job's own environment (actions/runner 1490, 4453): an undeclared one is empty, without an error.
 
-    A caller has no environment, so that the value is that of the called job's environment.
+    The caller has no environment, so the value is that of the called job's environment.
     """
     for name, caller in callers(workflow).items():
         content = called(caller, root)

@@ -1,6 +1,6 @@
 """Each row of the table of situations in docs/workflows.md has a test that shows it.
 
-Under act, in GitHub's evaluator of expressions, or on a stand-in of its API.
+The tests use act, GitHub's evaluator of expressions, or a stand-in of its API.
 """
 
 import re

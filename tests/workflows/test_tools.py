@@ -1,4 +1,4 @@
-"""The judges of the trade over the shipped workflows, offline: schemas, zizmor, actionlint, shellcheck."""
+"""The usual checkers on the shipped workflows, offline: schemas, zizmor, actionlint, shellcheck."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""A folder that holds something right for every option that a script asks for: a stored run, files, folders.
+"""A folder with a valid value for every option that a script requires: a stored run, files, folders.
 
-Whoever adds an option that is required, of a name that no other script has, adds a line to GOOD.
+A new required option whose name no other script has needs a line in GOOD.
 """
 
 import itertools
@@ -45,7 +45,7 @@ KUBECONFIG = {
     "clusters": [{"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}],
     "users": [{"name": "me", "user": {"token": "none"}}],
 }
-"""Nothing listens there."""
+"""Nothing listens at its address."""
 FILES = {
     "config.yaml": CONFIG,
     "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
@@ -60,7 +60,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Grounds:
-    """The folder, in which every script is called."""
+    """The folder in which every script is called."""
 
     path: Path
 
@@ -73,7 +73,7 @@ class Grounds:
         return (self.path / "store").as_uri()
 
     def new(self) -> Path:
-        """A path where nothing is yet."""
+        """Return a path that does not exist yet."""
         (self.path / "new").mkdir(exist_ok=True)
         return self.path / "new" / str(next(_fresh))
 
@@ -132,9 +132,9 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "watch": lambda _: "1",
     "to": lambda grounds: str(grounds.new()),
 }
-"""The name of an option -> what can be given for it."""
+"""Name of an option -> a valid value for it."""
 FOR_ONE = {("manage_training_job", "command"): "status", ("manage_checkpoints", "command"): "list"}
-"""A script and an option -> what can be given for it there."""
+"""Script and option -> the valid value for it there."""
 BESIDE = {
     "check_configs": ("files",),
     "check_environment": ("lock", "run_dir"),
@@ -165,15 +165,15 @@ BESIDE = {
     "write_locks": ("root",),
     "write_script_reference": ("root",),
 }
-"""A script -> the options that it is given although the parser does not ask for them."""
+"""Script -> the options that it is given although its parser does not require them."""
 WITH = {"checkpoint": ("metrics",), "metrics": ("checkpoint",)}
-"""What an option cannot stand without."""
+"""Option -> the options that it requires."""
 ALWAYS = {"write_locks": ["--check"], "build_image": ["--builder=local"]}
-"""A script -> the words without which it would ask a package index, or refuse files beside the context."""
+"""Script -> words that keep it from asking a package index, or from refusing files beside the context."""
 
 
 def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str = "") -> list[str]:
-    """The words that call `scripts/NAME.py` on what is right, but for `text` as the option that is tried."""
+    """Return the arguments of `scripts/NAME.py`: valid values, and `text` for the option `tried`."""
     always = [word for word in ALWAYS.get(name, ()) if not tried or tried.flag != word]
     words = [*always, *(tried.words(text) if tried and tried.flag else [])]
     last = tried.words(text) if tried and not tried.flag else []

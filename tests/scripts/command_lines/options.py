@@ -32,9 +32,9 @@ class Option:
     script: str
     action: argparse.Action
     rivals: frozenset[str] = frozenset()
-    """The names of those that it cannot stand beside."""
+    """Names of the options that exclude this one."""
     is_owed: bool = False
-    """The script asks for it, or for one of its rivals."""
+    """Whether the script requires it or one of its rivals."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Option:
 
     @property
     def may_be_empty(self) -> bool:
-        """An empty text is what it has when it is not given: workflows hand on what they do not have."""
+        """Whether an empty text counts as not given: workflows pass on values that they do not have."""
         return self.action.default == "" or self.kind in (Kind.TEXT, Kind.ADDRESS)
 
     @property

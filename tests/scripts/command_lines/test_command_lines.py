@@ -1,6 +1,6 @@
 """Each option of each script is given wrong and strange values; the answer follows from a rule.
 
-The options come from the parsers and the values from their kinds, so that a new option is covered by itself.
+The options come from the parsers and the values from their kinds, so a new option needs no test of its own.
 """
 
 import os
@@ -23,9 +23,9 @@ from trainyard.command.visible_text import visible_line
 from trainyard.gateways.kubernetes import api as kubernetes_api
 
 MOST_SAID = 4000
-"""Letters of an answer that is no "done": nobody reads more of them."""
+"""Most characters of an answer that reports a failure: nobody reads more."""
 ONLY_DRY = ("train", "run", "sweep", "run_pod", "run_program")
-"""What takes seconds where nothing is wrong."""
+"""Scripts that take seconds if nothing is wrong: only their dry run is called."""
 OPTIONS = [
     option
     for name in SCRIPTS
@@ -42,7 +42,7 @@ NOWHERE = {
     "HF_HUB_OFFLINE": "1",
     "PATH": "",
 }
-"""No program and no service can be reached."""
+"""Variables with which no program and no service can be reached."""
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,13 @@ def grounds(tmp_path_factory: pytest.TempPathFactory) -> Grounds:
 
 @pytest.fixture(scope="module")
 def usual_answers() -> dict[tuple[str, ...], Answer]:
-    """What each script answers where the option under test is not given; one answer for all its options."""
+    """The answer of each script without the option under test, kept for all of its options."""
     return {}
 
 
 @pytest.fixture(autouse=True)
 def surroundings(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The folder of the grounds, and nobody to talk to; what a script does to this process is undone."""
+    """Run in the folder of the grounds, without any service; undo what a script changes in this process."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GITHUB_", "SLACK_", "TRAINYARD_", "CI")):
             monkeypatch.delenv(name)
@@ -68,7 +68,7 @@ def surroundings(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.chdir(grounds.path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
-    for name in ("new", "odd", RAW):  # what grows
+    for name in ("new", "odd", RAW):  # each test adds to them
         shutil.rmtree(grounds.path / name, ignore_errors=True)
     sys.unraisablehook = sys.__unraisablehook__
     for number, handler in handlers.items():
@@ -86,7 +86,7 @@ def test_no_value_of_an_option_is_answered_by_a_bug_a_hang_or_riddles(
         usual_answers[words] = usual
         for value in chosen_values(option, grounds):
             if value.expected is Expected.REFUSED and first != ways(option)[0]:
-                continue  # refused before --dry-run is looked at
+                continue  # refused before --dry-run matters
             before = half_files(grounds.path)
             answer = ask(grounds, option, first, value.text)
             if value.expected is Expected.AS_USUAL:
@@ -105,7 +105,7 @@ def test_no_value_of_an_option_is_answered_by_a_bug_a_hang_or_riddles(
 def chosen_values(option: Option, grounds: Grounds) -> list[Value]:
     """All values for the first options of a kind, and a fourth of them, in turn, for the others.
 
-    Options of a kind share their parser, and a value that one of them answers wrongly is a fault of all.
+    Options of a kind share their parser: a value that one of them answers wrongly is wrong in all.
     """
     alike = [other for other in OPTIONS if other.kind is option.kind]
     place = alike.index(option)
@@ -114,7 +114,7 @@ def chosen_values(option: Option, grounds: Grounds) -> list[Value]:
 
 
 def ways(option: Option) -> list[list[str]]:
-    """What stands before the option: --dry-run, where there is one; and nothing, where it is a path."""
+    """Return the words before the option: --dry-run if the script has it; for a path also none."""
     is_dry = any(other.flag == "--dry-run" for other in options_of(option.script))
     if not is_dry:
         return [[]]
@@ -129,14 +129,14 @@ def ask(grounds: Grounds, option: Option, first: list[str], text: str | None) ->
 
 
 def wrong(option: Option, value: Value, answer: Answer, usual: Answer) -> str:
-    """What is wrong with the answer to a value that is wrong; empty when nothing is."""
+    """Return the fault in the answer to a wrong value; empty if there is none."""
     if answer.code == HUNG:
         return f"still waits after {LIMIT_SECONDS} s"
     if answer.code not in (0, 1, 2, 4, 5) or "Traceback" in answer.said:
         return "a bug"
     if answer.code and len(answer.said) > MOST_SAID:
         return f"says {len(answer.said):,} letters"
-    # An address may be one of the things that a check looks at, and says no to.
+    # A check may test the address itself, and report that it fails.
     refusals = (1, 2) if option.kind is Kind.ADDRESS else (2,)
     if value.expected is Expected.REFUSED and answer.code not in refusals:
         return "not refused"
@@ -145,7 +145,7 @@ def wrong(option: Option, value: Value, answer: Answer, usual: Answer) -> str:
 
 
 def is_named(option: Option, text: str, said: str) -> bool:
-    """Whether the option is named, or its value, in quotes or shortened; or what was looked for there."""
+    """Whether the answer names the option, its value (quoted or shortened), or the file sought there."""
     if not text and (option.may_be_empty or "(empty)" in said):
         return True
     shown = visible_line(text)
@@ -159,7 +159,7 @@ def strange(answer: Answer, plain: Answer) -> str:
 
 
 def half_files(path: Path) -> set[str]:
-    """Files and folders that are called as those that are not finished yet."""
+    """Return the files and folders whose names mark them as unfinished."""
     return {
         f"{folder}/{name}"
         for folder, folders, files in os.walk(path)
@@ -170,7 +170,7 @@ def half_files(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_option_says_by_its_type_or_its_metavar_what_it_takes(script: str) -> None:
-    """Without that, the values above would be those of any text."""
+    """Otherwise the test above would try it as plain text."""
     for option in options_of(script):
         metavar = str(option.action.metavar or "")
         if metavar in ("FILE", "DIR", "RUN_DIR", "LOCK"):
@@ -214,5 +214,5 @@ def test_a_process_answers_as_the_call_does(grounds: Grounds, name: str, wanted:
     said = done.stderr.decode("ascii")
     assert done.returncode == 2, said
     assert "Traceback" not in said
-    assert time.monotonic() - began < 30  # the start of Python on a busy machine, and no hang
+    assert time.monotonic() - began < 30  # Python starts slowly on a busy machine; more is a hang
     assert is_named(option, text, said) or "\\udce9" in said

@@ -44,7 +44,7 @@ def test_a_failure_is_one_object_with_the_error_and_the_exit_code(
         code = exit_code_of(lambda: script(name).main(sys.argv[1:]))
         output, errors = capsys.readouterr()
         if code == 0:
-            continue  # what is not there is no fault, such as a folder that it makes
+            continue  # a missing path is no failure, such as a folder that the command makes
         found = json.loads(output)
         if not {"error", "exit_code"} <= found.keys():
             assert "--no-such-option" not in line, "its own answer needs right arguments"

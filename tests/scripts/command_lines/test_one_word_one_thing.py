@@ -44,7 +44,7 @@ OTHER_WORDS = {
     "--region": ("--aws-region",),
     "--instance-type": ("--instance", "--node-type", "--machine-type"),
 }
-"""What another command would have to be called that means the same."""
+"""Flag -> names that no command may use for the same thing."""
 
 
 def test_a_flag_takes_the_same_kind_of_value_in_every_command() -> None:

@@ -1,4 +1,4 @@
-"""Values that are wrong, or strange and right, by the kind of what they stand for."""
+"""Values that are wrong, or strange but valid, by the kind of the option."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ class Expected(Enum):
     ANSWERED = auto()
     """Any code but 3; where it is not 0, the option or the value is named."""
     AS_USUAL = auto()
-    """The value is strange and right: what the script answers to a plain one."""
+    """The value is strange but valid: the same exit code as for a plain one."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def paths(option: Option, grounds: Grounds) -> Iterator[Value]:
 
 
 def odd_things(grounds: Grounds) -> Iterator[tuple[str, str]]:
-    """Paths that lead to nothing that is wanted."""
+    """Paths to nothing, or to the wrong kind of thing."""
     odd = grounds.path / "odd"
     shutil.rmtree(odd, ignore_errors=True)
     (odd / "folder").mkdir(parents=True)
@@ -111,7 +111,7 @@ def odd_things(grounds: Grounds) -> Iterator[tuple[str, str]]:
 
 
 def copied(option: Option, grounds: Grounds) -> str:
-    """Return a right file at a path that is not UTF-8."""
+    """Copy a valid file to a path that is not UTF-8, and return the path."""
     there = grounds.path / RAW / str(id(option))
     there.parent.mkdir(exist_ok=True)
     good = Path(GOOD.get(option.name, GOOD["output"])(grounds))

@@ -1,8 +1,8 @@
-"""GitHub's API as `gh` asks for it: one repository that keeps what it receives, over HTTPS on the loopback
+"""A stand-in for GitHub's API: one repository that keeps what it receives, over HTTPS on the loopback
 interface.
 
-The real `gh` speaks to it. What it answers follows https://docs.github.com/en/rest; a test can have any call
-refused, fail, or be cut.
+The real `gh` calls it. Its answers follow https://docs.github.com/en/rest; a test can have any call
+refused, failed or cut off.
 """
 
 import base64
@@ -64,7 +64,7 @@ class GitHub:
     groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """Runner groups of the organisation that the repository may use."""
     hosted: list[dict[str, Any]] = field(default_factory=list)
-    """The organisation's machines at GitHub."""
+    """The organisation's GitHub-hosted runners."""
     runs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
@@ -103,7 +103,7 @@ class GitHub:
 
 
 def new_github(**changes: Any) -> GitHub:
-    """A private repository of one's own, as it is after it was pushed."""
+    """A private repository of a user, just after its first push."""
     owner = {"login": "me", "id": 11, "type": "User"}
     repository = {
         "id": 22,
@@ -370,7 +370,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
-    """One server for all tests; the second part says, under `now`, what it serves."""
+    """One server for all tests: its address, and a dictionary with the repository that it serves as `now`."""
     serving: dict[str, GitHub] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -450,7 +450,7 @@ WORDS = {
 
 @pytest.fixture
 def complete() -> Callable[[GitHub], GitHub]:
-    """Does everything that is to be done to a repository: exit code 0."""
+    """Completes the set-up of a repository, so that the script ends with exit code 0."""
 
     def done(github: GitHub) -> GitHub:
         limited = {"protected_branches": False, "custom_branch_policies": True}
@@ -472,7 +472,7 @@ def complete() -> Callable[[GitHub], GitHub]:
 
 @pytest.fixture
 def direct() -> Callable[[GitHub], Any]:
-    """Asks the stand-in without `gh` and without a connection: by rule, hundreds of times."""
+    """Calls the stand-in without `gh` and without a connection, for rules with hundreds of cases."""
 
     @dataclass
     class Reply:
@@ -612,7 +612,7 @@ WHERE = b"\x1b[6n"
 
 @pytest.fixture
 def terminal() -> Callable[..., tuple[int, bytes]]:
-    """Runs Python on a terminal of its own, types into it once it asks, and gives exit code and screen."""
+    """Runs Python on a terminal of its own, types into it at its prompt, and returns exit code and screen."""
 
     def run(arguments: list[str], environment: dict[str, str], typed: str) -> tuple[int, bytes]:
         main, side = pty.openpty()
@@ -624,7 +624,7 @@ def terminal() -> Callable[..., tuple[int, bytes]]:
         screen, asked, end = b"", 0, time.monotonic() + 30
         while time.monotonic() < end:
             if not select.select([main], [], [], 0.5)[0]:
-                if asked and typed:  # it is silent now, and what is typed ahead of that is lost
+                if asked and typed:  # it waits for input; what is typed before is lost
                     os.write(main, typed.encode())
                     typed = ""
                 continue

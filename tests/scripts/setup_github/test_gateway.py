@@ -1,4 +1,4 @@
-"""The gateway to `gh`, with the real one: what comes back, what is tried again, what is kept out of sight."""
+"""The gateway to `gh`, with the real `gh`: its answers, its retries, and secrets that stay hidden."""
 
 import json
 from collections.abc import Callable

@@ -35,7 +35,7 @@ class Kind:
     """The labels that its owner knows it by."""
     reached_by: tuple[str, ...]
     flag: str = ""
-    """The value of --runner where GitHub shows nothing of it."""
+    """The value of --runner if GitHub does not list the runner."""
     hours: int = 8
 
 
@@ -55,7 +55,7 @@ KINDS = {
 
 
 def world(fresh: Any, kind: str, known: Kind) -> Any:
-    """A repository of an organisation, in which GitHub lists what it lists of such a runner."""
+    """A repository of an organisation, with the runner listed as GitHub lists this kind."""
     github = fresh(owner={"login": "me", "id": 11, "type": "Organization"})
     if kind.startswith("own machine, listed"):
         github.runners = [github.runner("box", "self-hosted", "Linux", "X64", *known.names)]
@@ -95,7 +95,7 @@ def test_labels_and_deadline_are_those_of_the_kind_of_runner(
     known = KINDS[kind]
     github = world(fresh, kind, known)
     given = ("self-hosted", *known.names) if with_self_hosted else known.names
-    # Given with `self-hosted`, labels are those of a registered machine, unless the flag says more.
+    # Given with `self-hosted`, labels are those of a registered machine, unless the flag names another kind.
     flag = known.flag
     if with_self_hosted and not flag and "self-hosted" not in known.reached_by:
         flag = {"scale set with a pod": "scale-set"}.get(kind, "hosted")
@@ -182,7 +182,7 @@ def test_a_limit_beyond_six_hours_is_shortened_for_a_machine_of_github(
 def test_a_deadline_that_is_too_late_for_a_machine_of_github_is_corrected(
     fresh: Any, set_up: Any, deadline: str, minutes: str
 ) -> None:
-    """The plan refuses a deadline behind the limit that the set-up has just shortened."""
+    """The plan refuses a deadline after the limit that the set-up has just shortened."""
     github = world(fresh, "machine of GitHub, listed", KINDS["machine of GitHub, listed"])
     github.variables |= {"TRAINYARD_DEADLINE": deadline}
     github.variables |= {"TRAINYARD_JOB_MINUTES": minutes} if minutes else {}

@@ -199,7 +199,7 @@ def test_what_differs_is_shown_and_asked_for_on_a_terminal(
     github: Any, complete: Any, environment: dict[str, str], tmp_path: Path, typed: str, kept: bool
 ) -> None:
     complete(github)
-    github.faults = {"GET .*/environments/.*": ["limit"]}  # what comes after is another test's
+    github.faults = {"GET .*/environments/.*": ["limit"]}  # another test covers the rest
     main, side = pty.openpty()
     line = [sys.executable, "-S", str(ROOT / "scripts" / "setup_github.py")]
     line += ["--repository", f"{github.address}/me/lab", "--store", "s3://ml-runs/phase2"]

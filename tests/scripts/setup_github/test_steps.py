@@ -1,6 +1,6 @@
-"""Each step by rule: what is there × what GitHub does to a call → verdict, exit code, what GitHub holds.
+"""Each step by rule: what is there × what GitHub does to a call → verdict, exit code, state of GitHub.
 
-Everything else of the repository is done, so that the step alone decides the exit code.
+All other steps of the repository are done, so that the step alone decides the exit code.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ WANTED = WantedSetup(
 )
 BASE = "/repos/me/lab"
 PERSON, CHANGED, CONSENT, ENOUGH = "a person", "changed", "changed with consent", "enough"
-"""What follows from a state when GitHub plays along."""
+"""The result of a state if GitHub accepts every call."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Case:
     read: str = ""
     """The call that finds the state, as a pattern."""
     change: str = ""
-    """The call that mends it."""
+    """The call that fixes it, as a pattern."""
 
     def __str__(self) -> str:
         return f"{self.row}, {self.state}"
@@ -286,7 +286,7 @@ def test_a_change_that_is_refused_is_never_said_to_be_done(
     github.faults = {case.change: [fault]}
     done = set_up(github)
     step = done[case.row]
-    plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # of a private repository
+    plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # no environments in this plan
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
         assert (step.verdict, done.code) == (SetupVerdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):

@@ -22,7 +22,7 @@ NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.pause: (0, 86400),
     arguments.duration: (5e-324, 36500 * 86400),
 }
-"""A type -> the least and the most that it may give."""
+"""Type -> the least and the greatest value that it may return."""
 NEVER = (
     "",
     " ",

@@ -289,7 +289,7 @@ def on_a_terminal(body: str, **variables: str) -> str:
         while piece := os.read(main, 4096):
             shown += piece
     except OSError:
-        pass  # Linux says so when the last writer of a terminal has closed it
+        pass  # EIO: the last writer of the terminal has closed it
     finally:
         os.close(main)
     return shown.decode()

@@ -19,7 +19,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Restore what the tests' process does at signals."""
+    """Restore the signal handlers of the tests' process."""
     before = [signal.getsignal(number) for number in NUMBERS], sys.unraisablehook
     yield
     for number, handler in zip(NUMBERS, before[0], strict=True):
@@ -40,7 +40,7 @@ def test_a_signal_ends_the_program_and_the_first_one_is_known(number: signal.Sig
 
 
 class Raises:
-    """Raises where Python ignores what is raised."""
+    """Raises in `__del__`, where Python ignores the exception."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

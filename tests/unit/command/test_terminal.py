@@ -94,7 +94,7 @@ with terminal.show_live(display):
 
 
 class Screen:
-    """The lines that a terminal shows after what was written, and the widest that was ever drawn."""
+    """The lines that a terminal shows after `written`."""
 
     def __init__(self, written: str) -> None:
         self.rows, self.row, self.widest = [""], 0, 0
@@ -130,7 +130,7 @@ def on_a_terminal(
     with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         written = b""
-        with contextlib.suppress(OSError):  # Linux says so when the last writer has closed it
+        with contextlib.suppress(OSError):  # EIO: the last writer has closed it
             while piece := os.read(ours, 1 << 16):
                 written += piece
                 if end is not None and b"reading" in written:
@@ -259,7 +259,7 @@ with terminal.show_live(display):
 
 
 def test_a_terminal_that_takes_nothing_does_not_hold_up_the_work() -> None:
-    """Somebody pressed Ctrl-S: the thread that draws is stuck, and the work goes on to its end."""
+    """Somebody pressed Ctrl-S: the thread that draws is stuck, and the work runs to its end."""
     ours, theirs = pty.openpty()
     body = "with terminal.show_live(display): time.sleep(1)\nprint('done', flush=True)\nos._exit(0)"
     line = [sys.executable, "-c", PROGRAM.format(body=body)]
@@ -275,7 +275,7 @@ def test_a_terminal_that_takes_nothing_does_not_hold_up_the_work() -> None:
 
 
 class Work:
-    """Work that counts: how often its line was drawn, how often it was told to log."""
+    """Work that counts how often its line is drawn and how often it logs progress."""
 
     def __init__(self) -> None:
         self.drawn = self.told = 0
@@ -294,7 +294,7 @@ class Work:
 
 @contextlib.contextmanager
 def own_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> Iterator[list[str]]:
-    """Let stdout and stderr of this process be a terminal; at the end the list has what it was given."""
+    """Make stdout and stderr of this process a terminal; at the end the list has their output."""
     for name in ("CI", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")

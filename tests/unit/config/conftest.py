@@ -1,4 +1,4 @@
-"""Configuration files in a folder of their own, and what loading them says."""
+"""Configuration files in a separate folder, and the errors of loading them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def complaints(folder: Path) -> Callable[..., list[str]]:
-    """Write `content` to c.yaml, load it and return the lines of the error without the last, the count."""
+    """Write `content` to c.yaml, load it and return the error's lines without the last, a count."""
 
     def load(content: str | bytes, *overrides: str) -> list[str]:
         (folder / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)

@@ -27,7 +27,7 @@ Written = Callable[..., Path]
 
 
 class Weights:
-    """Weights that declare `values`; it remembers what it was asked."""
+    """Weights that declare `values`; `asked` has the arguments of each call."""
 
     def __init__(self, values: dict[str, Any] | None) -> None:
         self.values = values

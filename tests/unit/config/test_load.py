@@ -1,4 +1,4 @@
-"""Loading as a whole: the shipped files, the way there and back, the digest."""
+"""Loading a configuration: the shipped files, the round trip through YAML, the digest."""
 
 import math
 import re
@@ -71,7 +71,7 @@ def test_the_shipped_configuration_names_nothing_that_exists_only_elsewhere() ->
 
 @pytest.mark.parametrize("name", ["smoke", "grpo"])
 def test_what_runs_on_a_laptop_depends_on_no_file_store_or_compiler(name: str, folder: Path) -> None:
-    """Also once the owner has put weights, data and a store of their own into what it extends."""
+    """Also after the owner has set their weights, data and store in the file that it extends."""
     own = (
         "  path: null|  path: ./mine.gguf",
         "  tokenizer: null|  tokenizer: ./mine.json",

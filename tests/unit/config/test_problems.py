@@ -1,4 +1,4 @@
-"""The lines that people read."""
+"""The lines of an error in a configuration."""
 
 from trainyard.config.problems import Origin, Problem, error_of, shorten
 

@@ -1,6 +1,6 @@
 """A kind of store that is registered by one line is known to the configuration, the plans and the gateways.
 
-The line is written in a process of its own, before anything else is imported, as it would stand in the file.
+The line runs in a separate process before anything else is imported, as it would in the file.
 """
 
 import json

@@ -18,7 +18,7 @@ GPU = frozenset({"self-hosted", "gpu"})
 
 
 def releases(*days_ago: float) -> tuple[RunnerRelease, ...]:
-    """2.340.0 and those after it, published so many days ago."""
+    """2.340.0 and the next releases, published that many days ago."""
     return tuple(RunnerRelease((2, 340 + n, 0), NOW - days * DAY) for n, days in enumerate(days_ago))
 
 

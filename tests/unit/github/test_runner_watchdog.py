@@ -273,7 +273,7 @@ def test_trouble_with_one_run_does_not_end_the_look() -> None:
     assert (gone.run, gone.following) == (6, None)
     assert "410 Gone" in gone.reason
     assert dead.following is not None
-    github.downloads = [ServiceTroubleError("502")]  # the next look tries again
+    github.downloads = [ServiceTroubleError("502")]  # the next poll tries again
     assert [each.run for each in runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)] == [7]
 
 

@@ -1,4 +1,4 @@
-"""Outages and orphaned jobs at one moment, and jobs that only wait for their turn."""
+"""Outages and orphaned jobs at one moment, and jobs that are only queued."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
     [(job(496, running=True), False), (job(570, running=True), False), (job(571, running=True), True)],
 )
 def test_a_job_beyond_its_limit_is_cancelled_and_later_by_force(waits: Job, force: bool) -> None:
-    """Looks come every hour, some minutes late; the first that sees the job cancels it without force."""
+    """Polls come every hour, some minutes late; the first that sees the job cancels it without force."""
     [orphan] = judge_jobs([waits], GPU, now=NOW)
     assert orphan.force is force
     assert "jobs end after 480" in orphan.reason

@@ -102,7 +102,7 @@ def test_codebuild_starts_a_machine_of_its_own_with_a_label_of_its_own() -> None
 
 
 def test_a_job_that_is_run_again_asks_for_a_machine_of_its_own_attempt() -> None:
-    """The workflow puts the present attempt in; nothing else may stand in braces there."""
+    """The workflow inserts the current attempt; nothing else may be in braces there."""
     [first, image, size, own] = json.loads(machine_for(Target.CODEBUILD, RUN, on_cpu=False).runs_on)
     assert (first, own) == ("codebuild-trainyard-4711-{0}", "train-4711-{0}")
     assert "{" not in image + size

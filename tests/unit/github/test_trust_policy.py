@@ -1,4 +1,4 @@
-"""Whom a role trusts, shown on the tokens that GitHub gives to jobs, in the old and in the new form."""
+"""The jobs that a role trusts, by the tokens that GitHub gives them, in the old and the new form."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def token(
 
 
 def trusts(policy: dict[str, Any], claims: dict[str, str]) -> bool:
-    """What STS does with StringEquals: every condition, one of its values, exactly, a claim that is there."""
+    """Whether STS trusts the claims: for each condition of StringEquals a claim equals one of its values."""
     statement = policy["Statement"][0]
     assert list(statement["Condition"]) == ["StringEquals"]
     for key, wanted in statement["Condition"]["StringEquals"].items():

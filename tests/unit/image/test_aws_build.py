@@ -1,4 +1,4 @@
-"""An image that is in ECR already: when it is taken, checked again, or built anew."""
+"""An image that is in ECR already: when it is taken, checked again, or built again."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -287,7 +287,7 @@ def test_an_archive_is_the_same_bytes_wherever_and_whenever_it_is_made(
 
 @pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not here")
 def test_an_unpacked_archive_is_the_context_it_was_made_of(repository: Path, tmp_path: Path) -> None:
-    """CodeBuild installs an environment beside the files, and has no git: the listing says what belongs."""
+    """CodeBuild installs an environment beside the files, and has no git: the listing names the files."""
     sources = {file.name: repository / file.name for file in list_files(repository)}
     write_archive(sources, tmp_path / "one.zip")
     assert run_program(["unzip", "-q", "one.zip", "-d", "src"], seconds=20, cwd=tmp_path).ok

@@ -1,4 +1,4 @@
-"""Secrets and logins of a build: each form × each place, and nothing that is a value is repeated or sent."""
+"""Secrets and logins of a build: each form × each place, and no value is repeated or sent."""
 
 import itertools
 
@@ -21,7 +21,7 @@ ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf
 PLACES = {"src": "/run/token", "env": "PIP_TOKEN", "secretsmanager": "trainyard/pip"}
 FORMS = ("id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}")
 VALUE = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-"""What somebody may give by mistake: the value itself."""
+"""A value that somebody may give by mistake instead of its place."""
 WRONG = (
     *("", "pip", "id=", "id=pip,src=", VALUE, f"id=a b,src={VALUE}", f"id=pip,value={VALUE}"),
     *(f"id=pip,env={VALUE}-", f"id=pip,src=/a,env={VALUE}", f"id=pip,secretsmanager={VALUE} {VALUE}"),

@@ -1,6 +1,6 @@
-"""Version conflicts: what is said of a Dockerfile and a lock, for which machine, and what --fix makes of it.
+"""Version conflicts: the findings on a Dockerfile and a lock, by machine, and the result of --fix.
 
-Expected answers come from the tables, which are read in another way here: every pair is tried.
+Expected answers come from the same tables, read in another way: every pair is tried.
 """
 
 import itertools
@@ -79,7 +79,7 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in torch_builds(torch)
-    # cu128 and cu129 were built for later releases, too, although the matrix has them not.
+    # cu128 and cu129 were built for later releases, too, although the matrix lacks them.
     exists = exists or (cuda == "128" and torch >= (2, 7)) or (cuda == "129" and torch >= (2, 8))
     pinned = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0+cu{cuda}\n"
     index = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0 --index-url https://download.pytorch.org/whl/cu{cuda}\n"
@@ -278,7 +278,7 @@ def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
 @pytest.mark.parametrize("value", ["0", "1", "efa", "Simple"])
 @pytest.mark.parametrize("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
 def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
-    """Except for what an image cannot know: RDMA is judged for the machine, above; the rest not at all."""
+    """Except for what an image cannot know: RDMA is judged by machine, above; others not at all."""
     machine = TargetMachine(efa=efa)
     found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
     judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
@@ -402,7 +402,7 @@ def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
     locked: bool, more: str, keeps: bool
 ) -> None:
     install = "" if locked else "RUN pip install torch==2.6.0\n"
-    keeps = keeps and not (locked and "-r" in more)  # the lock that was named is taken for that file
+    keeps = keeps and not (locked and "-r" in more)  # the named lock is taken for that file
     found = declared(f"{CUDA_BASE}{install}{more}\n", "torch==2.6.0\n" if locked else "")
     choice = choose_base(found, efa=False)
     assert choice.image == (found.base.image if keeps else "python:3.11-slim-bookworm")

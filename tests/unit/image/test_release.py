@@ -149,7 +149,7 @@ OF_COMMIT = Tag(SHA, moves=False, needed=True)
 @pytest.mark.parametrize("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
 @pytest.mark.parametrize("held", [None, ONE, OTHER])
 def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> None:
-    """Rule: free is set, equal is kept; else a version or content never moves, others where tags may."""
+    """A free tag is set, an equal one kept; others move if tags may, those of a version or content never."""
     if held in (None, ONE):
         expected = "set" if held is None else "kept"
     elif immutable or tag is OF_CONTENT:

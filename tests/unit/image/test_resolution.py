@@ -1,6 +1,6 @@
-"""What pip would refuse: commands of a Dockerfile against a folder of wheels with real metadata.
+"""Pins that pip would refuse: commands of a Dockerfile against a folder of wheels with real metadata.
 
-tests/fixtures/package_metadata.json has the requirements of 50 releases as PyPI has them, less packages that
+tests/fixtures/package_metadata.json has the requirements of 55 releases as PyPI has them, less packages that
 are not in it. The wheels are made from it; nothing is read from the network. Expectations by rule come from
 the requirements themselves, evaluated with `packaging`, and not from uv.
 """
@@ -70,7 +70,7 @@ def errors(result: dict[str, Any]) -> list[str]:
 
 
 def is_installable(pins: dict[str, str], python: str) -> bool:
-    """Return whether pins of the metadata go together: by hand, for what they require of each other."""
+    """Return whether pins of the metadata are compatible by the requirements, evaluated without uv."""
     environment = {**LINUX, "python_version": python, "python_full_version": f"{python}.9"}
     left, chosen = [BY_NAME[name][version] for name, version in pins.items()], dict(pins)
     while left:
@@ -294,7 +294,7 @@ def generated_stacks() -> list[tuple[str, str, str, str, str]]:
 def test_a_generated_stack_is_red_exactly_for_what_breaks(
     base: str, torch: str, nccl: str, efa: str, kind: str, lint: Callable[..., Any]
 ) -> None:
-    """The resolver answers for pip; the other rules are stated here anew from their sources."""
+    """The resolver answers for pip; the other rules are stated here again from their sources."""
     expected = set()
     if not is_installable({"torch": torch, "nvidia-nccl-cu12": nccl}, STACK_BASES[base]):
         expected |= {"resolution"}

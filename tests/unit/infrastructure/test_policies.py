@@ -23,7 +23,7 @@ ROLES = {"BuildRole": "build", "GitHubRole": "github"}
 DEPLOYERS = "trainyard-deployers"
 OURS = "our scripts"
 SERVICES = ("codebuild", "ecr", "logs")
-"""Of these, our code calls nothing but what the two roles may do."""
+"""Services of which our code calls only what the two roles may do."""
 ACTIONS_OF_OPERATIONS = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
 TAKES_NO_RESOURCE = {"ecr:GetAuthorizationToken"}
 
@@ -153,8 +153,8 @@ def test_a_bucket_is_private_encrypted_versioned_and_for_tls_only(name: str) -> 
 def calls_of_our_code() -> set[str]:
     """The IAM actions of every AWS operation that a gateway names. The set-up itself is not a gateway.
 
-    A module that names a service in quotes is searched for names and texts that are operations of it: the way
-    in which a client is called differs from module to module.
+    A module that names a service, in quotes or in its path, is searched for texts and names of operations,
+    because modules call clients in different ways.
     """
     from botocore import xform_name
     from botocore.session import get_session

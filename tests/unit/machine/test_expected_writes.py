@@ -17,7 +17,7 @@ SCRATCH, STORE = Path("/scratch"), Path("/store")
 
 @dataclass
 class FullDisk:
-    """A disk without free space, on which these files are."""
+    """A disk without free space that holds these files."""
 
     sizes: dict[Path, int] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What is said of other processes on the GPU, for each kind of owner."""
+"""The findings on other processes on the GPU, for each kind of owner."""
 
 import pytest
 

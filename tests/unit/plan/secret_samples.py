@@ -21,7 +21,7 @@ LONG = (520, 2000)
 
 
 def random_text(alphabet: str, length: int, seed: int = 0) -> str:
-    """Return `length` characters, always the same for a seed; the first three kinds are sure to be there."""
+    """Return `length` characters, the same for a seed, with letters of both cases if `alphabet` has them."""
     source = random.Random(f"{alphabet}{length}{seed}")
     sure = "".join(
         source.choice(kind)

@@ -1,4 +1,4 @@
-"""The smallest change that makes it fit."""
+"""The smallest change that makes a training fit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ Build = Callable[..., TrainingWorkload]
 Load = Callable[..., Config]
 NAME = "training_configuration"
 EAGER = ("model.dtype=float32", "compute.compile=false")
-"""What takes most memory, so that there is something to advise."""
+"""Settings that take most memory, so that there is something to advise."""
 
 
 def just_enough_for(work: TrainingWorkload) -> Device:

@@ -1,4 +1,4 @@
-"""Time and cost."""
+"""The time and the cost of a training."""
 
 from collections.abc import Callable
 

@@ -93,7 +93,7 @@ def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: Instan
 
 
 def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> set[Severity]:
-    """What a check of a cluster says of nodes of the type, for a job on two of them."""
+    """The severities of a check of nodes of the type, for a job on two of them."""
     none: Any = MissingData("not looked at")
     nodes = []
     for number, room in enumerate(rooms):

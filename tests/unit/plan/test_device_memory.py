@@ -1,4 +1,4 @@
-"""The memory of a step: held to what real steps take, and to what must follow from the way it is laid out."""
+"""The memory of a step, compared with that of real steps and with rules that follow from its layout."""
 
 import json
 import subprocess

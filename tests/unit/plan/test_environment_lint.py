@@ -121,7 +121,7 @@ def test_renamed_variables_are_told_with_their_new_name(name: str) -> None:
 
 @pytest.mark.parametrize("plugin", [None, (1, 4), (1, 6), (1, 7), (1, 21, 1)])
 def test_what_a_job_is_given_is_right_where_it_is(plugin: Any) -> None:
-    """The lint finds nothing in what we set: the two are made from the same facts, and by different code."""
+    """The lint finds nothing in what we set: both use the same facts, in different code."""
     for instance, nodes in itertools.product(CATALOGUE, (1, 2, 128)):
         case = (instance.name, nodes)
         where = place(instance.name, nodes, plugin=plugin)

@@ -60,7 +60,7 @@ TOO_LARGE = (
     "g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g6.xlarge", "g6.2xlarge", "g6.4xlarge", "gr6.4xlarge",
     "g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge", "g7.2xlarge", "g7.4xlarge", "g7e.2xlarge", "g7e.4xlarge",
 )  # fmt: skip
-"""Types of which 7 % and 1,536 MiB, which HyperPod's command line keeps back, would leave a pod too much."""
+"""Types on which the reserve of HyperPod's command line, 7 % and 1,536 MiB, would be too small."""
 
 
 def test_the_numbers_here_are_of_every_type() -> None:

@@ -45,7 +45,7 @@ def test_a_token_is_found_in_every_place(token: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_token_that_is_only_begun_is_none(name: str) -> None:
-    """Documents and code name prefixes; a rest of ten letters opens nothing."""
+    """Documents and code name prefixes; ten letters after one are no token."""
     shortest, _, make = FORMS[name]
     token = make(shortest, 3)
     for length in range(1, min(19, shortest)):
@@ -55,7 +55,7 @@ def test_a_token_that_is_only_begun_is_none(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_a_token_in_the_middle_of_a_word_is_none(name: str) -> None:
     if name.startswith("Slack w") or name == "Slack rotated":
-        return  # an address is one, whatever is before it; and a rotated token has another one inside
+        return  # an address is one, whatever precedes it; a rotated token contains another one
     _, usual, make = FORMS[name]
     assert secret_value_kind(f"x9{make(usual, 1)}".encode()) is None
 

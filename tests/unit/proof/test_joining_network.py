@@ -1,4 +1,4 @@
-"""The proof's part `network`, by rule: each version of NCCL × each case × each damage × what was asked for.
+"""The proof's part `network`, by rule: each version of NCCL × each case × each damage × each request.
 
 Green needs the channels of every process in the record of every start whose steps count.
 """
@@ -38,12 +38,12 @@ GREEN = {
     "not direct": ("auto", "efa"),
     "InfiniBand": ("auto",),
 }
-"""Case -> the networks that it satisfies; TCP is satisfied by being asked for."""
+"""Case -> the networks that it satisfies; a request for TCP needs no record."""
 Facts = tuple[NetworkFacts, ...]
 
 
 def facts_in(logs: Logs) -> Facts:
-    """What each process reads in its own log."""
+    """The facts that each process reads in its own log."""
     found = []
     for lines in logs:
         log = NetworkLog()
@@ -61,7 +61,7 @@ def facts_of(case: str, *, nodes: int = 2, processes: int = 2, version: str = NE
 
 
 def expected_of(case: str, version: str) -> Expectation:
-    """What the machines of a case are; the type of those without GPUDirect is on record."""
+    """The expectation from the machines of a case; the type of those without GPUDirect is on record."""
     expected = cases(VERSIONS[version])[case].expected
     return {P5: P5_TYPE}.get(expected, replace(G6_TYPE, nodes=None) if expected.rdma is False else expected)
 
@@ -122,7 +122,7 @@ def test_merged_facts_are_those_of_all_logs_read_at_once(version: str, name: str
 @pytest.mark.parametrize("field", asdict(facts_of("direct")))
 @pytest.mark.parametrize("value", [None, "x", -1, [], {}, ["0-3"], {"socket": 4}])
 def test_a_field_that_was_changed_proves_no_more(field: str, value: Any) -> None:
-    """A record of sockets never becomes green by one field, and one of EFA only keeps what it shows."""
+    """No field makes a record of sockets green; one of EFA needs the fields that show its channels."""
     for case in ("sockets", "direct"):
         event = shown(facts_of(case))
         event["facts"][field] = value
@@ -208,7 +208,7 @@ def test_each_start_whose_steps_count_must_show_its_channels(name: str) -> None:
 @pytest.mark.parametrize("last", ["direct", "sockets"])
 @pytest.mark.parametrize("first", ["direct", "sockets", None])
 def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str | None, last: str) -> None:
-    """`efa` ends a run of sockets, which may be before its first step was logged. The last start counts."""
+    """`efa` ends a run over sockets, perhaps before its first step is logged. The last start counts."""
     run = changed("hardware", to={"world_size": 4, "local_world_size": 2})
     run["outcome"] = {**run["outcome"], "status": "failed", "steps": 0}
     settings = {**SETTINGS, "compute": {"network": "efa"}}

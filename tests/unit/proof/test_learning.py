@@ -1,4 +1,4 @@
-"""What counts as learned: generated runs of every course, by every figure, with every gate."""
+"""The part `learned` of the proof: generated runs of every course, by every figure, with every gate."""
 
 import itertools
 import re

@@ -59,7 +59,7 @@ class InspectionFacts:
     on_disk: Mapping[int, str] = field(default_factory=lambda: {STEPS: SAVED["manifest_sha256"]})
 
 
-# Has what the proof reads of an `Inspection`, with values of wrong types, too.
+# Has the fields of an `Inspection` that the proof reads, and takes values of wrong types, too.
 Found: Any = InspectionFacts
 
 
@@ -816,7 +816,7 @@ def test_a_skip_that_the_records_contradict_is_no_training(
 
 
 def skipped_rows(replaced: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the run, those of some steps with other figures than the step."""
+    """The rows of the run; those of the replaced steps have the given figures only."""
     return [
         {"step": row["step"], **replaced[row["step"]]} if row["step"] in replaced else row
         for row in whole_rows()

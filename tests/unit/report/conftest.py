@@ -160,7 +160,7 @@ def row(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordedRun]:
-    """Makes a run that has only its identity; the paths in the reports are relative, as in a clone."""
+    """Makes a run with only identity and configuration; paths in reports are relative, as in a clone."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
 

@@ -77,7 +77,7 @@ def test_a_text_without_such_a_command_stays_as_it_is() -> None:
 
 
 def test_no_command_for_a_cluster_is_written_without_its_target() -> None:
-    """`ClusterTarget.command` makes them; only the texts of checks, which records extend, hold others."""
+    """`ClusterTarget.command` makes them; only texts of checks hold others, which `in_text` completes."""
     found = []
     for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
         if "src/trainyard/cluster/" in path.as_posix():

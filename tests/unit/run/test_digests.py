@@ -1,4 +1,4 @@
-"""Digests of a file's parts: the same however the bytes came, and none that could not be one."""
+"""Digests of a file's parts: the same for any pieces of its bytes; impossible ones are refused."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Class of failure x advice: what came from the configuration is never told to run the same again."""
+"""Class of failure x advice: no advice runs the same again after a failure by the configuration."""
 
 import itertools
 import shlex

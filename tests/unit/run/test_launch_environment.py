@@ -258,7 +258,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "another address": (("PET_MASTER_ADDR", "MASTER_ADDR"), lambda _: "elsewhere"),
     "another port": (("PET_MASTER_PORT", "MASTER_PORT"), lambda value: str(int(value) + 1)),
 }
-"""Names of one thing, and another value of it."""
+"""Variables of the same fact, and a function that returns another value of it."""
 
 
 @pytest.mark.parametrize(("operator", "shape", "change"), [*product(OPERATORS, SHAPES, CHANGES)])

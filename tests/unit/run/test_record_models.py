@@ -84,7 +84,7 @@ RECORDS: dict[str, tuple[Any, Callable[[bytes, str], Any], Any]] = {
     "run's manifest": (MANIFEST, parse_run_manifest, RunManifest),
 }
 FREE = {"provenance.a", "supersedes.sha256"}
-"""Not looked at where they are read."""
+"""Fields that no reader checks."""
 
 
 def values_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

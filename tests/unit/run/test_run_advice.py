@@ -1,4 +1,4 @@
-"""What is named instead of a path that is not a run or a checkpoint, and that it is one."""
+"""The run or checkpoint that is named for a wrong path, and that it exists."""
 
 from pathlib import Path
 

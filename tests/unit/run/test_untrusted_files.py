@@ -39,7 +39,7 @@ QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def require_usable(value: Any) -> None:
-    """Raise an exception if the value cannot be written as JSON in UTF-8, or not be shown."""
+    """Raise an exception if the value cannot be written as JSON in UTF-8 or shown as text."""
     json.dumps(value, ensure_ascii=False).encode()
     str(value)
 
@@ -232,7 +232,7 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
 
 
 def laughs(levels: int) -> str:
-    """Aliases that multiply: ten times as many values a level."""
+    """YAML with aliases that multiply: each level has ten times as many values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A wait is a line every 30 s: what for, for how long already, until when."""
+"""A wait logs a line every 30 s: what it is for, how long it has lasted, and its limit."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went, for runs that are made with known losses; and what its machines cost."""
+"""The time of a run by its use, for runs made with known losses; and the cost of its machines."""
 
 import itertools
 from typing import Any

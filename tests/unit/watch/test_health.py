@@ -16,7 +16,7 @@ SPEEDS = (1.0, 6.0, 60.0)
 
 
 def clean_rows(seed: int, count: int = 200) -> Iterator[Row]:
-    """A run as many are: noisy losses and times that drift, slow first steps, saves, an odd slow step."""
+    """An ordinary run: noisy losses and times that drift, slow first steps, saves, an odd slow step."""
     chance = random.Random(seed)
     every = math.exp(chance.uniform(math.log(0.1), math.log(300)))
     noise, drift, loss_noise = chance.uniform(0, 0.1), chance.uniform(0, 0.9), chance.uniform(0.002, 0.15)
@@ -50,7 +50,7 @@ def test_a_thousand_clean_streams_have_no_alert() -> None:
 
 
 def rows_with(fault: Callable[[Row], None], *, every: float, noise: float, seed: int) -> list[Row]:
-    """600 rows, of which the rows 300 to 399 have the fault."""
+    """600 rows; the rows 300 to 399 have the fault."""
     chance, now, rows = random.Random(seed), 1.7e9, []
     for index in range(600):
         row = {"step": index + 1, "step_seconds": every * math.exp(chance.gauss(0, noise))}
@@ -69,7 +69,7 @@ FAULTS: dict[HealthRule, tuple[dict[str, float], float]] = {
     HealthRule.LOSS_SPIKE: ({"loss": 4.0}, 0.0),
     HealthRule.IDLE_GPU: ({"gpu_utilization_percent": 0.02}, 300.0),
 }
-"""A rule -> the figures that a fault multiplies, and how long it must last."""
+"""Rule -> the factors by which a fault multiplies figures, and how long it must last."""
 
 
 @pytest.mark.parametrize("every", SPEEDS)
@@ -134,7 +134,7 @@ def test_silence_is_an_alert_after_ten_minutes_or_ten_intervals(every: float, li
 
 
 def readings(**changed: Any) -> list[GpuReading]:
-    """Eight busy GPUs, of which number 3 differs."""
+    """Eight busy GPUs; number 3 differs."""
     usual = {"utilization_percent": 97.0, "sm_clock_mhz": 1900.0, "is_throttled": False}
     return [GpuReading(index, **(usual | changed if index == 3 else usual)) for index in range(8)]
 

@@ -1,4 +1,4 @@
-"""What the logs of a job should show, by what the machine and the pod's environment say of its network."""
+"""The network that the logs of a job should show, by the machine and the pod's environment."""
 
 from pathlib import Path
 from typing import Any

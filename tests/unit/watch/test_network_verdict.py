@@ -75,7 +75,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What the processes' channels are, in the two directions, and what else the log says."""
+    """The channels of the processes in both directions, and other lines of the log."""
 
     receive: str
     send: str
@@ -210,7 +210,7 @@ def with_more_channels(logs: Logs) -> Logs:
 
 
 def plain_facts(facts: NetworkFacts) -> NetworkFacts:
-    """Facts without the choice of an example, and in a fixed order."""
+    """Facts without their example lines, and in a fixed order."""
     joined = sorted(facts.communicators, key=lambda one: (one.size, one.id))
     return replace(facts, samples=dict.fromkeys(facts.samples, ""), communicators=tuple(joined))
 
@@ -294,7 +294,7 @@ def test_incomplete_logs_prove_nothing(version: str, name: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cut_at_any_place_never_proves_more(version: str) -> None:
-    """The last line of one log is cut at each of its characters."""
+    """The last line with a channel of one log is cut at each of its characters."""
     form = VERSIONS[version]
     for name in ("direct", "not direct", "one way"):
         case = cases(form)[name]
@@ -406,7 +406,7 @@ def test_engines_beside_the_training_neither_prove_nor_hide_it(name: str, size: 
 
 
 def test_groups_of_training_whose_logs_are_all_missing_are_not_replaced_by_engines() -> None:
-    """Two groups of four train; of one no log is there, and four engines show channels."""
+    """Two groups of four train; one has no logs, and four engines show channels."""
     form = VERSIONS["nccl 2.30, plugin 1.21"]
     trained = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
     beside = [engine(machine, number, 2) for machine in range(2) for number in range(2)]

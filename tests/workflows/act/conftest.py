@@ -1,7 +1,7 @@
 """A stage for the shipped workflows: a copy of the working tree, act in host mode, an S3 server, a Slack.
 
-Nothing leaves the loopback interface. Third-party actions are replaced by stand-ins that write down what they
-got; everything else is what is shipped, but for the key that act 0.2.89 cannot read (see `lowered`).
+Nothing leaves the loopback interface. Third-party actions are replaced by stand-ins that record their inputs;
+everything else is as shipped, except for keys that act 0.2.89 cannot read (see `lowered`).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ BUCKET = "ml-runs"
 KEY, SECRET = "stage-key", "stage-secret"
 ACT_SECONDS = 420
 CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
-"""The first label of a job on CodeBuild: run and attempt of those that are played."""
+"""First labels of jobs on CodeBuild, with run and attempt of the plays."""
 LABELS = '["self-hosted","gpu"]'
 TINY = Path(__file__).parent / "tiny.yaml"
 
@@ -48,13 +48,13 @@ class Played:
     steps: dict[str, str]
     """Name of each step that ran -> success or failure."""
     summary: str
-    """What was written into the job summary."""
+    """The text of the job summary."""
     messages: list[str]
-    """What Slack received, each message as its JSON text."""
+    """The messages that Slack received, each as its JSON text."""
     dispatched: list[dict[str, Any]]
-    """What GitHub's API was asked to start: the body of each dispatch, and its `path`."""
+    """The changes requested of GitHub's API: the body of each, and its `path`."""
     record: Path
-    """What the stand-ins wrote down."""
+    """A folder with the records of the stand-ins."""
     run_directory: Path
 
     @property
@@ -64,7 +64,7 @@ class Played:
 
 @dataclass
 class Slack:
-    """A local server in Slack's place."""
+    """A local server instead of Slack."""
 
     url: str
     received: list[str] = field(default_factory=list)
@@ -72,13 +72,13 @@ class Slack:
 
 @dataclass
 class GitHub:
-    """A local server in the place of GitHub's API."""
+    """A local server instead of GitHub's API."""
 
     url: str
     asked: list[dict[str, Any]] = field(default_factory=list)
     """The body of each change, and its `path`."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """What reads are answered with, by the end of their path; nothing else is there."""
+    """A part of an address -> the answer to a read of it; every other answer is empty."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         wait_for_bucket(stage, server, folder / "log")
         yield stage
     finally:
-        server.kill()  # what it holds is thrown away, and a clean end takes it seven seconds
+        server.kill()  # its data is thrown away, and a clean end takes seven seconds
         server.wait()
 
 
@@ -251,7 +251,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lowered(text: str) -> str:
-    """The workflow without the three keys that act 0.2.89 cannot read, and without waiting to look again."""
+    """The workflow without the three keys that act 0.2.89 cannot read, and without a second poll."""
     text = re.sub(r"--again \d+", "--again 0", text)
     text = re.sub(r"(, )?(queue: max|deployment: false)(, )?(?=[^\n]*})", ", ", text).replace(",  }", " }")
     return re.sub(r"^ +(queue: max|deployment: false|artifact-metadata: write.*)\n", "", text, flags=re.M)
@@ -387,7 +387,7 @@ class Stage:
 
 
 def cancel(act: "subprocess.Popen[bytes]", runs: Path, step: int) -> None:
-    """Cancel the run once the checkpoint of `step` is whole. act kills the trainer, GitHub warns it."""
+    """Cancel the run once the checkpoint of `step` is complete. act kills the trainer, GitHub warns it."""
     end = time.monotonic() + 120
     while not any(runs.glob(f"*/checkpoints/step-{step:08d}/manifest.json")):
         assert act.poll() is None, "it ended before it could be cancelled"
@@ -404,7 +404,7 @@ def words(flag: str, values: dict[str, str]) -> list[str]:
 def stage_in(
     repository: Path, stand_ins: dict[str, Path], slack: Slack, github: GitHub
 ) -> Callable[[Path], Stage]:
-    """A stage in a folder, whose `nvidia-smi` finds no driver: a play means the same on a GPU machine."""
+    """A stage in a folder; its `nvidia-smi` finds no driver, so that a GPU machine plays the same."""
     need("act")
 
     def build(folder: Path) -> Stage:

@@ -30,7 +30,7 @@ EXAMPLE = ROOT / "docs" / "examples" / "minimal_training.yml"
 
 
 def changed(text: str, prefix: str) -> str:
-    """The example as somebody adapts it: the lines that are marked, and nothing else."""
+    """The example as somebody adapts it: another runner and another store, in lines marked CHANGE."""
     kept, marked = [], 0
     for line in text.splitlines():
         marked += "CHANGE" in line
@@ -70,7 +70,7 @@ def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
 
 
 def play(somebody: Stage, bucket: Bucket, **more: Any) -> Any:
-    """Play the example, whose role GitHub's endpoint and STS on loopback give out."""
+    """Play the example with a role from stand-ins of GitHub's endpoint and of STS on loopback."""
     with github_identity(role=EXAMPLE_ROLE, keys=(KEY, SECRET)) as identity:
         step = identity.variables()
         environment = {name: step[name] for name in step if name.startswith(("ACTIONS_", "AWS_"))}
@@ -118,7 +118,7 @@ def test_a_program_that_fails_is_red_and_slack_hears_of_it(somebody: Stage, buck
 def test_the_example_is_short_and_valid(tmp_path: Path) -> None:
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) <= 60
-    # The tag of an owner that nobody has yet; people are told to pin a commit.
+    # The tag of an owner that nobody has yet; people are advised to pin a commit.
     (example := tmp_path / "training.yml").write_text(text.replace("trainyard@v1", f"trainyard@{'0' * 40}"))
     for tool in ("actionlint", "zizmor"):
         found = shutil.which(tool, path=str(Path(sys.executable).parent))

@@ -1,4 +1,4 @@
-"""`buildspec.yml`: what CodeBuild would refuse is refused here, and its phases run for real, on CPU."""
+"""`buildspec.yml`: a test refuses what CodeBuild would refuse, and its phases run for real, on CPU."""
 
 import json
 import os
@@ -48,7 +48,7 @@ class Built:
     """The result of a build."""
 
     status: dict[str, str]
-    """Of each phase that ran: SUCCEEDED or FAILED."""
+    """Phase that ran -> SUCCEEDED or FAILED."""
     exported: dict[str, str]
     log: str
     run_directory: Path
@@ -241,7 +241,7 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(
 def test_a_build_that_finds_nothing_of_its_run_begins_only_if_it_is_told_so(
     new_machine: Any, tmp_path: Path
 ) -> None:
-    """As a later segment of the workflow, which knows by itself whether those before died."""
+    """Like a later segment of the workflow, which knows itself whether earlier ones died."""
     again = {"CONFIG": "configs/tiny.yaml", "OVERRIDES": "training.max_steps=4", "RUN_ID": "cb-41"}
     again |= {"RUN_NUMBER": "41", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
     (tmp_path / "store").mkdir()  # a folder that is not there is a store that cannot be reached

@@ -1,6 +1,6 @@
 """The buildspec's tasks `image` and `check` fail when any of their steps fails, whichever it is.
 
-The commands run as CodeBuild runs them; make, docker and Python only note what they were asked for. The steps
+The commands run as CodeBuild runs them; make, docker and Python only record their arguments. The steps
 are read from the buildspec, so a new one is tried here, too.
 """
 

@@ -38,7 +38,7 @@ GH = '#!/bin/sh\necho "$*" >> "$RECORD/gh"\n[ "$2" != view ] || { echo "release 
 
 @pytest.fixture
 def branch(stage: Any, tmp_path: Path) -> Callable[..., str]:
-    """Commits changed files, by their names, to the stage's own copy of the repository; gives the commit."""
+    """Commits files, given by name, to a copy of the stage's repository; returns the commit."""
     import subprocess
 
     def git(*arguments: str) -> str:
@@ -114,7 +114,7 @@ def test_a_tag_is_checked_built_attested_and_published(
     log = (tmp_path / "own" / "CHANGELOG.md").read_text()
     branch(
         {
-            # What ci.yml holds is judged by itself; here it is only called.
+            # ci.yml has tests of its own; here it is only called.
             ".github/workflows/ci.yml": JUDGED,
             "CHANGELOG.md": re.sub(r"^## (\S+), unreleased", r"## \1, 2026-11-21", log, flags=re.M),
             ".gitattributes": ".venv export-ignore\n",

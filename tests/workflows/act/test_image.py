@@ -1,4 +1,4 @@
-"""The shipped image.yml, played: what it starts in AWS, and what Slack and the summary say."""
+"""The shipped image.yml, played: the builds that it starts in AWS, its messages in Slack, and its summary."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def test_a_push_builds_nothing_until_a_role_is_named(stage: Any) -> None:
 def test_what_was_asked_for_without_a_role_fails_instead_of_giving_an_empty_digest(stage: Any) -> None:
     inputs = {"dockerfile": FILE, "level": "full", "tags": "git-sha"}
     said = "TRAINYARD_IMAGE_ROLE is not set"
-    for _ in range(3):  # on a busy machine act may lose what a step says that ends at once
+    for _ in range(3):  # on a busy machine act may lose the output of a step that ends at once
         played = stage.play(
             "workflow_dispatch", inputs=inputs, workflow="image.yml", job="refuse", is_fresh=True
         )

@@ -42,7 +42,7 @@ def keys(bucket: Any) -> dict[str, str]:
 
 
 def told(played: Any, verdict: str) -> str:
-    """The one message of Slack that says `verdict`."""
+    """The only message in Slack that contains `verdict`."""
     fitting: list[str] = [text for text in played.messages if verdict in text.lower()]
     assert len(fitting) == 1, played.messages
     return fitting[0]
@@ -240,16 +240,16 @@ def test_a_store_that_refuses_is_red_before_anything_waits_for_the_gpu(stage: An
 def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     stage: Any, bucket: Any, green: Any
 ) -> None:
-    """Each machine is CodeBuild's and new: what it goes on from comes out of the store.
+    """Each machine is a new one of CodeBuild: the checkpoint it resumes from comes from the store.
 
-    The second workflow run is in its second attempt, which its labels, outputs and artifact are of.
+    The second workflow run is in its second attempt, as its labels, outputs and artifact show.
     """
     asked = {"config": TINY, "overrides": "training.max_steps=8 training.seed=7", "target": "codebuild"}
     codebuild = {**store("lineage"), "TRAINYARD_CODEBUILD_PROJECT": "trainyard"}
     machines = [stage.folder / f"machine-{number}" for number in (1, 2, 3)]
     played, inputs = [], {**asked, "resume": "none"}
     for number, machine in enumerate(machines, 1):
-        # Counted from the job's start, so that it has passed before training begins: one step, then the save.
+        # The deadline counts from the job's start and passes before the training: one step, then the save.
         hurry = {"TRAINYARD_DEADLINE": "1s"} if number < 3 else {}
         segment = stage.play(
             "workflow_dispatch",
@@ -402,7 +402,7 @@ def test_what_the_store_holds_proven_is_not_trained_again_and_old_runs_are_remov
 
 @pytest.mark.parametrize("event", ["push", "schedule"])
 def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: Any, event: str) -> None:
-    # Turned on, the daily run says what else is missing.
+    # The daily run is turned on, and so reports what else is missing.
     variables = {"TRAINYARD_SCHEDULE": "on", "TRAINYARD_RUNNER_LABELS": ""}
     played = stage.play(event, variables=variables)
     assert played.green, played.log

@@ -1,4 +1,4 @@
-"""The shipped watchdog, played: an outage is told once, in an issue and in Slack."""
+"""The shipped watchdog, played: an outage is reported once, in an issue and in Slack."""
 
 from typing import Any
 

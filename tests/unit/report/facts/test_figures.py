@@ -1,4 +1,4 @@
-"""A figure that is entered once in the list stands in every report."""
+"""A figure that is entered once in the list is in every report."""
 
 from collections.abc import Callable
 from typing import Any

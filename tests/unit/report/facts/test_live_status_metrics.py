@@ -1,4 +1,4 @@
-"""What Prometheus gets: text in its format, and a dashboard that asks for nothing else."""
+"""The metrics for Prometheus: text in its format, and a dashboard that reads no others."""
 
 import json
 import re

@@ -18,7 +18,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=30)  # the text of each is PyYAML's
+@settings(max_examples=30)  # PyYAML writes each value: few are enough
 @given(st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=3))
 def test_what_is_written_reads_back_equal(objects: list[dict[str, object]]) -> None:
     assert list(yaml.load_all(kubernetes_yaml(objects), LOADER)) == objects

@@ -87,7 +87,7 @@ def test_the_index_finds_what_may_match_and_little_else() -> None:
 
 
 def test_no_figure_of_a_message_stays_open() -> None:
-    """A cause that names a figure gets it from each form of its message."""
+    """A cause that names a figure gets it from the example of its message."""
     row = next(row for row in ROWS if row["cause"].startswith("another process ({pid})"))
     text = explained(row, row["example"])
     assert text.cause == "another process (8123) holds 70.20 GiB of the GPU's memory" and text.retryable

@@ -1,4 +1,4 @@
-"""The class of a failure in logs as tools hand them on: prefixed, cut, mixed with other ranks', long."""
+"""The class of a failure in logs as tools pass them on: prefixed, cut, mixed with other ranks', long."""
 
 import time
 from collections.abc import Callable
@@ -41,13 +41,13 @@ OTHERS = {
     "signals": "W1218 20:27:22 elastic/api.py:900] Sending process 7 closing signal SIGTERM",
     "killed": "Killed",
 }
-"""What other ranks say, and the end of the job, after one rank has failed."""
+"""The lines of other ranks and of the job's end after one rank has failed."""
 WAITING = ("image-pull", "quota", "unschedulable")
-"""Where these are the end, nothing ran; in a log that is cut they may have ended well."""
+"""If a log ends with such a wait, nothing ran; in a log that is cut it may have ended well."""
 WITH_CAUSE = {name: case for name, case in CASES.items() if case[0] not in ("unknown", *WAITING)}
 ALSO_CONSEQUENCES = ("hang", "nccl-timeout", "nccl-error", "rendezvous-timeout", "cancelled", "time-limit")
 ANSWER = "a program's answer to a lost connection"
-"""Without the line on the connection, an exception of the program's own is all that is left."""
+"""Without the line on the connection, only an exception of the program's own is left."""
 
 
 def prefixed(prefix: str) -> Callable[[str], str]:
@@ -125,7 +125,7 @@ def example(row: dict[str, Any]) -> str:
 
 
 def disguises(text: str) -> dict[str, str]:
-    """The text as tools hand it on: prefixed, in colour, cut at its ends, and with lines of other ranks."""
+    """The text as tools pass it on: prefixed, in colour, cut at its ends, and with lines of other ranks."""
     lines = text.split("\n")
     cuts = {f"cut to {n} of its lines": "\n".join(lines[-n:]) for n in range(1, len(lines))}
     prefixes = {name: prefixed(prefix)(text) for name, prefix in PREFIXES.items()}
@@ -154,7 +154,7 @@ def test_the_example_of_a_cause_is_never_taken_for_another_class(cause: str) -> 
         ):
             allowed |= {"unknown", *ALSO_CONSEQUENCES}
         if name.startswith("cut") and "after" in row:
-            continue  # without its earlier line the message means something else
+            continue  # without its earlier line the message has another meaning
         if found not in allowed:
             wrong[name] = (found, text)
     assert wrong == {}

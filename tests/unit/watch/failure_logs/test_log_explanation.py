@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a line of a log is as long as it is
-"""Why trainings failed, on logs as their programs write them: the class, and never another one with confidence."""
+"""The cause of failed trainings, by logs as programs write them: the right class, or unknown."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def steps(first: int, last: int) -> str:
 
 
 CASES: dict[str, tuple[str, str]] = {
-    # class by class, as its program says it
+    # class by class, as its program prints it
     "a gpu is full": ("oom-gpu", f"{steps(1, 3)}\n{trace(OOM)}\n{CHILDREN}"),
     "cublas has no memory": ("oom-gpu", trace("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")),
     "vllm has no memory": ("oom-gpu", trace("ValueError: No available memory for the cache blocks. Try increasing")),
@@ -245,7 +245,7 @@ def test_a_long_run_before_it_and_colours_change_nothing(klass: str, text: str) 
 
 @pytest.mark.parametrize(("klass", "text"), CASES.values(), ids=CASES)
 def test_aftermath_of_others_does_not_hide_the_cause(klass: str, text: str) -> None:
-    """Other ranks' logs say only that somebody went away."""
+    """Other ranks' logs state only that a rank is gone."""
     if klass in ("unknown", "cancelled", "time-limit", "hang", "nccl-timeout", "nccl-error"):
         return
     others = [log_of(f"rank{n}.log", f"{REMOTE}\n{WATCHDOG}\n{CHILDREN}") for n in range(3)]
@@ -255,7 +255,7 @@ def test_aftermath_of_others_does_not_hide_the_cause(klass: str, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    # No log says that a run is not proven: the exit code of its pod does.
+    # No log shows that a run is not proven; the exit code of its pod does.
     "klass",
     sorted(set(FailureClass) - {FailureClass.FINISHED, FailureClass.STOPPED, FailureClass.NOT_PROVEN}),
 )
@@ -472,7 +472,7 @@ def test_a_harmless_line_alone_is_no_failure(line: str) -> None:
 
 @pytest.mark.parametrize("line", HARMLESS_LINES)
 def test_a_harmless_line_never_takes_the_place_of_the_cause(line: str) -> None:
-    """The cause or `unknown`, wherever the harmless line stands; and mostly the cause."""
+    """The cause or `unknown`, wherever the harmless line is; and mostly the cause."""
     known = 0
     for klass, text in CAUSES:
         for log in (f"{line}\nstep 1\n{line}\n{text}", f"{text}\n{line}"):
@@ -556,7 +556,7 @@ def test_a_line_of_a_megabyte_is_read_in_a_moment() -> None:
 
 @pytest.mark.parametrize("name", ["src/trainyard/training", "scripts"])
 def test_the_sources_of_healthy_programs_are_no_failure(name: str) -> None:
-    """Most lines of code and prose hold no evidence: the rules are not words that stand everywhere."""
+    """Most lines of code and prose hold no evidence: the rules match no common words."""
     texts = [
         path.read_text() for path in sorted((ROOT / name).rglob("*")) if path.suffix in (".py", ".md", ".sh")
     ]
@@ -598,7 +598,7 @@ TORCH_NCCL_BLOCKING_WAIT: ncclRemoteError raises in Python
 RendezvousTimeoutError after 900 s (rdzv timeout)
 Answer: MemoryError is raised when Python runs out of memory
 unit test: raised MemoryError as expected"""
-"""Lines that name a failure and tell of none: of handlers, rules, lists of codes, advice."""
+"""Lines that name a failure and report none: of handlers, rules, lists of codes, advice."""
 
 
 @pytest.mark.parametrize("line", ALONE.split("\n"))
