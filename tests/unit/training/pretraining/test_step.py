@@ -23,7 +23,7 @@ RunTraining = Callable[..., dict[str, Any]]
 
 
 class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how often the value of a tensor is read, for which the host waits for a GPU."""
+    """Counts the reads of a tensor's value; for each of them the host would wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
