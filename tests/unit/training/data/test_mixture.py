@@ -1,4 +1,4 @@
-"""Mixed data: each part has exactly its share, every sequence is its own, and any step can be sought."""
+"""Mixed data: each part has its exact share, each sequence comes once a pass, any step can be sought."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams: every token once an epoch, and from any position exactly what would have come next."""
+"""Streams yield every token once an epoch, and from any position the tokens that follow it."""
 
 import itertools
 import json

@@ -60,7 +60,7 @@ def config(*, dtype: str = "float32", **compute: Any) -> Config:
 
 
 def meshes() -> list[dict[str, Any]]:
-    """Every product of replicas, shards and cuts over 32 processes."""
+    """Every combination of replicas, shards and cuts over 32 processes."""
     fits = [(r, t) for r, t in product(REPLICAS, TENSOR) if SIZE % (r * t) == 0]
     return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
 
