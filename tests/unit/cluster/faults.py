@@ -1,7 +1,7 @@
 """Faults that are planted in generated clusters, each with the finding of a check.
 
 The rule: the named check finds the fault with the named severity; its evidence and its remedy have the named
-words; and no other check finds anything, except those in `also`.
+words; and no other check reports a problem, except those in `also`.
 """
 
 import copy
@@ -50,7 +50,7 @@ class Fault:
     evidence: tuple[str, ...]
     remedy: tuple[str, ...]
     also: tuple[str, ...] = ()
-    """Other checks that may find something because of it."""
+    """Other checks that may report a problem because of it."""
     options: tuple[str, ...] = ()
     """Options of the command line, beside the cluster's own."""
     only: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> No
 
 
 def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:
-    """The fault's check finds it, and no other check finds anything, except those that may."""
+    """The fault's check finds it, and no other check reports a problem, except those that may."""
     said = [entry for entry in found if entry["check"] == fault.check and entry["severity"] == fault.severity]
     assert said, found
     evidence, remedy = (
