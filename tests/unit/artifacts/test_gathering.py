@@ -35,7 +35,7 @@ NOT_KEPT = (
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    """A run with one of every file that there may be."""
+    """A run with one file of every kind."""
     directory = RunDirectory(tmp_path / "gh-1")
     for name in (*KEPT, *NOT_KEPT):
         path = directory.path / name
@@ -49,7 +49,7 @@ def files(folder: Path) -> set[str]:
 
 
 def grown(path: Path, size: int) -> None:
-    """A file with a hole: it takes no room on the disk."""
+    """Make a file larger by a hole, which takes no space on the disk."""
     os.truncate(path, size)
 
 

@@ -1,4 +1,4 @@
-"""Names for checkpoints: verified before, moved at once, honest after."""
+"""Names for checkpoints: a checkpoint is verified first, and a name moves at once and stays true."""
 
 import json
 import os
@@ -137,7 +137,7 @@ def test_who_loses_the_race_for_a_name_is_told(folder: Path, run: RunDirectory, 
 
 
 class Meanwhile(LocalStore):
-    """Something happens elsewhere right after the pointer was put, and again each time it is put back."""
+    """Calls the next of `happens`, as another process, each time after it has put or swapped the pointer."""
 
     def __init__(self, folder: Path, *happens: Callable[[], object]) -> None:
         super().__init__(folder)
@@ -157,7 +157,7 @@ class Meanwhile(LocalStore):
 
 @pytest.fixture
 def race(store: Store, make_run: Any, folder: Path) -> Callable[..., str]:
-    """Promotes step 200, while `happens` does, to `best`, which `had` it before; what the refusal says."""
+    """Promotes step 200 to `best`, which is of step `had` before, during `happens`; returns the refusal."""
     sync_run(store, make_run(steps=(100, 200, 300)), 1)
 
     def run(*happens: Callable[[], object], had: int | None) -> str:
@@ -171,7 +171,7 @@ def race(store: Store, make_run: Any, folder: Path) -> Callable[..., str]:
 
 
 def remove(store: Store, **rules: Any) -> None:
-    """As in another process, which removes promoted ones too."""
+    """Prune as another process that removes promoted checkpoints, too."""
     chosen = RetentionRules(keep_promoted=False, **rules)
     for plan in plan_pruning(store, [1], chosen):
         prune(store, plan, by="eve", rules=chosen)

@@ -1,4 +1,4 @@
-"""The check whether a folder can be a store, for every way in which a real file system refuses it."""
+"""The check whether a folder can be a store, for every way in which a file system refuses."""
 
 import contextlib
 import errno
@@ -123,7 +123,7 @@ def test_a_limit_of_file_sizes_is_refused(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may do everything, so that its tests look at folders as another user."""
+    """Root may do everything, so tests that run as root access folders as another user."""
     if os.geteuid() != 0:
         yield
         return
@@ -167,7 +167,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_store_that_loses_or_changes_what_it_is_given_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is a real one, and what is read from it goes through hands that we have bound."""
+    """The store is a real one, but a patch changes what is read from it."""
     monkeypatch.setattr("trainyard.artifacts.store_probe._LONGEST_PAUSE", 0)
     for given, state in ((None, "is not there"), (b"{", "has other bytes"), (b"", "has other bytes")):
         with monkeypatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Faults that are planted in generated clusters, each with what a check must say of it.
+"""Faults that are planted in generated clusters, each with the finding of a check.
 
-The rule: the named check finds it with the named severity, its evidence and its remedy name what they
-must, and no other check calls out, but for those in `also`.
+The rule: the named check finds the fault with the named severity; its evidence and its remedy have the named
+words; and no other check reports a problem, except those in `also`.
 """
 
 import copy
@@ -50,14 +50,14 @@ class Fault:
     evidence: tuple[str, ...]
     remedy: tuple[str, ...]
     also: tuple[str, ...] = ()
-    """Other checks that may call out because of it."""
+    """Other checks that may report a problem because of it."""
     options: tuple[str, ...] = ()
-    """Of the command line, beside the cluster's own."""
+    """Options of the command line, beside the cluster's own."""
     only: tuple[str, ...] = ()
-    """Clusters that it makes sense in; empty: all."""
+    """Clusters in which it makes sense; empty: all."""
     leave_out: tuple[str, ...] = ()
     judged_by_server: bool = False
-    """What shows it is the admission of a real API server."""
+    """Only the admission of a real API server shows it."""
 
 
 def each_gpu_node(change: Callable[[dict[str, Any]], None], count: int = 99) -> Plant:
@@ -113,7 +113,7 @@ def both(*plants: Plant) -> Plant:
 
 
 def stall_workload(path: str, word: str) -> Plant:
-    """A workload whose pods do not become ready."""
+    """Let the pods of a workload not become ready."""
 
     def plant(state: State, _: Cluster) -> None:
         for name, body in state[path].items():
@@ -237,7 +237,7 @@ def raw_infiniband(state: State, cluster: Cluster) -> None:
 
 
 def hyperpod_operator(state: State, _: Cluster) -> None:
-    """The operator of HyperPod's own kind, whose name holds that of Kubeflow's."""
+    """Only the operator of HyperPod's own kind, whose name contains that of Kubeflow's operator."""
     without(DEPLOYMENTS, "training-operator")(state, _)
     name, image = (
         "hp-training-operator-hp-training-controller-manager",
@@ -248,7 +248,7 @@ def hyperpod_operator(state: State, _: Cluster) -> None:
 
 
 def kueue_hooks(state: State, _: Cluster) -> None:
-    """Kueue's webhook, which is called for the jobs of others, with two of its rules."""
+    """Kueue's webhook, with two of its rules: for PyTorchJobs and for its own workloads."""
     rules = [
         {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource]}
         for group, resource in (("kubeflow.org", "pytorchjobs"), ("kueue.x-k8s.io", "workloads"))
@@ -264,13 +264,13 @@ def pool_of(family: str) -> Plant:
 
 
 def taint_device(state: State, cluster: Cluster) -> None:
-    """A device that its driver has found unhealthy (NVMLDeviceHealthCheck)."""
+    """Taint a device, as its driver does when it finds the device unhealthy (NVMLDeviceHealthCheck)."""
     device = state[SLICES][f"{cluster.gpu_nodes[0]}-gpu-nvidia-com"]["spec"]["devices"][3]
     device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}]
 
 
 def free_in_two_zones(state: State, cluster: Cluster) -> None:
-    """Two more nodes in another zone, while two of the first four are held."""
+    """Two more nodes in another zone, while two of the first four are in use."""
     for number, model in enumerate(cluster.gpu_nodes[:2]):
         body = copy.deepcopy(state[NODES][model])
         body["metadata"]["name"] = f"{model}-far"
@@ -881,7 +881,7 @@ FAULTS = (
 
 
 def cases(clusters: "list[str]", *, real: bool = False) -> list[tuple[str, Fault]]:
-    """Every fault in every cluster that it makes sense in; `real`: where a real API server judges."""
+    """Every fault in every cluster in which it makes sense; `real`: also those that only a server shows."""
     return [
         (name, fault)
         for name in clusters

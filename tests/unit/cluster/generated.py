@@ -1,4 +1,4 @@
-"""Clusters for tests, as the objects that an API server holds: seven ways in which GPU clusters are built.
+"""Clusters for tests, as the objects that an API server holds: seven common kinds of GPU clusters.
 
     State: path of a list -> name -> object, as it is sent to the API
 
@@ -48,7 +48,7 @@ class Cluster:
     state: State
     instance_type: str
     options: tuple[str, ...] = ()
-    """Of the command line, beside --num-nodes 4 and the type."""
+    """Options of the command line, beside --num-nodes 4 and the type."""
     gpu_nodes: tuple[str, ...] = field(default=())
 
 
@@ -105,7 +105,7 @@ def node_info(system: str, kubelet: str = "v1.34.4") -> Json:
 
 
 def workload(kind: str, name: str, image: str, /, *, namespace: str = "kube-system", **labels: str) -> Json:
-    """A DaemonSet or Deployment with what its controller would say of it."""
+    """A DaemonSet or Deployment, with the status that its controller would write."""
     labels = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()} or {
         "name": name
     }
@@ -219,7 +219,7 @@ def gpu_operator() -> Cluster:
     harmless = (("SysctlChanged", "SysctlChanged"), ("GpuHealthy", "NoXidErrors"))
     for body in state[
         NODES
-    ].values():  # status True, which is not a fault: GKE's, and that of a health checker
+    ].values():  # status True and not a fault: a condition of GKE, and one of a health checker
         body["status"]["conditions"] += [
             {"type": kind, "status": "True", "reason": reason} for kind, reason in harmless
         ]
@@ -262,7 +262,7 @@ def dra() -> Cluster:
     image = "registry.k8s.io/nvidia-dra-driver-gpu:v25.8.0"
     put(state, DAEMONS, workload("DaemonSet", "nvidia-dra-driver-gpu-kubelet-plugin", image))
     put(state, DAEMONS, workload("DaemonSet", "aws-dranet", "ecr/eks/dranet:v1.0.1"))
-    for name in names(state)[:2]:  # left over by a driver that was updated: GPUs are not counted twice
+    for name in names(state)[:2]:  # left over from before a driver's update: GPUs are not counted twice
         old = resource_slice("gpu.nvidia.com", name, 8)
         old["metadata"]["name"] += "-old"
         old["spec"]["pool"]["generation"] = 0
@@ -297,7 +297,7 @@ def mixed() -> Cluster:
     body = _plain("v1", "ResourceQuota", "gold", status={"hard": hard, "used": hard})
     body["spec"] = {"hard": hard, "scopeSelector": {"matchExpressions": [gold]}}
     body["metadata"]["namespace"] = NAMESPACE
-    put(state, QUOTAS, body)  # for pods of another class: none of the plan's business
+    put(state, QUOTAS, body)  # for pods of another class, so it does not limit the plan
     return Cluster("mixed", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
 
 
@@ -328,7 +328,7 @@ def auto_mode() -> Cluster:
 def node_pool(
     name: str, *requirements: Json, gpus: int | None = None, made: int = 0, taints: Sequence[Json] = ()
 ) -> Json:
-    """A NodePool of Karpenter with a limit of `gpus`, `made` of which its nodes have."""
+    """A NodePool of Karpenter with a limit of `gpus`; its nodes have `made` of them."""
     spec: Json = {"template": {"spec": {"requirements": list(requirements), "taints": list(taints)}}}
     if gpus is not None:
         spec["limits"] = {GPU: str(gpus)}
@@ -349,7 +349,7 @@ def efa_plugin() -> Json:
 
 
 def names(state: State) -> tuple[str, ...]:
-    """The nodes that the plan means."""
+    """The nodes for which the plan is."""
     return tuple(name for name in state[NODES] if name.startswith(("gpu", "hyperpod", "i-")))
 
 

@@ -39,13 +39,13 @@ def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
 
 
 def without_target(text: str) -> str:
-    """A remedy without the options that name the cluster, which every command in it has to have."""
+    """Return a remedy without the options that name the cluster; each of its commands must have them."""
     assert not re.search(r"\b(kubectl|scripts/manage_cluster\.py \w+) (?!--kubeconfig )", text), text
     return re.sub(r" --kubeconfig \S+( --namespace \S+)?", "", text)
 
 
 def findings_of(kubeconfig: Path, *options: str) -> list[dict[str, str]]:
-    """The findings, without what was skipped."""
+    """The findings of the checks that were not skipped."""
     record = verdict_record(verdict_of(kubeconfig, *options))
     found: list[dict[str, Any]] = record["findings"]
     return [entry for entry in found if entry["severity"] != "skipped"]

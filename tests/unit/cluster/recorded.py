@@ -1,4 +1,4 @@
-"""A small API server on loopback: answers from recorded objects, and misbehaves where a test asks it to."""
+"""A small API server on loopback: answers from recorded objects, and misbehaves where a test plants it."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ class Misbehaviour:
     whole: bool = False
     """Only to the path `prefix` itself."""
     text: str = ""
-    """The answer as it is sent, in place of `body`."""
+    """The answer as it is sent, instead of `body`."""
 
     def meets(self, method: str, path: str) -> bool:
         right = path == self.prefix if self.whole else path.startswith(self.prefix)
@@ -57,7 +57,7 @@ class Recorded:
     misbehaviours: list[Misbehaviour] = field(default_factory=list)
     tokens: set[str] = field(default_factory=lambda: {"good"})
     refused: set[tuple[str, str]] = field(default_factory=set)
-    """Verb and resource that access reviews say no to."""
+    """Verb and resource that access reviews deny."""
     requests: list[str] = field(default_factory=list)
     created: list[Json] = field(default_factory=list)
     url: str = ""

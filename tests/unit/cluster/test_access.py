@@ -1,4 +1,4 @@
-"""Kubeconfigs: every way to say who we are, what is relative to what, and what cannot be used."""
+"""Kubeconfigs: every way to authenticate, the base of relative paths, and files that cannot be used."""
 
 import base64
 import json
@@ -200,7 +200,7 @@ def test_an_odd_value_where_a_kubeconfig_has_a_list_is_no_bug(key: str, wrong: A
 
 @pytest.mark.parametrize("content", [b"a: [", b"a\0b", b"\xff", b"", b"- a", b"contexts: 5"])
 def test_a_kubeconfig_that_cannot_be_read_is_wrong_usage(content: bytes, tmp_path: Path) -> None:
-    """Exit code 1 says that a job has failed or that a cluster is not ready, which is not known here."""
+    """Exit code 1 would mean that a job has failed or a cluster is not ready; neither is known here."""
     path = tmp_path / "config"
     path.write_bytes(content)
     for named in (path, tmp_path, Path("/dev/null")):

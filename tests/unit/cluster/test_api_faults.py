@@ -30,7 +30,7 @@ LISTS = {
     "/apis/resource.k8s.io/v1/resourceslices": set(),
     "/apis/storage.k8s.io/v1/csidrivers": set(),
 }
-"""What may not be looked at -> the checks that say so."""
+"""A list that may not be read -> the checks that report it."""
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ REFUSED = 'pods "trainyard-preflight" is forbidden: '
 def test_a_refused_pod_is_never_kept_quiet(
     status: int, message: str, told: bool, recorded: Recorded, tmp_path: Path
 ) -> None:
-    """No other check finds these here, whatever words they use."""
+    """Whatever words the refusal uses: no other check finds its cause here."""
     answer = {"message": REFUSED + message}
     recorded.misbehaviours.append(Misbehaviour(PODS, status, body=answer, method="POST"))
     found = errors(recorded, tmp_path)
@@ -211,7 +211,7 @@ def test_zones_part_a_gang_where_it_uses_efa(
         ("aaaa", "11--", ""),  # two nodes are older
         ("aabb", "11--", "2 in a, 2 in b"),
         ("abab", "1111", ""),  # accounts name zones differently
-        ("aaa-", "----", ""),  # one may be anywhere
+        ("aaa-", "----", ""),  # the last one may be in any zone
         ("aab-", "----", "2 in a, 1 in b, 1 in an unknown zone"),
         ("----", "----", ""),
     ],
@@ -241,7 +241,7 @@ def test_fix_installs_a_plugin_only_where_nothing_else_offers_the_devices(name: 
     installed = {step.what.split()[1] for step in plan_fix(verdict, SUPPLIES) if step.automatic}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
     assert ("device_plugin" in installed) == (not has_own_gpus), installed
-    # EFA is looked at on nodes that are fit, which those without GPUs are not.
+    # EFA is checked only on nodes that are fit, and a node without GPUs is not.
     assert "efa_plugin" not in installed
 
 
@@ -271,7 +271,7 @@ def serve_trainjobs(recorded: Recorded) -> None:
 def test_an_operator_outside_the_cluster_is_not_missing_with_the_namespace(
     recorded: Recorded, tmp_path: Path
 ) -> None:
-    """A dry run in the namespace is what its webhook answers."""
+    """Its webhook answers a dry run in the namespace, which is missing here."""
     serve_trainjobs(recorded)
     no_namespace(recorded.state, plain_eks())
     assert list(errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")) == ["namespace"]
@@ -281,7 +281,7 @@ def test_an_operator_outside_the_cluster_is_not_missing_with_the_namespace(
 
 
 def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded, tmp_path: Path) -> None:
-    """Its webhook answers, which proves the controller of TrainJobs and not that of JobSets."""
+    """An answer of its webhook proves the controller of TrainJobs, but not that of JobSets."""
     serve_trainjobs(recorded)
     assert errors(recorded, tmp_path, *PLAN, "--kind", "trainjob") == {}  # both run outside
     deployments = recorded.state["/apis/apps/v1/namespaces/kubeflow/deployments"]

@@ -13,7 +13,7 @@ from trainyard.cluster.verdict import Readiness
 
 
 def in_turn() -> list[tuple[str, Fault]]:
-    """Each fault in two of the clusters that it makes sense in, others each time."""
+    """Each fault in two of the clusters in which it makes sense, which differ from fault to fault."""
     by_fault: dict[str, list[tuple[str, Fault]]] = {}
     for name, fault in cases(list(CLUSTERS)):
         by_fault.setdefault(fault.name, []).append((name, fault))
@@ -34,7 +34,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
     allowed = (Severity.PASSED, Severity.SKIPPED)
-    # HyperPod resumes jobs in its own namespaces only, which is said and no fault.
+    # HyperPod resumes jobs in its own namespaces only; a finding reports that, but it is not a fault.
     found = [f for f in verdict.findings if f.severity not in allowed and f.check.name != "auto-resume"]
     assert found == []
     assert verdict.state is Readiness.READY
@@ -58,7 +58,7 @@ def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> No
 
 
 def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:
-    """The fault's check says it, and no other calls out but those that may."""
+    """The fault's check finds it, and no other check reports a problem, except those that may."""
     said = [entry for entry in found if entry["check"] == fault.check and entry["severity"] == fault.severity]
     assert said, found
     evidence, remedy = (

@@ -83,7 +83,7 @@ def test_nothing_is_applied_that_was_not_supplied_and_nothing_is_ever_removed(
     )
     commands = " ".join(without_target(step.command) for step in steps)
     assert [word for word in FORBIDDEN if f"kubectl {word}" in commands] == []
-    told_by_server = fault.judged_by_server  # which only a real one does
+    told_by_server = fault.judged_by_server  # only a real API server shows the fault
     assert told_by_server or fault.severity == "info" or any(step.check == fault.check for step in steps)
 
 
@@ -125,7 +125,7 @@ UNSEEN = "admission webhook denied the request: runtime n must be created before
 def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(
     times: int, seconds: float, error: type[Exception] | None, tmp_path: Path
 ) -> None:
-    """Trainer 2 refuses a TrainJob for a moment after its runtime was created, with 403."""
+    """Just after its runtime was created, Trainer 2 refuses a TrainJob with 403."""
     asked: list[str] = []
 
     class Late(Api):

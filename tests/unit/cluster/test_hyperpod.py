@@ -1,4 +1,4 @@
-"""HyperPod: its description, which jobs resume by themselves, and what Prometheus is asked."""
+"""HyperPod: its description, which jobs resume by themselves, and the queries to Prometheus."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The room of a pod: the minimum over all healthy nodes, minus what runs on each of them anyway."""
+"""The room of a pod: the minimum over all healthy nodes, minus the pods that run on each of them anyway."""
 
 from dataclasses import replace
 from typing import Any

@@ -70,7 +70,7 @@ def test_what_is_not_known_here_does_not_count_against_a_pool() -> None:
 
 @pytest.mark.parametrize("gpus", [None, 1, 8])
 def test_pools_of_auto_mode_make_no_gpus(gpus: int | None) -> None:
-    """Its built-in ones are for the families C, M and R; without a type any with GPUs would do."""
+    """Its built-in pools are for the families C, M and R; without a type, any type with GPUs is suitable."""
     demand = Demand(gpus_per_node=gpus)
     assert not makes(demand, ("eks.amazonaws.com/instance-category", "In", ("c", "m", "r")))
     assert makes(demand, ("eks.amazonaws.com/instance-category", "In", ("c", "g")))

@@ -1,11 +1,11 @@
 """Requests of a check meet faults of an API server: no crash, no false green, no false red.
 
-Every request meets every fault that its own check judges. What the gateway answers by itself for all requests
-in one place, each request meets in turn: two of the six.
+Every request meets every fault that its own check judges. The gateway handles six faults for all requests in
+one place; each request meets two of them.
 
-request × fault ──> heals: as if nothing had been
+request × fault ──> goes away: as without a fault
                     401: the credentials are refused
-                    stays: its check says that it could not look; the essential ones make it `not known`
+                    stays: its check reports that it could not read; an essential one gives `not known`
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ PLAN = (
     *("--queue", "main", "--priority-class", "gold"),
 )
 ESSENTIAL = {"/api/v1/nodes": "gpu", "/apis": "job-api", "/apis/kubeflow.org/v1": "job-api"}
-"""Requests without which nobody can say that a cluster is ready -> the check that says so."""
+"""Requests without which it is not known whether a cluster is ready -> the check that reports it."""
 TRIALS = (
     f"/api/v1/namespaces/{NAMESPACE}/pods",
     f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs",
@@ -125,13 +125,13 @@ def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp
 
 
 def requests_of(recorded: Recorded) -> list[tuple[str, str]]:
-    """Method and path of everything that has been asked."""
+    """Method and path of every request so far."""
     split = (request.split(" ", 1) for request in recorded.requests)
     return sorted({(method, urlsplit(path).path) for method, path in split})
 
 
 def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> str:
-    """What is wrong with what the check says; empty where it is honest."""
+    """The error in the check's report; empty where the report is honest."""
     try:
         state, said = judge(recorded, folder, seconds=0.3 if fault.delay else 20.0)
     except CredentialsRefusedError as error:
@@ -146,11 +146,11 @@ def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> s
 
 
 def _false_claim(path: str, fault: ApiFault, state: Verdict, said: dict[str, list[Severity]]) -> str:
-    """Whether something is called faulty because it was not seen, or ready although it had to be seen."""
-    if fault.text.startswith("{"):  # says that nothing is there: an answer, if a strange one
+    """The error where something unread is called faulty, or where the cluster is called ready without it."""
+    if fault.text.startswith("{"):  # a valid answer, if a strange one: there are no objects
         return ""
     expected = Verdict.UNKNOWN if path in ESSENTIAL else Verdict.READY
-    if path in TRIALS and fault.status == 403:  # an answer too: the job is not admitted
+    if path in TRIALS and fault.status == 403:  # a valid answer, too: the job is not admitted
         expected = Verdict.NOT_READY
     if state is not expected:
         return f"{state}: {said}"
@@ -162,7 +162,7 @@ def _false_claim(path: str, fault: ApiFault, state: Verdict, said: dict[str, lis
 def judge(
     recorded: Recorded, folder: Path, *, seconds: float = 20.0
 ) -> tuple[Verdict, dict[str, list[Severity]]]:
-    """The verdict, and what each check said that was not fine, or was not asked."""
+    """The verdict, and the severities of each check's findings that did not pass."""
     look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
     verdict = judge_cluster(look.snapshot(lambda **_: None), look.demand)
     said: dict[str, list[Severity]] = {}

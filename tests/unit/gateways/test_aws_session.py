@@ -50,7 +50,7 @@ def identity() -> Iterator[GitHubIdentity]:
 
 @pytest.fixture
 def in_step(monkeypatch: pytest.MonkeyPatch, identity: GitHubIdentity) -> Callable[..., None]:
-    """Sets the variables of a step that has the role; keyword arguments change some."""
+    """Sets the variables of a step that has the role, changed by the keyword arguments."""
 
     def enter(server: GitHubIdentity = identity, **more: str) -> None:
         for name, value in server.variables(**more).items():
@@ -82,7 +82,7 @@ CLIENTS: dict[str, Callable[[], str]] = {
     "Prometheus": sign_prometheus,
     "a program of somebody else": lambda: aws_session.credential_variables()["AWS_SESSION_TOKEN"],
 }
-"""Everything that makes a client of AWS -> the session token that it signs with."""
+"""Everything that makes a client of AWS -> a call that returns the session token the client signs with."""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -322,7 +322,7 @@ def test_credentials_are_refreshed_before_they_expire_and_once_for_all_threads(
             used = set(threads.map(lambda _: session_token(credentials), range(16)))
             assert len(used) == 1, "after the refresh all have the same"
             assert all(identity.issued[token] > identity.now() + 60 for token in used)
-    # Of 60 minutes each the first 45 are used, and 5 more where a minute falls just before the refresh.
+    # Credentials of 60 minutes are used for 45, or for 50 where a check falls just before the refresh.
     assert 9 <= len(identity.issued) <= 11
     assert identity.calls == ["oidc", "sts"] * len(identity.issued)
 

@@ -1,4 +1,4 @@
-"""Whose time requests are signed by."""
+"""The time by which requests are signed: the machine's, or the service's where they differ."""
 
 from datetime import timedelta
 from email.utils import format_datetime

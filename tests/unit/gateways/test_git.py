@@ -36,7 +36,7 @@ def test_a_clean_tree_is_identified_by_its_commit(repository: Path) -> None:
 
 
 def digests_of_changes(repository: Path) -> set[str]:
-    """The digests of two trees with another content of the code, both of which must be dirty."""
+    """The digests of two trees with changed code; both trees must be dirty."""
     digests = set()
     for content in ("a = 2\n", "a = 3\n"):
         (repository / "src" / "a.py").write_text(content)
@@ -71,7 +71,7 @@ def test_a_detached_head_has_no_branch(repository: Path) -> None:
 
 @pytest.fixture
 def stubborn(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first in PATH, for a `git` that fails for one command and otherwise runs the real git."""
+    """A folder first in PATH, for a `git` that fails for one command and runs the real git for others."""
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder

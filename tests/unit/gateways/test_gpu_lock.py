@@ -1,4 +1,4 @@
-"""Two repositories and one GPU: the second run waits on the host, and says which repository it waits for."""
+"""Two repositories and one GPU: the second run waits on the host, and logs which repository it waits for."""
 
 import multiprocessing
 import os

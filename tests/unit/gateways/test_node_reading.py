@@ -1,4 +1,4 @@
-"""The reading of a machine: a recorded answer of nvidia-smi, damaged ones made from it, counters."""
+"""The reading of a machine: a recorded answer of nvidia-smi, damaged copies of it, and counters."""
 
 import re
 from pathlib import Path

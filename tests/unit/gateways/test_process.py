@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def told_to_end_when(file: Path, script: str, companion: list[str]) -> int:
-    """The exit code of a process that runs `script` beside `companion`, told to end once `file` is there."""
+    """The exit code of a process that runs `script` beside `companion`, with SIGTERM once `file` exists."""
     parent = (
         "import sys\n"
         "from trainyard.gateways.process import run_beside\n"
@@ -44,7 +44,7 @@ def told_to_end_when(file: Path, script: str, companion: list[str]) -> int:
 
 
 def test_a_signal_reaches_the_program_and_what_runs_beside_it_ends_after_it(tmp_path: Path) -> None:
-    """The last checkpoint is written after the signal, and what stores it must outlive the trainer."""
+    """The last checkpoint is written after the signal, and its uploader must outlive the trainer."""
     lines, ready = tmp_path / "lines", tmp_path / "ready"
     script = (
         "import pathlib, signal, sys, time\n"

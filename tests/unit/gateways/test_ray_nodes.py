@@ -25,11 +25,11 @@ class RayError(Exception):
 
 
 class GetTimeoutError(RayError, TimeoutError):
-    """Something was not there in time."""
+    """A result was not ready in time."""
 
 
 class StandIn(ModuleType):
-    """As much of Ray as the gateway calls: an actor is an object whose methods run in threads of its own."""
+    """The part of Ray that the gateway calls: an actor is an object whose methods run in its own threads."""
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -37,12 +37,12 @@ class StandIn(ModuleType):
         self.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
         self.free = True
         self.lost: set[int] = set()
-        """Ranks of nodes that are gone as soon as they are waited for."""
+        """Ranks of nodes that are lost as soon as the gateway waits for them."""
         self.bundles: list[dict[str, float]] = []
         self.options: list[dict[str, Any]] = []
 
     def shutdown(self) -> None:
-        """The gateway leaves the cluster; nothing of this stand-in stays."""
+        """Do nothing: this stand-in has nothing to close when the gateway leaves the cluster."""
 
     def init(self, **_: Any) -> None:
         pass

@@ -113,7 +113,7 @@ def test_each_cause_is_told(error: Exception, text: str) -> None:
 
 
 def test_the_variable_of_the_advice_changes_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AWS_REGION would not: AWS_DEFAULT_REGION and the profile's region come first."""
+    """AWS_REGION would not change it: AWS_DEFAULT_REGION and the profile's region come first."""
     assert "Set AWS_DEFAULT_REGION to it" in said(refusal("PermanentRedirect", status=301))
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -133,7 +133,7 @@ def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
 
 
 def test_a_head_request_that_says_only_400_may_mean_an_expired_session() -> None:
-    """The answer to it has no body, so that S3 cannot name the cause: another store would not help."""
+    """The answer to a HEAD request has no body, so S3 cannot name the cause: another store would not help."""
     text = said(refusal("400", "Bad Request", status=400), "head_object")
     assert "Perhaps the session has expired; sign in or assume the role again" in text
     assert "another store" not in text
@@ -212,7 +212,7 @@ def test_the_crc_of_a_file_is_that_of_its_parts_however_it_is_cut(tmp_path: Path
 
 
 def test_the_crc_is_the_one_that_is_specified() -> None:
-    """By https://reveng.sourceforge.io/crc-catalogue/17plus.htm#crc.cat.crc-64-nvme."""
+    """The check value of https://reveng.sourceforge.io/crc-catalogue/17plus.htm#crc.cat.crc-64-nvme."""
     assert checksum_of(b"123456789").hex() == "ae8b14860a799888"
 
 

@@ -1,4 +1,4 @@
-"""The client against servers that answer as they are told: what is asked, what is believed, how long."""
+"""The client against scripted servers: what it requests, which answers it accepts, how long it waits."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
 
 
 class Server:
-    """Answers each request with the next of `answers`, the last one for ever; keeps what it was sent."""
+    """Answers each request with the next of `answers`, repeats the last one, and keeps the requests."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Server:
         if self._tls:
             try:
                 line = self._tls.wrap_socket(line, server_side=True)
-            except OSError:  # the client does not trust it
+            except OSError:  # the client does not trust this server
                 return
         with line, contextlib.suppress(ConnectionError):
             while (message := self._read_message(line))[0]:
@@ -231,7 +231,7 @@ def test_a_range_that_breaks_off_goes_on_where_it_broke(
     assert sum(len(piece) for piece in store.read_pieces("k", 0, 5, memoryview(room))) == 5
     assert bytes(room) == b"12345"
     assert b"bytes=2-4" in server.requests[-1]
-    assert b"if-match: x\r\n" in server.requests[-1].lower()  # only as long as it is the same object
+    assert b"if-match: x\r\n" in server.requests[-1].lower()  # only if it is still the same object
 
 
 def test_a_range_that_breaks_off_again_and_again_goes_on_as_long_as_it_comes(
@@ -379,7 +379,7 @@ def test_https_is_spoken_with_certificates_checked(
 
 
 class Silent:
-    """Takes what it is sent if it `reads`, says `said`, then nothing more, and hangs up on nobody."""
+    """Reads one request if it `reads`, sends `said` and then nothing more, and closes no connection."""
 
     def __init__(self, said: bytes, *, reads: bool = True) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

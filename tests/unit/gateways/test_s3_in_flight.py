@@ -25,7 +25,7 @@ BEGUN = b"<R><UploadId>u</UploadId></R>"
 
 
 class SlowServer:
-    """Just enough of S3. It answers no part, range or object before `wanted` of them are in flight."""
+    """Just enough of S3. It answers no part, range or object until `wanted` of them were in flight."""
 
     def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
         self._read_message, self._changed = read_message, threading.Condition()
@@ -71,7 +71,7 @@ class SlowServer:
             self.most = max(self.most, self.in_flight)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.most >= self.wanted, timeout=20)
-        time.sleep(0.05)  # would there be more?
+        time.sleep(0.05)  # time for more requests than expected
         with self._changed:
             self.in_flight -= 1
         if wanted := re.search(rb"bytes=(\d+)-(\d+)", head):
@@ -186,7 +186,7 @@ def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
 def test_readings_that_fail_leave_their_memory_to_those_that_wait(
     store: S3Store, server: SlowServer, tmp_path: Path
 ) -> None:
-    """Whoever reads a failure keeps where it happened, and with it what was in use there."""
+    """A caller that keeps the exception keeps its traceback, and with it the values in use there."""
     server.content, server.wanted = bytes(RANGE_BYTES * 10), 1
     entries = {PurePosixPath(name): ManifestObject(name, RANGE_BYTES * 10, "0" * 64) for name in "abc"}
     with Downloader(store, tmp_path) as downloader, pytest.MonkeyPatch.context() as patch:

@@ -23,7 +23,7 @@ CRC = Algorithm.CRC64NVME
 
 
 class ScriptedBucket(Bucket):
-    """Has one upload with the parts in `parts`, and takes all that is sent."""
+    """Has one upload with the parts in `parts`, and accepts everything that is sent."""
 
     def __init__(self, encryption: str = "AES256") -> None:
         self.prefix, self.attempts = "", 1

@@ -19,7 +19,7 @@ WORKERS = """#!/bin/sh
 
 
 def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
-    """The result of `launch` when a shell script with `body` replaces Python and torchrun."""
+    """Return the result of `launch`, with a shell script with `body` instead of Python and torchrun."""
     program = folder / "python"
     program.write_text(WORKERS.format(body=body))
     program.chmod(0o755)

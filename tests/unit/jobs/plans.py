@@ -47,7 +47,7 @@ def plan(*overrides: str, **changes: Any) -> JobPlan:
 
 
 def instance_for(kind: str, name: str) -> str:
-    """HyperPod's operator takes HyperPod's names only."""
+    """Return the type as the kind names it: HyperPod's operator takes HyperPod's names only."""
     return f"ml.{name}" if kind == "hyperpod" else name
 
 
@@ -56,7 +56,7 @@ def objects(wanted: JobPlan) -> list[dict[str, Any]]:
 
 
 def containers(body: Any) -> list[dict[str, Any]]:
-    """Every container that does the work, anywhere in an object."""
+    """Every container anywhere in an object, except those that only submit a job to Ray."""
     found: list[dict[str, Any]] = []
     if isinstance(body, dict):
         if "containers" in body:

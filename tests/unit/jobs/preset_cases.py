@@ -69,7 +69,7 @@ MORE: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def cases(recipe: str, number: int, seed: int = 0) -> list[tuple[int, tuple[str, ...]]]:
-    """Return so many configurations of a program, each a number of nodes and some overrides."""
+    """Return `number` configurations of a program, each a number of nodes and some overrides."""
     chance, tried = random.Random(f"{recipe} {seed}"), COMMON | MORE[recipe]
     found = []
     for _ in range(number):
@@ -81,7 +81,7 @@ def cases(recipe: str, number: int, seed: int = 0) -> list[tuple[int, tuple[str,
 
 
 def rendered(recipe: str, nodes: int, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the pods are given, or the problems."""
+    """Return the files and settings of the pods, or the problems."""
     try:
         made = recipe_plan(recipe, *overrides, nodes=nodes)
     except ConfigError as error:

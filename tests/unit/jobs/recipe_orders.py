@@ -28,7 +28,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "torchtitan": ("program.preset=llama3.llama3_8b", "model.tokenizer=/shared/tokenizer"),
     "deepspeed": ("program.script=/opt/train/train.py", "compute.strategy=fsdp"),
 }
-"""Recipe -> what it needs beside the model."""
+"""Recipe -> the settings that it needs beside the model."""
 TORCHRUN = ("megatron", "nemo", "torchtitan", "deepspeed")
 
 

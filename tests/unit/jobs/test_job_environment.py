@@ -1,4 +1,4 @@
-"""What the linter finds in a job is known when it is planned, however a variable gets into it."""
+"""The linter's findings are known when a job is planned, however a variable gets into the job."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 OWN = ("torchrun", "train.py")
 OTHERS = ("RDMAV_FORK_SAFE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE", "NCCL_DEBGU", "FI_EFA_USE_HUGE_PAGE")
-"""Names that a pattern, a near match or no rule is for."""
+"""Names that match a pattern, that nearly match a rule, or that have no rule."""
 NAMES = (*RULES, *RENAMED, *OTHERS)
 VALUES = (
     "",
@@ -78,7 +78,7 @@ def planned(network: str, **changes: Any) -> JobPlan | list[str]:
 
 @cache
 def scopes() -> list[VariableScope]:
-    """The place of each plan, as the plan itself knows it."""
+    """The scope of the plan for each of PLACES, as the plan itself knows it."""
     return [
         variable_scope(plan("compute.strategy=ddp", f"compute.network={network}", **place))
         for network, place in PLACES
@@ -86,7 +86,7 @@ def scopes() -> list[VariableScope]:
 
 
 def judged(name: str, scope: VariableScope) -> dict[Judgement | None, str]:
-    """Each answer that the rules give to a variable there, with a value that gets it."""
+    """Each judgement of the rules on a variable in this scope, with a value that gets it."""
     return {judge_variable(name, value, scope): value for value in VALUES}
 
 
@@ -118,7 +118,7 @@ def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
                 expected.remedy,
             )
             assert said.value == value
-    # This rule is for torch before 2.11, which is not known of an image.
+    # The allocator's rules need torch's version, which is not known of an image; the third name has no rule.
     silent = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FI_EFA_USE_HUGE_PAGE")
     assert bool(spoke) == (name not in silent)
 

@@ -112,7 +112,7 @@ def test_the_nodes_of_the_cluster_decide_over_the_catalogue() -> None:
 
 
 def test_a_pod_by_its_type_fits_the_nodes_that_were_seen() -> None:
-    """Figures of real nodes (EKS): what follows from the type is less than what they could allocate."""
+    """Real nodes (EKS) could allocate at least as much as the room that follows from their type."""
     seen = {
         "g5.xlarge": (3920, 14162),
         "g5.8xlarge": (31850, 118312),

@@ -1,4 +1,4 @@
-"""Jobs are found with all that belongs to them; what may not be seen is left out, and is not nothing."""
+"""Jobs are found with all that belongs to them; what may not be read is left out, not taken as absent."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A job is submitted with all of its parts: whatever is refused on the way, the next try completes it."""
+"""A job is submitted with all of its parts: whatever is refused meanwhile, the next try completes it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -82,7 +82,7 @@ def submitted(cluster: MemoryCluster) -> Json:
 
 
 def assert_whole(cluster: MemoryCluster) -> None:
-    """All is there once, and the parts, not what is shared, go with the job."""
+    """Every object exists once; the job owns its parts, and not the shared objects."""
     assert sorted(cluster.objects) == sorted(PATHS)
     uid = cluster.objects[PATHS[3]]["metadata"]["uid"]
     owners = [cluster.objects[path]["metadata"].get("ownerReferences") for path in PATHS]

@@ -1,4 +1,4 @@
-"""Every kind of job renders what its plan says: by rule over kinds, strategies, instance types and nodes."""
+"""Every kind of job renders its plan: by rule over kinds, strategies, instance types and nodes."""
 
 import itertools
 import json
@@ -85,7 +85,7 @@ def test_every_strategy_and_number_of_nodes_is_rendered(kind: str, strategy: str
 
 
 def pods_of(bodies: list[dict[str, Any]]) -> int:
-    """Return the number of pods that the objects ask for, from each kind's own fields."""
+    """Return the number of pods that the objects request, from each kind's own fields."""
     for body in bodies:
         spec = body.get("spec", {})
         if body["kind"] == "PyTorchJob":
@@ -151,7 +151,7 @@ def test_every_object_and_pod_is_found_by_its_labels(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_pod_is_moved_or_gets_a_proxy(kind: str) -> None:
-    """Karpenter would move it to save cost; Istio's proxy takes the port of the rendezvous and never ends."""
+    """Karpenter would move a pod to save cost; Istio's proxy takes the rendezvous port and never ends."""
     for nodes, command in itertools.product((1, 4), ((), ("python", "train.py"))):
         instance = instance_for(kind, "p5.48xlarge")
         made = plan(kind=kind, nodes=nodes, command=command, instance_type=instance)
@@ -204,7 +204,7 @@ def test_pods_run_on_the_nodes_that_the_configuration_names(kind: str) -> None:
 
 
 def test_the_replicated_job_of_a_train_job_has_a_name_that_every_trainer_takes() -> None:
-    """Kubeflow Trainer 2.4 refuses names of more than 20 letters; that of the job may be longer."""
+    """Kubeflow Trainer 2.4 refuses longer names than 20 letters here; the job's own name may be longer."""
     for name in ("a", "a" * KINDS["trainjob"].longest_name):
         runtime = objects(plan(kind="trainjob", nodes=4, name=name))[-2]
         assert runtime["kind"] == "TrainingRuntime"
@@ -383,7 +383,7 @@ COMMON = [
 
 @pytest.mark.parametrize(("name", "changes"), COMMON, ids=[name for name, _ in COMMON])
 def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> None:
-    """TRAINYARD_WRITE_GOLDEN=1 writes the files anew; the plan and the configuration are left out of them."""
+    """TRAINYARD_WRITE_GOLDEN=1 rewrites the files, which leave out the plan and the configuration."""
     rest = {key: value for key, value in changes.items() if key != "settings"}
     bodies = objects(plan("compute.strategy=ddp", *changes.get("settings", ()), **rest))
     for body in bodies:

@@ -77,7 +77,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
 
 
 def problems(flag: str, value: str) -> list[str]:
-    """The problems of a job that is right but for this name."""
+    """The problems of a job in which only this name may be wrong."""
     given: Any = (value,) if flag == "--tolerate" else value
     try:
         kind = "raycluster" if flag == "--ray-cluster" else "pytorchjob"

@@ -1,6 +1,6 @@
 """A kind of job that is one new file and one line of the registry is planned, sent, followed and cancelled.
 
-The line is written in a process of its own, before anything else is imported, as it would stand in the file.
+A separate process adds the line before it imports anything else, as if the line were in the file.
 The kind is the Job of Volcano, which this repository does not support.
 """
 

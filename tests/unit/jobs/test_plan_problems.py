@@ -1,6 +1,6 @@
-"""Plans that Kubernetes refuses, or whose pods could not start or would waste what they hold, by rule.
+"""Plans that Kubernetes refuses, or whose pods could not start or would waste what they reserve, by rule.
 
-Each rule is tried with generated wrong values, and with values near them that are right.
+Each rule is tried with generated wrong values, and with right values near them.
 """
 
 import itertools

@@ -25,7 +25,7 @@ from trainyard.jobs.pod_exit_codes import (
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
-"""Wrong configuration, a bug, trained and stored but not proven."""
+"""Wrong configuration; a bug; not proven."""
 
 
 def restarts_by_pytorch(job: dict[str, Any], code: int) -> bool:

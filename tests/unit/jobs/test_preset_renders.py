@@ -1,6 +1,6 @@
 """The command lines of the presets over sampled configurations, compared with the golden ones.
 
-The modules that the presets replaced rendered the same ones, but for verl's values of GSM8K, the 30 minutes
+The modules that the presets replaced rendered the same, except verl's values of GSM8K, the 30 minutes
 that Megatron-LM waits for a collective, and NeMo's scaled rotary positions.
 """
 

@@ -76,7 +76,7 @@ def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -
 
 
 def started_by(recipe: str, kind: str, nodes: int) -> dict[str, Any]:
-    """Return the command that starts the program in the objects of a kind, and its number of pods."""
+    """Return the kinds of the objects, the number of nodes, and the command that starts the program."""
     wanted = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, "p5.48xlarge")}
     bodies = objects(recipe_plan(recipe, **wanted))
     entrypoint = bodies[-1]["spec"].get("entrypoint")

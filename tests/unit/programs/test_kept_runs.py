@@ -144,7 +144,7 @@ def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory
 def test_only_rows_of_the_checkpoint_that_is_resumed_from_stay_on_record(
     resumed_at: int | None, kept: list[int], directory: RunDirectory
 ) -> None:
-    """Steps after it were lost, so an attempt that prints none of them has not done them."""
+    """Steps after that checkpoint were lost, so an attempt that prints none of them has not done them."""
     write(directory, 10, 20)
     finish(directory, ProgramEnd(1), seconds=1.0)
     begin(directory, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=resumed_at)
@@ -167,7 +167,7 @@ FAULTS += [
 def test_a_fault_of_a_step_is_never_dropped(
     fault: dict[str, Any], step: int, when: str, tmp_path: Path
 ) -> None:
-    """Another rank, or a restart within the attempt, prints the step once more, before it or after it."""
+    """Another rank, or a restart within the attempt, prints the step again, before the fault or after it."""
     fine = [{"step": each, "loss": 1.0 / each, "grad_norm": 1.0} for each in (10, 20, 25)]
     odd = {"step": step, **fault}
     at = fine.index(next(row for row in fine if row["step"] == step))

@@ -96,7 +96,7 @@ def test_an_expression_without_a_value_is_a_wrong_preset(text: str) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of somebody with a preset of its own."""
+    """Somebody's repository with its own preset."""
     (tmp_path / "configs/programs").mkdir(parents=True)
     (tmp_path / "configs/programs/own.yaml").write_text(PLANTED)
     monkeypatch.chdir(tmp_path)
@@ -110,10 +110,10 @@ def configured(folder: Path, *overrides: str, recipe: str = "own") -> Config:
 
 
 def test_a_program_is_added_by_one_file(own: Path) -> None:
-    """It is a recipe of the configuration, a job of a cluster, and a program of this machine."""
+    """The program is a recipe of the configuration, a job of a cluster, and a program of this machine."""
     assert "own" in PROGRAMS
     config = configured(own, "program.settings=more=1")
-    assert config.training.batch_size == 3  # its default, and not that of the schema
+    assert config.training.batch_size == 3  # the preset's default, not the schema's
     plan = plan_job(config, request(nodes=2))
     sheet = json.loads(plan.program.files["program.json"])
     assert sheet["command"] == [

@@ -1,4 +1,4 @@
-"""When a program counts as hung: by rows, output and the mark of another node, on a clock of the test."""
+"""When a program counts as hung: by rows, output and the mark of another node, on the test's clock."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import pytest
 from trainyard.programs.program_hang import HangRule
 
 LIMIT = 120.0
-"""Seconds; the rule is given minutes."""
+"""Seconds; the rule takes minutes."""
 
 
 def rule(logs: Path, *, number: int = 0, minutes: float | None = LIMIT / 60) -> HangRule:
@@ -21,7 +21,7 @@ def rule(logs: Path, *, number: int = 0, minutes: float | None = LIMIT / 60) -> 
 def test_it_hangs_when_neither_rows_nor_output_came_for_the_limit(
     courses: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Every minute something comes or not; before the first row nothing is judged."""
+    """Each minute has rows, output or nothing; before the first row nothing is judged."""
     hang, last, now = rule(tmp_path), None, 1000.0
     for minute, what in enumerate(courses, start=1):
         now = 1000.0 + 60.0 * minute

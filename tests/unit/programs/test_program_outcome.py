@@ -1,4 +1,4 @@
-"""The outcome of any program, for every way to end × what was asked × what is on record, by one rule."""
+"""The outcome of any program by one rule, for every way to end × planned steps × recorded steps."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def taken(step: int | None) -> TakenCheckpoint | None:
 
 
 def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
-    """The rule. Its words are those of the issue, and of what program-facts say about exit codes."""
+    """The rule for the status, written apart from the code that is tested."""
     saved = end.checkpoint.step if end.checkpoint else 0
     done = max(logged, saved)
     total = planned or end.announced
@@ -75,7 +75,7 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             assert exit_code == ExitCode.STOPPED
             assert f"step {saved}" in outcome["reason"]
         else:
-            # 1, or what a shell gives for a signal; never a code of ours that means something else.
+            # 1, or a shell's code for a signal; never a code of ours with another meaning.
             assert exit_code in (ExitCode.NO, ExitCode.INTERRUPTED) or exit_code > 128
             assert exit_code != ExitCode.INTERRUPTED or stop == "SIGINT" or code == 130
 

@@ -1,4 +1,4 @@
-"""The step of a checkpoint that shows none, by rule: how the rows arrive × when it was written."""
+"""The step of a checkpoint that shows none, by rule: arrival of the rows × time of the checkpoint."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_row_that_follows_a_save_at_once_is_of_its_step(step: int, late: float
 @pytest.mark.parametrize("interval", [0.001, 0.01, 0.2, 1.0, 30.0])
 @pytest.mark.parametrize("save", [0.0, 0.4, 3.0, 100.0])
 def test_the_next_row_does_not_count_after_a_long_save(interval: float, save: float) -> None:
-    """A program prints step 5, saves, and goes on; the first row after the save comes one interval later."""
+    """A program prints step 5, saves and continues; its next row comes one interval after the save."""
     saved = 1000.0
     times = StepTimes([{"step": n, "time": saved - save + (n - 5) * interval} for n in range(1, 6)])
     for step in range(6, 9):
@@ -69,7 +69,7 @@ def test_what_is_written_at_the_end_is_of_the_last_step(interval: float, late: f
 def test_rows_that_were_buffered_never_show_too_early_a_step(
     size: int, moment: float, tmp_path: Path
 ) -> None:
-    """They may have been printed long before they arrive, so they count as printed."""
+    """Buffered rows may have been printed long before they arrive, so their steps count as printed."""
     parts = [STEPS[begin : begin + size] for begin in range(0, len(STEPS), size)]
     found = metrics_of([(float(part[-1]), "".join(map(line, part))) for part in parts], tmp_path)
     assert found.times.step_at(moment) >= max((step for step in STEPS if step <= moment), default=0)

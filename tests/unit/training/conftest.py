@@ -69,7 +69,7 @@ class Spy:
             self.stop.reason = "requested by the test"
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
-        if event != "working":  # which is shown, and on no record
+        if event != "working":  # which is displayed, not recorded
             self.events.append((event, fields))
 
 
@@ -82,7 +82,7 @@ def _writers_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _samples_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text that a run writes at its end takes as long as its steps."""
+    """Shorten the text that a run generates at its end, which would take as long as its steps."""
     monkeypatch.setattr(validation, "_CHARACTERS", 30)
 
 
@@ -136,7 +136,7 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs of `train_once` are kept."""
+    """The folder in which `train_once` keeps its runs."""
     return tmp_path_factory.mktemp("kept_runs")
 
 
@@ -147,9 +147,9 @@ def train_once(
     stored_runs: Path,
     tmp_path: Path,
 ) -> Callable[[str], dict[str, Any]]:
-    """Gives a copy of the finished run of the tiny configuration: `train_once("name")`, and its outcome.
+    """Copies the finished run of the tiny configuration and returns its outcome: `train_once("name")`.
 
-    It is trained once a session, for tests whose subject is what comes after.
+    The run is trained once a session, for tests of the work after training.
     """
 
     def train(name: str) -> dict[str, Any]:

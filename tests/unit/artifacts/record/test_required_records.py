@@ -57,7 +57,7 @@ def test_a_record_that_is_not_listed_is_missed_by_name(
         (folder / key).unlink()
     owed = f"{key}: the run must have it, and the manifest does not list it"
     assert owed in look(store, run).problems
-    if name != "config.yaml":  # its digest is not on record here
+    if name != "config.yaml":  # no digest of it is on record here
         with pytest.raises(VerificationError, match="the run must have it"):
             restore(store, Selection(1), tmp_path / "back")
 

@@ -1,4 +1,4 @@
-"""Run numbers: one run each, claimed before anything else."""
+"""Run numbers: each belongs to one run, which claims it before anything else."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Signed manifests: what is signed, what is named when it does not hold, and that the key is never seen."""
+"""Signed manifests: the signed content, the problems of a wrong signature, and that no key is ever shown."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ MANIFEST = "manifests/run-1-manifest.json"
 
 
 class Pair:
-    """A private key as a secret holds it, and the file with its public half."""
+    """A private key as a secret contains it, and the file with its public key."""
 
     def __init__(self, path: Path, curve: ec.EllipticCurve) -> None:
         key = ec.generate_private_key(curve)
@@ -88,7 +88,7 @@ def test_a_restore_that_demands_a_signature_gets_it_or_nothing(
 def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
     signed: Any, folder: Path, pair: Pair, tmp_path: Path
 ) -> None:
-    """The first answer is forged, the later ones are what was signed."""
+    """The first answer is forged; later answers are the signed manifest."""
 
     class TwoFaced(LocalStore):
         reads = 0

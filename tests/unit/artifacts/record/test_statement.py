@@ -60,7 +60,7 @@ def test_a_later_statement_names_the_manifest_before(store: Store, folder: Path,
     sync_run(store, run, 1)
     value = json.loads((folder / "manifests/run-1-manifest-2.json").read_bytes())
     assert value["statement"]["predicate"]["parent_manifest"] == value["supersedes"]
-    assert "config" not in value["statement"]["predicate"]  # the run has no digest of one on record
+    assert "config" not in value["statement"]["predicate"]  # the run has no digest of a config on record
 
 
 def test_another_config_than_the_one_on_record_is_not_claimed() -> None:

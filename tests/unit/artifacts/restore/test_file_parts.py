@@ -1,4 +1,4 @@
-"""A file that comes in parts: whole to the byte, each part asked for as often as it must be and not more."""
+"""A file in parts arrives complete to the byte, and each part is requested only as often as needed."""
 
 import errno
 import os
@@ -24,15 +24,15 @@ DIGESTS = tuple(blake3(CONTENT[at : at + PART]).hexdigest() for at in range(0, l
 
 
 class Asked(LocalStore):
-    """Counts how often each part is asked for, and spoils some of the answers."""
+    """Records the start of each requested part, and spoils some of the answers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.starts: list[int] = []
         self.spoilt = 0
-        """Answers that arrive with a bit flipped."""
+        """The number of next pieces that arrive with a bit flipped."""
         self.failures: list[Exception] = []
-        """Raised behind the first piece of so many answers."""
+        """Each is raised after the first piece of one of the next answers."""
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
         self.starts.append(start)
@@ -169,7 +169,7 @@ def test_what_landed_before_a_failure_stays(
 def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
     parted: PartedObject, store: Asked, file: FileIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was at work would write into a file that is closed, or by then another."""
+    """A worker that continued would write into a file that is closed, or whose descriptor is reused."""
     at_work, go_on, ended = threading.Event(), threading.Event(), []
 
     def slow_or_broken(key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
@@ -195,7 +195,7 @@ def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
 
 @pytest.fixture
 def long(store: Asked) -> PartedObject:
-    """Of 34 parts, the last one short."""
+    """An object of 34 parts; the last one is short."""
     content = os.urandom(33 * PART + 5)
     (store._root / "long").write_bytes(content)
     parts = tuple(blake3(content[at : at + PART]).hexdigest() for at in range(0, len(content), PART))

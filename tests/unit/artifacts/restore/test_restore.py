@@ -1,4 +1,4 @@
-"""Getting a run back: equal to the byte, whole or absent, and on from where it stopped."""
+"""A restored run is equal to the byte, complete or absent, and resumes an interrupted restore."""
 
 import errno
 import json
@@ -88,7 +88,7 @@ def test_a_whole_run_comes_back_to_the_byte(store: Store, run: RunDirectory, tar
 
 
 def test_one_checkpoint_comes_with_the_records(store: Store, run: RunDirectory, target: Path) -> None:
-    target.mkdir(parents=True)  # an empty directory is as good as none
+    target.mkdir(parents=True)  # an empty directory counts as none
     restore.restore(store, Selection(1, 100), target)
     names = set(tree(run.path)) - {name for name in tree(run.path) if "step-00000200" in name}
     assert set(tree(target)) == names
@@ -140,7 +140,7 @@ def test_a_damaged_run_leaves_nothing_under_the_name_and_goes_on_once_mended(
 
 
 class Breaking(LocalStore):
-    """Refuses after so many bytes."""
+    """Refuses after `allowed` bytes."""
 
     def __init__(self, root: Path, allowed: int) -> None:
         super().__init__(root)
@@ -337,7 +337,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again_and_named_in_
 def test_parts_that_are_not_those_of_the_file_are_neither_stored_nor_verified_nor_restored(
     store: Store, folder: Path, make_run: Any, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SHA-256 of the file is right all the while: who goes by the parts must not be led astray by it."""
+    """The SHA-256 of the file is right all the time; a check of the parts must fail nevertheless."""
     monkeypatch.setattr(digests, "PART_BYTES", 1_000)
     run = make_run(steps=(100,), size=2_500)
     sync_run(store, run, 1)
@@ -408,7 +408,7 @@ HOSTILE = [
 def test_a_hostile_key_writes_nothing_anywhere(
     store: Store, run: RunDirectory, folder: Path, target: Path, tmp_path: Path, key: str
 ) -> None:
-    with pytest.raises((VerificationError, ValueError)):  # no text with a lone surrogate is a key
+    with pytest.raises((VerificationError, ValueError)):  # ValueError for a lone surrogate
         places_of([ManifestObject(key, 1, "0" * 64)], 1)
     objects = json.loads((folder / MANIFEST).read_text())["objects"]
     edit(folder / MANIFEST, objects=[*objects, {"key": key, "size": 0, "sha256": "0" * 64}])
@@ -486,7 +486,7 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, files: di
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            continue  # a folder of one path is a file of another
+            continue  # one path's folder is another path's file
     write_manifest(checkpoint, CheckpointManifest(1, "run-a", 0.0, describe_files(checkpoint)))
     store = open_store((base / "store").as_uri())
     assert sync_run(store, directory, 1).problems == ()

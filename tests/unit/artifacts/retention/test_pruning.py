@@ -1,4 +1,4 @@
-"""Retention: what stays, in which order things go, and that the rest verifies at every moment."""
+"""Retention: the objects that stay, the order of removal, and that the rest verifies at any time."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_what_was_removed_stays_on_record_and_does_not_come_back(
         "by": "ada",
         "reason": "no rule keeps it",
     } | {"size": manifest["pruned"][0]["size"]}
-    assert ok(store, run)  # they are on the disk still, and that is not a fault
+    assert ok(store, run)  # the disk still has them, which is not a fault
     make_run(steps=(600,))
     assert sync_run(store, run, 1).problems == ()
     assert steps_in(folder) == [500, 600]
@@ -282,7 +282,7 @@ def test_the_names_are_read_again_before_every_single_checkpoint_goes(
         if key == "run-1/checkpoint-400/manifest.json":
             with pytest.raises(RunConflictError):
                 promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
-            # As of a promotion that is killed before it looks at the manifest again.
+            # The pointer of a promotion that is killed before it reads the manifest again.
             pointer = replace(read_old(folder), digest=checkpoint.digest, depth="listing")
             (folder / "promoted/best.json").write_bytes(pointer.content)
 
@@ -294,7 +294,7 @@ def test_the_names_are_read_again_before_every_single_checkpoint_goes(
 
 
 def read_old(folder: Path) -> Promotion:
-    """A pointer, also one that nothing has."""
+    """Return the promotion in the pointer `best`."""
     content = json.loads((folder / "promoted/best.json").read_text())
     return Promotion(**{name: value for name, value in content.items() if name != "schema"})
 
@@ -383,7 +383,7 @@ def records_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def followed(store: Store, make_run: Any) -> RunDirectory:
-    """A run of which each checkpoint was stored while it was trained."""
+    """A run whose checkpoints were each stored while it was trained."""
     directory: RunDirectory = make_run(steps=())
     claim_number(store, "run-run", 1)
     for step in (100, 200, 300):
@@ -418,7 +418,7 @@ def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
     restore(store, Selection(1), back)
     assert (back / "metrics.jsonl").read_bytes() == followed.metrics_file.read_bytes()
     assert plan_pruning(store, [1], ALL_STAY)[0].changes is False
-    sync_run(store, followed, 1)  # the end of the run: its records have their own names now
+    sync_run(store, followed, 1)  # after the run's end its records have their final names
     assert apply(store, ALL_STAY) == []
     assert records_in(folder) == []
     assert ok(store, followed)
@@ -485,7 +485,7 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
 
 
 class Pen:
-    """Signs with the names of what it signs."""
+    """Returns the name and the names of the digests as the signature."""
 
     def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
         return json.dumps({name: sorted(digests)}).encode()

@@ -1,6 +1,6 @@
-"""Every shape of a manifest that the product writes × every rule × dry and applied: pruning all runs works.
+"""Pruning all runs works, dry and applied: every shape of a manifest that we write × every rule.
 
-The rule: only checkpoints of a known step are removed; a run without any is no problem.
+The rule: only checkpoints of a known step are removed; a run without checkpoints is no problem.
 """
 
 import os
@@ -24,7 +24,7 @@ from trainyard.run.directory import RunDirectory
 
 
 class Shapes:
-    """Stores a run of each shape; the value says which steps it has."""
+    """Stores a run of each shape; `store` returns the run's known steps."""
 
     def __init__(self, store: Store, make_run: Callable[..., RunDirectory], root: Path) -> None:
         self._store, self._make_run, self._root = store, make_run, root

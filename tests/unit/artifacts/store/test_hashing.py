@@ -1,4 +1,4 @@
-"""SHA-256 of files, and what a store's checksum says about them."""
+"""SHA-256 of files, compared with a store's checksum."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Which store a run goes to."""
+"""The choice of the store for a run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Threads that work off lists: in order, a fixed number of them, and none at work when it is over."""
+"""A fixed number of threads process lists in order, and none of them is at work afterwards."""
 
 import threading
 import time
@@ -69,7 +69,7 @@ def test_after_a_failure_nothing_begins_and_nothing_is_at_work(workers: Workers)
 
 @pytest.mark.parametrize("files", [[0, 1], [1, 0]])
 def test_a_failure_ends_the_lists_within_other_items_too(files: list[int]) -> None:
-    """And it is what is raised, not that others were ended by it."""
+    """The failure itself is raised, not the end of the other items."""
     begun, at_work, ending = list[int](), threading.Barrier(2), threading.Event()
 
     def part(number: int) -> None:

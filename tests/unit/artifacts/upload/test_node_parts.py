@@ -38,7 +38,7 @@ OTHERS = "__1_0.distcp"
 
 
 def add_checkpoint(main: RunDirectory, other: RunDirectory, step: int) -> None:
-    """As a save leaves it: the same manifest on both, each with its own files."""
+    """Add a checkpoint as a save leaves it: the same manifest on both machines, each with its own files."""
     path, part = main.checkpoint(step), other.checkpoint(step)
     path.mkdir(parents=True)
     part.mkdir(parents=True)
@@ -51,7 +51,7 @@ def add_checkpoint(main: RunDirectory, other: RunDirectory, step: int) -> None:
 
 @pytest.fixture
 def machines(make_run: MakeRun, tmp_path: Path) -> tuple[RunDirectory, RunDirectory]:
-    """The folders of the main machine and of another one, with the checkpoints of two steps."""
+    """The folders of the main machine and of another machine, with the checkpoints of two steps."""
     main, other = make_run("main", steps=()), RunDirectory(tmp_path / "other" / "main")
     other.create()
     main.metrics_file.write_text("")

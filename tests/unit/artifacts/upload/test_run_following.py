@@ -1,4 +1,4 @@
-"""A run that is stored while it is trained: what is whole at which moment, and how following ends."""
+"""A run that is stored while it is trained: what is complete at any time, and the end of following."""
 
 import json
 import shutil
@@ -119,7 +119,7 @@ def test_what_is_stored_is_not_read_again(
         return stage(self, path, key, **how)
 
     monkeypatch.setattr(LocalStore, "stage", spy)
-    again = RunningRun(store, run, 1)  # as after a restart: nothing is remembered
+    again = RunningRun(store, run, 1)  # as after a restart, without the old state
     assert again.store_newest(NONE) is not None
     assert again.store_newest(NONE) is None
     assert not any("checkpoint-100" in key for key in read)
@@ -181,13 +181,13 @@ class MortalUpload:
         return self._upload.commit()
 
     def abort(self) -> None:
-        """The dead tidy nothing up."""
+        """Do nothing: a dead client cleans nothing up."""
 
 
 def test_a_death_at_any_moment_loses_only_the_checkpoint_in_flight(
     folder: Path, make_run: Any, tmp_path: Path
 ) -> None:
-    """Also when the run was stored, finished and goes on: its first manifest is not an open one."""
+    """Also when a stopped run was stored before and has resumed: its first manifest is not an open one."""
     first, run = make_run("first", steps=(100,)), make_run(steps=(100, 200))
     template = LocalStore(tmp_path / "template")
     shutil.copytree(run.path, first.path, dirs_exist_ok=True)
@@ -238,7 +238,7 @@ def test_a_store_that_is_away_is_waited_for(
     away.set()
     make_run(steps=(200,))
     time.sleep(0.1)
-    follower.stop.set()  # nobody waits for a store that is away when asked to stop
+    follower.stop.set()  # after a request to stop, an unreachable store is not waited for
     follower._thread.join(20)
     assert isinstance(follower.error, ServiceError)
     assert "When this is fixed, run: " in str(follower.error)
@@ -293,7 +293,7 @@ def test_an_old_outcome_is_waited_upon_before_the_run_counts_as_over(
     follower = Follower(store, run)
     wait_until(lambda: seen.count(True) > 1)
     assert follower.result is None
-    write_outcome(run.run_file, None)  # the trainer goes on
+    write_outcome(run.run_file, None)  # the trainer continues
     wait_until(lambda: False in seen)
     write_outcome(run.run_file, {"status": "succeeded"})
     assert follower.end().ending is Ending.OUTCOME
@@ -319,7 +319,7 @@ def test_a_pace_is_kept_over_time() -> None:
     for _ in range(10):
         pace(500)
     assert now[0] == pytest.approx(4.5)
-    now[0] = 100.0  # what was not read in the pause is not made up for
+    now[0] = 100.0  # the unused rate of the pause does not add up
     slept.clear()
     for _ in range(4):
         pace(500)
@@ -330,7 +330,7 @@ def test_a_run_that_begins_while_we_are_asked_to_stop_is_not_lost(tmp_path: Path
     directory = RunDirectory(tmp_path)
 
     class AskedWhileWaiting(threading.Event):
-        """The trainer writes its first record in the pause in which we are asked to stop."""
+        """The trainer writes its first record in the pause in which the stop is requested."""
 
         def wait(self, timeout: float | None = None) -> bool:
             directory.run_file.write_text("{}")

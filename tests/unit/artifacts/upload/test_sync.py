@@ -79,7 +79,7 @@ def test_the_manifest_lists_every_object_and_where_the_run_came_from(
 def test_the_metrics_become_one_document(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     with run.metrics_file.open("a") as file:
-        file.write('{"step": 300, "lo')  # the line a crash cut off
+        file.write('{"step": 300, "lo')  # a line that a crash cut off
     sync_run(store, run, 1)
     value = json.loads((folder / "metrics" / "metrics-1.json").read_bytes())
     assert (value["run_id"], value["run_number"]) == ("run-run", 1)
@@ -233,7 +233,7 @@ def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path
 
 
 class InterruptedUpload:
-    """Takes its time, and interrupts whoever waits for it, as a Ctrl-C does."""
+    """Takes some time; the first one interrupts the main thread, as Ctrl-C does."""
 
     def __init__(self, upload: LocalUpload, made: list[str]) -> None:
         self.sha256, self.size, self.is_compared = upload.sha256, upload.size, False
@@ -269,7 +269,7 @@ def test_after_an_interruption_no_further_file_is_stored(
 
 
 class ForgeableStore(LocalStore):
-    """Computes a checksum that any bytes can be made to have, as CRC64NVME is."""
+    """Computes a checksum that can be forged for any bytes, as CRC64NVME can."""
 
     has_requested_encryption = True
 
@@ -416,7 +416,7 @@ KILLED = """
 def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
     store: Store, folder: Path, make_run: Any
 ) -> None:
-    """By SIGKILL, before one of its steps on the disk; the last of them are those of the manifest."""
+    """SIGKILL comes before one of its steps on the disk; the last steps write the manifest."""
     run, died, kills = make_run(), -signal.SIGKILL, 0
     while died:
         line = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(run.path), str(5 * kills)]

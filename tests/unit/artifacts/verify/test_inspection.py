@@ -1,4 +1,4 @@
-"""The facts that a proof gets about the store, including failures."""
+"""The facts about the store that a proof gets, including failures."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Verification of a stored run: every way of being wrong is named."""
+"""Verification of a stored run names every kind of damage."""
 
 import hashlib
 import json
@@ -166,7 +166,7 @@ def test_a_stored_record_that_is_none_is_named(
 def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
-    """Digests that agree do not make a list the record of a run."""
+    """A list is not the record of a run, even if the digests agree."""
     run.run_file.write_text("[]")
     content = run.run_file.read_bytes()
     (folder / "run-1/run.json").write_bytes(content)
@@ -264,7 +264,7 @@ def test_no_whole_checkpoint_is_a_problem(make_run: Any) -> None:
 
 
 def test_a_seed_draws_the_same_sample_again_and_says_no_more_than_it_saw(folder: Path, make_run: Any) -> None:
-    """A store whose checksums lie: only reading tells, and a sample sees what it draws."""
+    """The store's checksums are wrong: only reading finds that, and a sample reads only what it draws."""
 
     class Lying(LocalStore):
         told: LocalObject | None = None

@@ -32,7 +32,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 class Server(ScriptedAws):
-    """A registry, and what `answers` says for operations of ECR; nothing is passed on."""
+    """A registry, and ECR with the answers to operations in `answers`; no request is passed on."""
 
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""A repository in ECR: its login, its tags, its scan, and what is said when AWS refuses."""
+"""A repository in ECR: its login, its tags, its scan, and the errors when AWS refuses."""
 
 import itertools
 import re
@@ -153,7 +153,7 @@ def test_each_refusal_of_ecr_has_its_error_with_the_region(server: Server) -> No
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the attempts of botocore follow each other at once."""
+    """Let botocore retry without a pause."""
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
 
 

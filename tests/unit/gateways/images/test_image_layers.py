@@ -1,4 +1,4 @@
-"""Layers of a saved image: every regular file is judged, and what is not an image is said to be none."""
+"""Layers of a saved image: every regular file is judged, and a file that is not an image is refused."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""docker and buildah by one contract: what each is asked, what comes back, and where a password goes."""
+"""docker and buildah by one contract: the calls, the answers, and the path of a password."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def builder(request: pytest.FixtureRequest, install: Install) -> LocalBuilder:
 
 
 def calls(home: Path, name: str) -> list[list[Any]]:
-    """Every call so far: its words and, of buildah, the logins that it was given."""
+    """Every call so far: its words, and the logins that buildah was given."""
     lines = [json.loads(line) for line in (home / f"{name}-calls").read_text().splitlines()]
     return lines if name == "buildah" else [[words, None] for words in lines]
 
@@ -128,7 +128,7 @@ def test_the_cache_of_a_registry_is_read_and_written_where_the_builder_can(
 def test_docker_writes_sbom_and_provenance_where_its_image_store_keeps_them(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, buildx: bool
 ) -> None:
-    """buildx refuses the options otherwise: "Attestation is not supported for the docker driver"."""
+    """Otherwise buildx refuses the options: "Attestation is not supported for the docker driver"."""
     install("docker")
     monkeypatch.setenv(
         "STAND_IN_STORE", f"[[driver-type {store}]]" if store else "[[Backing Filesystem extfs]]"
@@ -207,7 +207,7 @@ def test_a_password_reaches_the_builder_but_no_command_line_and_no_file_that_sta
 def test_what_a_registry_refuses_is_said_with_the_builders_last_line(
     builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    if action == "login" and not builder.is_docker:  # it is given the login with each call
+    if action == "login" and not builder.is_docker:  # buildah gets the login with each call
         action = "pull"
     monkeypatch.setenv("STAND_IN_FAILS", action)
     login = Login(server.host, "AWS", "password")

@@ -1,4 +1,4 @@
-"""A registry through oras: digests, tags and the record that is attached; by a stand-in and the real oras."""
+"""A registry through oras, a stand-in or the real one: digests, tags and the record that is attached."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def registry(oras: str, server: Server) -> Registry:
 
 
 def hold(server: Server, tag: str = "1", **more: Any) -> str:
-    """Put an image into the registry, as a push does; its digest."""
+    """Put an image into the registry, as a push does, and return its digest."""
     kind = INDEX if "manifests" in more else IMAGE
     blob = {"mediaType": "text/plain", "digest": NOWHERE, "size": 4}
     content = {"schemaVersion": 2, "mediaType": kind} | (more or {"config": blob, "layers": [blob]})
@@ -111,7 +111,7 @@ def test_without_oras_nothing_begins(install: Install) -> None:
 
 
 def test_the_images_of_an_index_are_those_without_attestations(server: Server, registry: Registry) -> None:
-    """As BuildKit writes it: https://docs.docker.com/build/metadata/attestations/attestation-storage/"""
+    """BuildKit's index: https://docs.docker.com/build/metadata/attestations/attestation-storage/"""
     one, two = "sha256:" + "1" * 64, "sha256:" + "2" * 64
     entry = {
         "mediaType": IMAGE,

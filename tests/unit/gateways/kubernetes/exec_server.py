@@ -29,18 +29,18 @@ class ExecServer:
     """The answers of the server, and the requests that it received."""
 
     root: str = ""
-    """What stands for the folder /volume of the pod."""
+    """The folder that replaces /volume of the pod."""
     objects: dict[str, Any] = field(default_factory=dict)
     refuses: list[int] = field(default_factory=list)
     """Statuses of the next handshakes."""
     cuts: list[int] = field(default_factory=list)
-    """Bytes of stdout after which the next connections break off."""
+    """Bytes of stdout after which each of the next connections breaks off."""
     mangles: list[int] = field(default_factory=list)
-    """Bytes of stdout that are changed in the next connections."""
+    """Positions of the byte of stdout that is changed, one for each of the next connections."""
     accept: str = ""
     """A wrong proof of the handshake."""
     raw: list[bytes] = field(default_factory=list)
-    """What the next connections send instead of a process's output."""
+    """Bytes that each of the next connections sends instead of a process's output."""
     fragments: bool = False
     changes: list[tuple[str, str, Any]] = field(default_factory=list)
     asked: list[Json] = field(default_factory=list)
@@ -116,7 +116,7 @@ def watch(state: ExecServer, connection: socket.socket, path: str) -> None:
         return
     connection.sendall(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
     state.watches.append((path, connection))
-    connection.recv(1)  # until one of both leaves
+    connection.recv(1)  # until the client or the test closes it
 
 
 def answer(state: ExecServer, connection: socket.socket, method: str, address: str, body: bytes) -> None:
@@ -166,7 +166,7 @@ def run(state: ExecServer, connection: socket.socket, address: str, headers: dic
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
-    except (FileNotFoundError, PermissionError):  # the latter if a folder of PATH may not be read
+    except (FileNotFoundError, PermissionError):  # PermissionError if a folder of PATH may not be read
         connection.sendall(
             frame(b"\x03" + json.dumps({"status": "Failure", "message": "not found"}).encode())
         )
@@ -174,7 +174,7 @@ def run(state: ExecServer, connection: socket.socket, address: str, headers: dic
     threading.Thread(target=feed, args=(connection, process), daemon=True).start()
     with process:
         talk(state, connection, process)
-    with suppress(OSError):  # a connection that is closed with unread bytes loses what was sent
+    with suppress(OSError):  # closing with unread bytes would lose the bytes that were sent
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(2)
         while connection.recv(1 << 16):
@@ -213,7 +213,7 @@ def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Pope
 
 
 def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    """Give the process what the client sends on its stdin."""
+    """Pass the client's stdin on to the process."""
     assert process.stdin is not None
     with suppress(OSError, ConnectionError, ValueError):
         while True:

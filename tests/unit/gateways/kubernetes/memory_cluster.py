@@ -2,9 +2,9 @@
 
     client ──HTTP on loopback──> fault? ──no──> objects by path ──> events of the watches, garbage collection
 
-It answers as the real one does: a list is asked for by path and selectors, an apply fails where somebody else
-owns a field, what an object owns goes with it, an object with a finalizer stays until that is taken away, and
-the time from which a log is asked for counts in whole seconds.
+It answers as the real one does: a list is requested by path and selectors, an apply fails where another
+manager owns a field, an object's dependents are deleted with it, an object with a finalizer stays until the
+finalizer is removed, and the time from which a log is requested counts in full seconds.
 """
 
 import copy
@@ -63,7 +63,7 @@ _METADATA = ("as=PartialObjectMetadata;", "as=PartialObjectMetadataList;")
 
 @dataclass
 class Fault:
-    """An action on requests with this method whose path ends so."""
+    """A fault of requests with this method whose path has this ending."""
 
     method: str
     ending: str
@@ -71,7 +71,7 @@ class Fault:
     times: int = 1_000_000
     message: str = "planted"
     skips: int = 0
-    """Requests before the first that it meets."""
+    """Requests that pass before the fault meets the first one."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class PodLog:
     lines: list[tuple[str, str]]
     is_over: bool = True
     cuts: list[int] = field(default_factory=list)
-    """Of each request, how many lines it gets before its connection is cut in the middle of the next one."""
+    """For each request: the lines it gets before its connection is cut in the middle of the next line."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Request:
 
 
 class MemoryCluster:
-    """The objects by their paths, and what is asked of them."""
+    """The objects by their paths, and the requests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.served = {root: list(kinds) for root, kinds in SERVED.items()}
         self.logs: dict[tuple[str, str, bool], PodLog] = {}
-        """By pod, container, and whether it is that of the container before."""
+        """By pod, container, and whether it is the log of the previous container."""
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.before: Callable[[str, str], None] = lambda _method, _path: None
@@ -119,7 +119,7 @@ class MemoryCluster:
         return Access(server=self.server, credentials=Credentials(), context="memory")
 
     def put(self, path: str, body: Json, manager: str = "other") -> Json:
-        """Store an object as `manager` does, whatever there was."""
+        """Create or replace an object as `manager`."""
         with self.news:
             stored, there = copy.deepcopy(body), self.objects.get(path)
             meta = stored.setdefault("metadata", {})
@@ -134,7 +134,7 @@ class MemoryCluster:
             return copy.deepcopy(stored)
 
     def remove(self, path: str) -> None:
-        """Take an object away, with all that it owns."""
+        """Remove an object, with all that it owns."""
         with self.news:
             gone = self.objects.pop(path, None)
             if gone is None:
@@ -147,13 +147,13 @@ class MemoryCluster:
                 self._end(owned)
 
     def names(self, ending: str) -> list[str]:
-        """The names of all objects in the lists whose path ends so."""
+        """The names of all objects in the lists whose path has this ending."""
         with self.news:
             found = (p.rpartition("/") for p in self.objects)
             return sorted(name for place, _, name in found if place.endswith(f"/{ending}"))
 
     def changes(self) -> list[tuple[str, str]]:
-        """The requests so far that were to change something."""
+        """The requests so far, except reads."""
         return [(r.method, r.path) for r in self.requests if r.method != "GET"]
 
     def fault(
@@ -253,7 +253,7 @@ class MemoryCluster:
         return (201 if there is None else 200), self.put(path, merged, manager)
 
     def _foreign(self, path: str, body: Json, manager: str) -> list[str]:
-        """The fields that somebody else has set to something else."""
+        """The fields that another manager has set to other values."""
         fields = self._owners.get(path, {})
         return [
             name
@@ -302,7 +302,7 @@ def _place(path: str) -> str:
 
 
 def _is_in(listed: str, path: str) -> bool:
-    """Return whether an object is in this list: of its namespace, or of all namespaces."""
+    """Return whether an object is in this list, which is of one namespace or of all."""
     return _place(path) == listed or re.sub(r"/namespaces/[^/]+(?=/)", "", _place(path)) == listed
 
 
@@ -311,7 +311,7 @@ def _owners_of(raw: Json) -> list[str]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields that somebody can own."""
+    """The fields that a manager can own."""
     for key, inner in value.items():
         here = f"{name}.{key}"
         if isinstance(inner, dict):

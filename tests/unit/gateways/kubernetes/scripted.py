@@ -1,7 +1,7 @@
-"""An API server that says what a script tells it: lists, watches that break in every way, refusals.
+"""An API server that answers by a script: lists, watches that break in every way, refusals.
 
-Each request takes the next entry of the script for its path; the last entry stays. A watch that has said
-all of its lines ends, breaks off or stays silent, as its entry says.
+Each request takes the next entry of the script for its path; the last entry stays. A watch that has
+sent all of its lines ends, breaks off or stays silent, as its entry defines.
 """
 
 import http.server
@@ -26,11 +26,11 @@ class Answer:
     status: int = 200
     body: Json | None = None
     events: Sequence[Json] = ()
-    """Of a watch, one line each."""
+    """The events of a watch, one line each."""
     pause: float = 0.0
-    """Seconds between them."""
+    """Seconds between the events."""
     rest: bytes = b""
-    """Sent after them: the beginning of a line."""
+    """The beginning of a line, which is sent after the events."""
     silent: float = 0.0
     """Seconds before the watch ends."""
     broken: bool = False
@@ -45,7 +45,7 @@ class Script:
     watches: list[Answer] = field(default_factory=list)
     token: Callable[[str], bool] = lambda _token: True
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    """list or watch, and the query."""
+    """`list` or `watch`, and the query."""
     server: str = ""
 
     def of(self, path: str) -> "Script":
@@ -62,7 +62,7 @@ class Script:
 
 @contextmanager
 def serving(script: Script) -> Iterator[Script]:
-    """Answer as the script says, on loopback."""
+    """Answer by the script, on loopback."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

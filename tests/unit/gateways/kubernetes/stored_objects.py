@@ -1,6 +1,6 @@
 """An API server that keeps objects: versions that count up, conflicts, patches, lists by label. No watches.
 
-What the tests of changes need of the real one; `tests/integration/test_healing.py` uses that.
+It does what the tests of changes need; `tests/integration/test_job_retries.py` uses a real server.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""A watch over every way in which it can break: nothing is missed, nothing is asked without need."""
+"""A watch through every way in which it can break: it misses nothing, and requests nothing needlessly."""
 
 import queue
 import time

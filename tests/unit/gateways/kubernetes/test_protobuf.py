@@ -1,4 +1,4 @@
-"""Lists in protobuf: answers of a real API server are what their JSON says; damaged ones are refused."""
+"""Lists in protobuf: answers of a real API server have the values of their JSON; damaged ones are refused."""
 
 import base64
 import json
@@ -14,8 +14,8 @@ from trainyard.gateways.kubernetes.api import message_in
 from trainyard.gateways.kubernetes.protobuf import LISTS, NotDecodableError, continue_token, decode_list
 
 RECORDED = json.loads((Path(__file__).parent / "protobuf_lists.json").read_text())
-"""Request -> `protobuf` in base64 and `json`, both as Kubernetes 1.34 has answered. The objects have every
-field that is decoded."""
+"""Request -> `protobuf` in base64 and `json`, both as Kubernetes 1.34 answered. The objects have every field
+that is decoded."""
 REDUCE = {"/api/v1/pods": pod_of, "/api/v1/nodes": node_of}
 
 
@@ -24,7 +24,7 @@ def body_of(request: str) -> tuple[bytes, Any]:
 
 
 def differences(found: Any, told: Any, path: str = "") -> Iterator[str]:
-    """Where a decoded value is not that of JSON, which leaves empty ones out."""
+    """The fields whose decoded value is not that of JSON, which leaves empty values out."""
     if isinstance(found, dict):
         told = told or {}
         for key, value in found.items():
@@ -64,7 +64,7 @@ ALWAYS_ABSENT = {
     "/api/v1/nodes": {".items.metadata.deletionTimestamp"}
     | {f".items.metadata.ownerReferences{part}" for part in ("", ".kind", ".name", ".apiVersion")},
 }
-"""Of messages that are seen in another place: metadata in both lists, containers and their states."""
+"""Fields of messages that are seen in another place: metadata in both lists, containers, their states."""
 
 
 def names_of(fields: Any, path: str = "") -> Iterator[str]:

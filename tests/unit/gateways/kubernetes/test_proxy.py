@@ -18,7 +18,7 @@ PASSWORDS = ["word", "p@ss/w:rd", "ü 100%", ""]
 
 @contextmanager
 def proxy_that_wants(pair: str) -> Iterator[tuple[str, list[str]]]:
-    """A proxy on loopback that answers by itself, with 407 unless user and password are right."""
+    """A proxy on loopback that answers requests itself, with 407 unless user and password are right."""
     asked: list[str] = []
     right = f"Basic {base64.b64encode(pair.encode()).decode()}"
 

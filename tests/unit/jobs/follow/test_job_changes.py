@@ -1,4 +1,4 @@
-"""Jobs are cancelled, deleted and submitted anew as a whole or not at all, whatever the cluster refuses."""
+"""Jobs are cancelled, deleted and submitted again completely or not at all, whatever the cluster refuses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,9 +46,9 @@ WRITES: dict[int, type[TrainyardError]] = {
     500: ServiceError,
     CUT_BEFORE: ServiceTroubleError,
 }
-"""The answers to a change that end it, and the error of each."""
+"""Each answer that ends a change -> its error."""
 SAID_ELSEWHERE = (CUT_BEFORE, 401)
-"""Of these the request says what is wrong, whatever it was for."""
+"""Answers with the same message for every request."""
 READS: dict[int, type[ServiceError]] = {
     401: CredentialsRefusedError,
     410: ServiceError,
@@ -92,7 +92,7 @@ def job_body(state: str = "Running", *, ours: bool = True, uid: str = "") -> Jso
 
 
 def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = True, ours: bool = True) -> None:
-    """A job, its pod that its operator made, and what we brought with it."""
+    """Store a job, the pod that its operator made, and the objects that we made for it."""
     made = cluster.put(JOB, job_body(state, ours=ours))
     owner = {"metadata": {"ownerReferences": [{"uid": made["metadata"]["uid"]}]}}
     if running:
@@ -112,7 +112,7 @@ def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = Tru
 
 
 def hold(cluster: MemoryCluster, *names: str) -> None:
-    """Workloads of Kueue for the job."""
+    """Store workloads of Kueue for the job."""
     uid = cluster.objects[JOB]["metadata"]["uid"]
     for name in names:
         meta = {"name": name, "labels": {"kueue.x-k8s.io/job-uid": uid}}
@@ -213,7 +213,7 @@ def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
 def test_a_job_that_was_stopped_in_part_keeps_its_record(
     cluster: MemoryCluster, fails: str, status: int
 ) -> None:
-    """Else a watcher would take the stop for a failure and send the job again."""
+    """Otherwise a watcher would take the stop for a failure and send the job again."""
     plant(cluster)
     hold(cluster, "one", "two")
     cluster.fault("PATCH", f"/workloads/{fails}", status)
@@ -360,7 +360,7 @@ def test_nothing_is_deleted_where_it_is_not_known_what_belongs_to_the_job(
     assert cluster.changes() == []
 
 
-# Submit anew.
+# Submit again.
 
 
 def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryCluster) -> None:
@@ -395,14 +395,14 @@ def test_a_job_that_may_still_write_is_not_submitted_anew(
 def test_a_job_whose_successor_may_still_write_is_not_submitted_anew(
     cluster: MemoryCluster, state: str, ended: bool
 ) -> None:
-    """Both write to the run directory of the first one."""
+    """Both would write to the run directory of the first job."""
     plant(cluster, "Failed", running=False)
     change = changing(cluster)
     change.create(change.resubmission())
     cluster.objects[NEW[2]]["status"] = job_body(state)["status"]
     cluster.put(
         f"{JOBS}/llama-3", {**job_body("Running"), "metadata": {"name": "llama-3"}}
-    )  # of somebody else
+    )  # somebody else's job
     if ended:
         assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-4"
     else:
@@ -421,13 +421,13 @@ STEPS = [*(("POST", path) for path in NEW), *(("PATCH", path) for path in NEW[:2
 
 
 def fault_at(cluster: MemoryCluster, method: str, path: str, status: int) -> None:
-    """The fault meets the request of this step and no other."""
+    """Plant a fault that meets the request of this step and no other."""
     if method == "PATCH":
         cluster.fault(method, path, status)
         return
     place = path.rpartition("/")[0]
     skips = sum(1 for each in NEW[: NEW.index(path)] if each.startswith(place))
-    times = len(api_module._PAUSES) + 1 if status == 429 else 1  # a request that was refused so is sent again
+    times = len(api_module._PAUSES) + 1 if status == 429 else 1  # a request refused with 429 is sent again
     cluster.fault(method, place, status, times=times, skips=skips)
 
 
@@ -463,7 +463,7 @@ def test_a_name_that_is_taken_leaves_nothing_behind_and_the_other_alone(
 
 
 class Killed(BaseException):
-    """Nothing is tidied up after it."""
+    """The death of the process: no handler cleans up after it."""
 
 
 @pytest.mark.parametrize("created", [1, 2, 3])

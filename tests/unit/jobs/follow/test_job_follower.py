@@ -1,4 +1,4 @@
-"""Following a job over a scripted API server: what it costs, and what it says when nothing can be seen."""
+"""Following a job over a scripted API server: its cost, and its reports when nothing can be read."""
 
 import subprocess
 import sys
@@ -20,8 +20,7 @@ from trainyard.watch.failure_classes import FailureClass
 Json = dict[str, Any]
 PODS = 1000
 MOST_SHARE = 0.05
-"""0.0036 on a machine that does nothing else; this one may be busy."""
-"""Of a core, while the pods of a job of PODS run."""
+"""Of a core, while PODS pods of a job run; an idle machine takes 0.0036, but this one may be busy."""
 QUIET = Answer(silent=60.0)
 
 
@@ -36,7 +35,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TwoPaths(Script):
-    """A script for the job and one for its pods; everything else is not there."""
+    """A script for the job and one for its pods; nothing else exists."""
 
     def __init__(self, jobs: Script, pods: Script) -> None:
         super().__init__([])
@@ -151,7 +150,7 @@ def test_time_that_runs_out_ends_with_the_last_state() -> None:
 
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(removed: bool) -> None:
-    """It may answer again before; then nothing is lost."""
+    """Until then the node may answer again, and nothing is lost."""
     first, second = running()
     where = {"name": "job-1", "rank": 1, "node": "gpu-1", "uid": second["metadata"]["uid"], "silent": True}
     more: Json = {"deleting": True, "disruption": "DeletionByTaintManager"} if removed else {}

@@ -1,4 +1,4 @@
-"""A job is sent again within its budget: whoever watches, however often, and whatever else happens to it."""
+"""A job is sent again within its budget, by any number of watchers and whatever else happens to it."""
 
 import json
 import threading
@@ -56,13 +56,13 @@ def job_body(name: str, budget: int) -> Json:
 
 
 def lost_at(name: str) -> tuple[int, str]:
-    """A failure that recovers, with other words for each job: always another signature."""
+    """A failure that can recover; each job has other words, and so another signature."""
     words = {"llama": "one", "llama-2": "two", "llama-3": "three", "llama-4": "four", "llama-5": "five"}
     return 1, f"ncclRemoteError: A call failed {words[name]}"
 
 
 class Cluster:
-    """The stored objects, in which each job ends as the test says as soon as it is followed."""
+    """The stored objects; each job ends as the test defines as soon as it is followed."""
 
     def __init__(self, store: StoredObjects, ending: Ending) -> None:
         self.store, self.ending = store, ending
@@ -106,7 +106,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.time()
 
     def fast_clock(_: BaseHTTPRequestHandler, timestamp: float | None = None) -> str:
-        """The cluster's clock, which shows whole seconds: twenty of them pass in one."""
+        """The cluster's clock, which shows full seconds, runs twenty times as fast."""
         return formatdate(start + 20 * (time.time() - start), usegmt=True)
 
     monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", fast_clock)

@@ -1,4 +1,4 @@
-"""Every line of every pod is handed on once and in its order, whatever breaks in between."""
+"""Every line of every pod is passed on once and in order, whatever breaks in between."""
 
 import itertools
 import logging
@@ -43,7 +43,7 @@ def cluster() -> Iterator[MemoryCluster]:
 
 
 class Heard:
-    """A sink that remembers what came."""
+    """A sink that keeps the lines it gets."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -66,7 +66,7 @@ def until(is_so: Callable[[], bool], said: Callable[[], str]) -> None:
 
 
 def runs(cluster: MemoryCluster, name: str, *, uid: str = "", restarts: int = 0) -> PodLog:
-    """A pod that runs from now on, and its log."""
+    """Start a pod and return its log."""
     log = PodLog([], is_over=False)
     cluster.logs[name, "pytorch", False] = log
     last = terminated(1) if restarts else None

@@ -1,4 +1,4 @@
-"""Logs are read and saved whole, or it is said what is missing; nothing half is left in the folder."""
+"""Logs are saved completely, or the missing part is reported; no partial file is left in the folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_a_log_that_breaks_off_leaves_what_was_saved_before(cluster: MemoryClust
 
 
 def test_a_longer_log_that_is_there_stays(cluster: MemoryCluster, tmp_path: Path) -> None:
-    """The kubelet rotates logs: what is read later can be less."""
+    """The kubelet rotates logs, so a log that is read later can be shorter."""
     cluster.logs["a", "pytorch", False] = wrote("three")
     path = tmp_path / FIRST.file_name
     path.write_text("one\ntwo\nthree\n")

@@ -444,7 +444,7 @@ def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tri
 def test_a_pod_whose_image_lacks_the_program_is_not_made_anew_for_ever(
     starts: int, age: float, state: str
 ) -> None:
-    """The operator deletes the failed pod at once: events of its name remain; older ones are another's."""
+    """The operator deletes the failed pod at once; its events remain. Older ones are another job's."""
     cause = 'exec: "python": executable file not found in $PATH'
     why = f"Error: runc create failed: error during container init: {cause}"
     events = [
@@ -531,7 +531,7 @@ def test_a_pod_of_any_shape_is_read(raw: Json) -> None:
 
 
 def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
-    """The pod was scheduled days ago; its image is pulled anew because its container was started again."""
+    """The pod was scheduled days ago; its image is pulled again because its container was restarted."""
     again = pod(
         "job-1",
         rank=1,
@@ -588,7 +588,7 @@ MESSAGES = {
     "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu", "fewer"),
     "no token": ("huggingface_hub.errors.GatedRepoError: 403 Client Error.", "auth", "licence"),
 }
-"""What the documents' tables of problems name: the last line of a pod, its class, and a word of the fix."""
+"""Problem of the documents' tables -> the last line of a pod, the failure class, and a word of the fix."""
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "rayjob"])

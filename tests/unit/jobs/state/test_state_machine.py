@@ -1,4 +1,4 @@
-"""The state machine over generated statuses: every kind x what its status says x what its pods show.
+"""The state machine over generated statuses: every kind x each status x each state of its pods.
 
 The expected answer comes from rules on the generated words, never from the code that is tested.
 """
@@ -91,7 +91,7 @@ CASES = [(kind, says, pods) for kind in SAYS for says, pods in itertools.product
 
 
 def expected(kind: str, says: str, pods: str) -> State:
-    """The rule: an end or a suspension by the status stands; otherwise the pods say how far the job is."""
+    """The rule: an end or a suspension in the status is final; otherwise the pods show how far the job is."""
     ends = {"succeeded": State.SUCCEEDED, "failed": State.FAILED, "suspended": State.QUEUED}
     if says in ends:
         return ends[says]
@@ -353,7 +353,7 @@ def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_dead_pod_that_a_job_replaced_under_another_name_is_no_reason_for_red(order: int) -> None:
-    """A Job keeps its failed pods, and lists come in the order of random names."""
+    """A Job keeps its failed pods, and lists are sorted by their random names."""
     dead = ended(1, name="job-b", rank=1, at=1_794_999_000, age=900)
     pods = [dead, ended(0, name="job-a", rank=1, age=300), ended(0, name="job-0", rank=0, age=900)][::order]
     state = judge_job(seen("trainjob", job("trainjob", **SAYS["trainjob"]["succeeded"]), pods))
@@ -392,7 +392,7 @@ def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
 
 @pytest.mark.parametrize("kind", SAYS)
 def test_a_node_that_does_not_answer_is_named_before_its_pods_are_removed(kind: str) -> None:
-    """Kubernetes removes them after five minutes. A probe that fails is another matter."""
+    """Kubernetes removes its pods after five minutes. A failed probe does not show a silent node."""
     raw = job(kind, **SAYS[kind]["running"])
     state = judge_job(seen(kind, raw, PODS["one is silent"]))
     assert state.waiting is not None
@@ -419,7 +419,7 @@ HEADS: dict[str, Callable[[float], Json]] = {
 @pytest.mark.parametrize("age", [10, 600, 890, 910, 7 * 86400])
 @pytest.mark.parametrize("before", [None, -30, 0, 30, 120, 80_000])
 def test_a_command_whose_head_was_lost_does_not_run(head: str, age: float, before: float | None) -> None:
-    """`before`: how long before the present head Ray started the command, as KubeRay last read it."""
+    """`before`: seconds from the command's start, as KubeRay last read it, to the start of this head."""
     raw = job("rayjob", **SAYS["rayjob"]["running"])
     if before is not None:
         raw["status"]["rayJobInfo"] = {"startTime": moment(NOW - age - before)}

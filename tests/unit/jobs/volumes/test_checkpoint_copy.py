@@ -221,7 +221,7 @@ def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, t
         source(server, python=str(dying)).listing()
 
 
-# Where checkpoints are.
+# The volume that has the checkpoints.
 
 
 def running_pod(claim: str = "", mount: str = "/volume", **more: Any) -> Json:
@@ -274,7 +274,7 @@ def test_a_pod_is_named_with_its_folder(server: ExecServer) -> None:
 
 
 def helped(server: ExecServer, statuses: list[Json], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster in which no pod mounts the claim, and a helper has these statuses one after the other."""
+    """Let no pod mount the claim, and the helper pod have these statuses one after the other."""
     monkeypatch.setattr("secrets.token_hex", lambda _count: "0")
     left = iter(statuses)
     last: list[Json] = []

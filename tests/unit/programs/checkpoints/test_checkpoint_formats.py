@@ -1,4 +1,4 @@
-"""Which checkpoints are on a volume, and which are whole: planted in every format, damaged in every way."""
+"""Which checkpoints of a volume are found and complete: planted in every format, damaged in every way."""
 
 import io
 import json
@@ -68,7 +68,7 @@ WRITERS: dict[str, Plant] = {
     "huggingface": lambda root: shapes.safetensors(root / "step-7"),
 }
 FREE_TO_LACK = {"config.json", "mp_rank_01/model_optim_rng.pt", "actor/fsdp_config.json"}
-"""Nothing says that these have to be there: Megatron's names do not tell how many ranks there are."""
+"""Nothing shows that these must exist: Megatron's file names do not show the number of ranks."""
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -87,7 +87,7 @@ def test_without_any_one_of_its_files_it_is_partial(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_that_is_cut_short_makes_it_partial(name: str, tmp_path: Path) -> None:
-    """A file of DCP says nothing of its end, but an empty one is not whole."""
+    """A file of DCP does not show where it must end, but an empty file is not complete."""
     whole = WRITERS[name](tmp_path / "whole")
     big = [path for path in whole.rglob("*") if path.is_file() and path.stat().st_size > 200]
     assert big

@@ -50,7 +50,7 @@ def newest(run: Path, pattern: str, world: int | None = None) -> ProgramCheckpoi
 
 
 def cuts_that_stay_complete(run: Path, pattern: str) -> set[str]:
-    """The files whose end may be missing without notice: each is cut at four places."""
+    """The files whose missing end is not noticed; each file is cut at four places."""
     choice, unnoticed = random.Random(run.name), set()
     assert newest(run, pattern) is not None
     for path in sorted(path for path in run.rglob("*") if path.is_file()):

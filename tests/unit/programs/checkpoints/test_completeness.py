@@ -1,7 +1,7 @@
-"""What each format owes: every format × world size × every one of its files × every damage to it.
+"""The files that each format owes: every format × world size × every file × every damage to it.
 
-The rule: a checkpoint is complete unless a file is missing or short that its format owes. What may be missing
-is named for each format; nothing else is.
+The rule: a checkpoint is complete unless a file that its format owes is missing or short. The files that may
+be missing are named for each format; it owes all others.
 """
 
 import argparse
@@ -32,14 +32,14 @@ Plant = Callable[[Path, int, int], Path]
 
 @dataclass(frozen=True)
 class Writer:
-    """A format, and the rule of what it owes."""
+    """A format, and the rule for the files that it owes."""
 
     format: CheckpointFormat
     plant: Plant
     optional: tuple[str, ...] = ()
     """Files that may be missing."""
     unread: tuple[str, ...] = ()
-    """Files whose end nothing shows: they may be short, also empty."""
+    """Files that do not show where they must end: they may be short or empty."""
 
 
 def _torchtitan(run: Path, step: int, world: int) -> Path:
@@ -96,9 +96,9 @@ def _adapter(run: Path, step: int, _world: int) -> Path:
 _TEXT = ("tokenizer.json", "README.md", "zero_to_fp32.py", "context/io.json")
 _HUGGING_FACE = ("config.json", *_TEXT)
 _LAST_RANK = ("rng_state_{last}.pth", "training_args.bin")
-"""No file of the Trainer says how many ranks there were, and training resumes without its arguments."""
+"""No file of the Trainer shows the number of ranks, and training resumes without the arguments."""
 _ONE_RANK = ("actor/optim_world_size_1_*", "actor/extra_state_world_size_1_*")
-"""verl saves what `save_contents` says; of several ranks the others show that it is owed."""
+"""verl saves the parts in `save_contents`; with several ranks, the other ranks show which are owed."""
 WRITERS = {
     "trainyard": Writer(CheckpointFormat.TRAINYARD, lambda run, step, _world: shapes.ours(run, step)),
     "deepspeed-0": Writer(
@@ -142,7 +142,7 @@ CASES = [(name, world) for name in WRITERS for world in (1, 2, 4)]
 
 
 def judged(run: Path) -> FoundCheckpoint:
-    """The only checkpoint below the folder; a partial one where no file of it is recognised any more."""
+    """The only checkpoint below the folder; a partial one where none of its files is recognised."""
     found = find_checkpoints(list_checkpoint_folder(run))
     assert len(found) <= 1, found
     return found[0] if found else FoundCheckpoint(CheckpointFormat.DCP, "", None, (), "not recognised")
@@ -153,12 +153,12 @@ def is_named(name: str, patterns: tuple[str, ...], world: int) -> bool:
 
 
 def is_owed(writer: str, world: int, name: str, damage: str) -> bool:
-    """The rule; `name` is the file's path in the checkpoint, or the name of what lies beside it."""
+    """The rule; `name` is the file's path in the checkpoint, or the name of a file beside it."""
     rule = WRITERS[writer]
     if damage == "removed":
         return not is_named(name, (*rule.optional, *_TEXT), world)
     if damage == "emptied" and name.endswith(".json"):
-        return True  # no program writes an empty one
+        return True  # no program writes an empty JSON file
     return not is_named(name, (*rule.unread, *_TEXT), world)
 
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_without_a_file_that_its_format_owes_is_partial(
 def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     recipe: str, world: int, tmp_path: Path
 ) -> None:
-    """The newest one lacks the shard of the last rank, which its own pointer does not show."""
+    """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
     formats = load_preset(recipe).formats
@@ -256,7 +256,7 @@ def test_shards_of_micro_groups_are_owed_once_for_each_group(tmp_path: Path) -> 
 
 
 def test_other_layouts_of_megatron_core_are_complete(tmp_path: Path) -> None:
-    """The newest version keeps the common state inside the shards, and torch_dcp has no metadata.json."""
+    """The newest version has the common state in the shards, and torch_dcp has no metadata.json."""
     new, plain = tmp_path / "new", tmp_path / "plain"
     for run in (new, plain):
         run.mkdir()
@@ -321,7 +321,7 @@ def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
 def test_accelerate_owes_weights_and_the_random_states_of_all_but_the_last_process(
     world: int, damage: str, tmp_path: Path
 ) -> None:
-    """Its optimizer and schedule are there only if it prepared them. Nothing says how many ranks it had."""
+    """accelerate saves optimizer and schedule only if it prepared them. Nothing shows the number of ranks."""
     folder = _accelerate(tmp_path, 7, world)
     assert judged(tmp_path).is_complete
     free = {"optimizer.bin", "scheduler.bin"} if damage == "removed" else set()
@@ -338,7 +338,7 @@ def test_accelerate_owes_weights_and_the_random_states_of_all_but_the_last_proce
 def test_a_staging_folder_is_partial_whatever_is_in_it(
     plant: Callable[[Path, int, int], Path], tmp_path: Path
 ) -> None:
-    """Trainers until 2024 wrote everything into it and renamed it."""
+    """Until 2024 the Trainer wrote everything into a staging folder and renamed it."""
     plant(tmp_path, 8, 2).rename(tmp_path / "tmp-checkpoint-8")
     for found in find_checkpoints(list_checkpoint_folder(tmp_path)):
         assert not found.is_complete and "tmp-checkpoint-8" in f"{found.path} {found.why}"

@@ -1,4 +1,4 @@
-"""Completeness of what the libraries themselves write: the intact control, and every damage to every file."""
+"""Completeness of checkpoints by the libraries themselves: intact, and with every damage to every file."""
 
 import warnings
 from pathlib import Path
@@ -20,7 +20,7 @@ def is_complete(run: Path) -> bool:
 
 
 def damaged_files_that_stay_complete(run: Path, damage: str) -> set[str]:
-    """The files of which this damage is not noticed."""
+    """The files in which this damage is not noticed."""
     assert is_complete(run)
     unnoticed = set()
     for path in sorted(path for path in run.rglob("*") if path.is_file()):

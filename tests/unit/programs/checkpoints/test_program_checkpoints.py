@@ -1,4 +1,4 @@
-"""Checkpoints of programs by rule: every format × world size × file × damage, and what training resumes from.
+"""Checkpoints of programs by rule: every format × world size × file × damage, and the one to resume from.
 
 The rule of each format is a list of the files that it may lack; everything else that is missing, empty or cut
 short makes it partial. `test_completeness` has the same for the formats that volumes have.
@@ -199,7 +199,7 @@ def test_without_a_file_that_it_owes_it_is_partial(
         names = program.free if damage == "removed" else program.text
         free = any(fnmatch.fnmatch(below, each.format(last=world - 1)) for each in names)
         free &= not (damage == "emptied" and below.endswith(".json"))
-        free &= (below, world) != ("random_states_0.pkl", 1)  # the only one, which proves the others
+        free &= (below, world) != ("random_states_0.pkl", 1)  # the only rank's file is needed
         if (found.newest is not None) != free:
             unexpected[below] = [each.found.why for each in found.partial]
     assert unexpected == {}
@@ -213,7 +213,7 @@ RESUMED_FROM: dict[str, tuple[str, ...]] = {
     "automodel": ("optim/*",),
     "olmo-core": ("train/rank{last}.pt",),
 }
-"""Files without which a checkpoint is complete, and training does not resume from it."""
+"""Files without which a checkpoint is complete, but training does not resume from it."""
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -70,7 +70,7 @@ def test_a_checkpoint_is_copied_and_only_once(
     os.umask(mask)
     kept = {path: (path.stat().st_mtime_ns, path.stat().st_nlink) for path in out.rglob("*")}
     one = newest(out, pattern)
-    shutil.copytree(one.base, directory.checkpoint(20) / "rest")  # of a take that was cut off
+    shutil.copytree(one.base, directory.checkpoint(20) / "rest")  # from a copy that was cut off
     taken = take_checkpoint(one, directory, "llama")
     manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
     assert [file.path for file in manifest.files] == sorted(one.files(), key=lambda each: Path(each).parts)
@@ -112,7 +112,7 @@ def test_a_folder_with_one_file_stays_a_folder(directory: RunDirectory, tmp_path
 def test_what_the_program_wrote_since_replaces_what_was_taken(
     directory: RunDirectory, tmp_path: Path
 ) -> None:
-    """It saves the same step again in place; the copy keeps its bytes until it is taken anew."""
+    """It saves the same step again in place; the copy keeps its bytes until the next copy."""
     folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
     before = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
     old = (folder / "optimizer.pt").read_bytes()

@@ -1,4 +1,4 @@
-"""What programs print for a step, by a rule: form × number × prefix × noise, with the row that belongs to it.
+"""Lines that programs print for a step, by rule: form × number × prefix × noise, and the row of each.
 
 The lines have the shape of logs that people have posted; the numbers are made up.
 """
@@ -37,7 +37,7 @@ PREFIXES = (
     "[RANK 0] ",
     "2026-11-26T01:33:51.123456789Z ",
 )
-"""Before each line: torchrun, SLURM, Ray, accelerate, kubectl logs."""
+"""Text before each line: torchrun, SLURM, Ray, accelerate, kubectl logs."""
 BAR = "\r 38%|███▊      | 3/8 [00:02<00:05,  1.16s/it]"
 NOISE = (
     "",
@@ -51,10 +51,10 @@ NOISE = (
 
 @dataclass(frozen=True)
 class Printed:
-    """A form: its lines of a step that is done, and the row."""
+    """A form: its lines for a finished step, and the row."""
 
     lines: Callable[[int, str, str], list[str]]
-    """From the step, the loss and the gradient norm."""
+    """(step, loss, gradient norm) -> the lines."""
     row: Mapping[str, Any]
     """The figures of the row besides step, loss and gradient norm."""
     has_norm: bool = True
@@ -62,7 +62,7 @@ class Printed:
     """Lines of a validation after the step."""
     validation_name: str = "val_loss"
     total: int | None = None
-    """The steps of the complete run that the lines show."""
+    """The number of steps of the complete run, if the lines show it."""
 
 
 def hf(step: int, loss: str, norm: str) -> list[str]:

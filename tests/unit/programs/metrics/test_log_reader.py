@@ -1,4 +1,4 @@
-"""Rows from what programs print: each form × number × prefix × noise, in any chunks."""
+"""Rows from the output of programs: each form × number × prefix × noise, in any chunks."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_noise_between_rows_changes_nothing(form: str, noise: str) -> None:
     assert read(text) == [row_of(form, step) for step in (1, 2, 10)]
     assert read(text, form) == [row_of(form, step) for step in (1, 2, 10)]
     with_bars = BAR + text.replace("\n", f"\n{BAR}\r")
-    if form != "olmo":  # its lines begin with blanks
+    if form != "olmo":  # olmo's lines start with blanks
         assert read(with_bars, form) == [row_of(form, step) for step in (1, 2, 10)]
 
 
@@ -96,7 +96,7 @@ def test_a_loss_or_norm_that_is_not_finite_is_a_fault(form: str, text: str) -> N
 @pytest.mark.parametrize("text", ["None", "********", "?"])
 @pytest.mark.parametrize("form", ["megatron", "nemo", "verl", "torchtitan", "json", "automodel"])
 def test_a_loss_that_is_no_number_stays_in_the_row(form: str, text: str) -> None:
-    """A proof must see a figure that was printed and is no number; left out, it would look unknown."""
+    """A proof must see a printed figure that is no number; if left out, the figure would seem unknown."""
     (row,) = read(printed(form, 3, loss=text))
     assert row["loss"] == text
     assert row_fault(row)
@@ -155,7 +155,7 @@ SUMMARY = (
 @pytest.mark.parametrize("quote", ["'", ""])
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_the_bar_drawn_after_a_row_gives_its_step(prefix: str, quote: str) -> None:
-    """The bar before it may be behind: steps faster than a tenth of a second do not draw it."""
+    """The bar before a row may be late: steps faster than a tenth of a second do not redraw it."""
     text = bar(0) + "".join(
         bar(max(0, step - 2)) + CLEAR + prefix + shown_row(step, quote=quote) + bar(step)
         for step in (3, 6, 8)
@@ -171,7 +171,7 @@ def test_the_bar_of_an_evaluation_is_not_the_trainings() -> None:
         "\n" + bar(0, 4) + f"{ESC}[A" + CLEAR + "\n\r   \r" + f"{ESC}[A"
         "{'eval_loss': '4.15', 'eval_runtime': '0.0193', 'epoch': '0.125'}\n"
     )
-    for after in (bar(2) + "\n" + bar(4, 4), "\n" + bar(4, 4) + bar(2)):  # they are drawn again in any order
+    for after in (bar(2) + "\n" + bar(4, 4), "\n" + bar(4, 4) + bar(2)):  # the bars are redrawn in any order
         rows = read(
             bar(0) + bar(2) + shown_row(2) + bar(2) + evaluation + after + bar(3) + shown_row(3) + bar(3)
         )
@@ -237,7 +237,7 @@ def test_each_number_is_read_in_a_row_of_the_trainer(number: str) -> None:
     assert row["loss"] == NUMBERS[number]
 
 
-# Forms with a memory.
+# Forms whose rows depend on earlier lines.
 
 
 def test_the_bar_of_diffusers_gives_rows() -> None:
@@ -318,7 +318,7 @@ def test_a_validation_at_the_end_of_an_epoch_is_of_its_last_step() -> None:
     ],
 )
 def test_epochs_and_batches_show_no_end_of_the_training(lines: list[str], newest: int) -> None:
-    """A loop that was killed in its fourth epoch of five is not complete, however it counts."""
+    """A loop that was killed in its fourth epoch of five is not complete, however it counts epochs."""
     reader = LogReader()
     rows = reader.take("".join(lines)) + reader.close()
     assert (rows[-1]["step"], reader.steps_asked) == (newest, None)
@@ -328,7 +328,7 @@ def test_epochs_and_batches_show_no_end_of_the_training(lines: list[str], newest
     ("lines", "total"),
     [
         (["Epoch 1/3 loss 2", "Epoch 2/3 loss 1"], 3),
-        (["Epoch 0/2 loss 3", "Epoch 1/2 loss 2"], None),  # of 0 to 2, or 0 and 1
+        (["Epoch 0/2 loss 3", "Epoch 1/2 loss 2"], None),  # epochs 0 to 2, or only 0 and 1
     ],
 )
 def test_epochs_from_0_have_no_number(lines: list[str], total: int | None) -> None:
@@ -347,7 +347,7 @@ def test_epochs_from_0_have_no_number(lines: list[str], total: int | None) -> No
         ),
         (
             ["Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1", "Train Epoch: 1 [1280/60000 (2%)]\tLoss: 1.9"],
-            [{"step": 1, "loss": 1.9}],  # how many samples a step has is not printed
+            [{"step": 1, "loss": 1.9}],  # the number of samples of a step is not printed
         ),
         (["Epoch 1: loss 0.5", "step 7: loss 0.4"], [{"step": 7, "loss": 0.4}]),
         (["Epoch 0:  50%|███  | 5/10 [00:01<00:01, 4.9it/s, x=1]", "Epoch 1: the loss is fine"], []),

@@ -1,4 +1,4 @@
-"""Rows from files of metrics: each kind, while it grows, is cut off, rewritten or older than the start."""
+"""Rows from files of metrics: each kind, while it grows, or cut off, rewritten or older than the start."""
 
 import json
 import os
@@ -20,7 +20,7 @@ STARTED = 1_700_000_000.0
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of text file: its name, the lines before the rows, the line of a row."""
+    """A kind of text file: its name, the line of a row, the lines before the rows."""
 
     path: str
     line: Callable[[int], str]
@@ -65,7 +65,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 class Folder:
-    """A program's directory, whose files have times after the start."""
+    """A program's directory; its files have times after the start, unless `age` is given."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

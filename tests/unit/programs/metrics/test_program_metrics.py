@@ -180,7 +180,7 @@ def test_without_rows_there_is_a_description(program: Program) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.25, 0.5, 0.75]), st.booleans()), max_size=30))
 def test_the_last_row_of_every_step_is_kept_whatever_the_order(events: list[tuple[int, float, bool]]) -> None:
-    """In a record, too: the writer of rows gets each step's last loss, and no later step than was done."""
+    """Also in the record: the rows have each step's last loss, and no step later than the newest one done."""
     metrics = ProgramMetrics(LogReader("json"), MetricFiles(Path(os.devnull), STARTED))
     returned: list[Row] = []
     for step, loss, has_validation in events:

@@ -181,7 +181,7 @@ def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None
 
 @contextmanager
 def files_limited_to(size: int) -> Iterator[None]:
-    """As on a full disk, a write that would grow a file past `size` bytes fails."""
+    """Let each write that would grow a file past `size` bytes fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -190,7 +190,7 @@ def files_limited_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-# At some sizes it is not a tensor that finds no room, but the end of the archive that torch writes it in.
+# At some sizes each tensor fits, and only the end of the archive that torch writes around it does not.
 @pytest.mark.parametrize("size", [64, 600, 1000, 1500, 2100, 4096])
 def test_a_save_without_room_leaves_the_previous_checkpoint_complete(
     directory: RunDirectory, size: int

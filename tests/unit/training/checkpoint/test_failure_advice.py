@@ -1,4 +1,4 @@
-"""The changes that are suggested after a failure: settings that are allowed, and that fix the failure."""
+"""The changes suggested after a failure are allowed settings, and they fix the failure."""
 
 import math
 from collections.abc import Callable

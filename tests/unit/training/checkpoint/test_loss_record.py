@@ -1,4 +1,4 @@
-"""Generated courses of a loss: which of them spike or rise, and that a copy of the record judges the same."""
+"""Generated loss curves: which of them spike or rise, also with a record that was copied half way."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""training.engines: what is written behind training is, bit for bit, what training itself writes."""
+"""Saves in the background write, bit for bit, the files that saves in the foreground write."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: BackgroundEng
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behind: BackgroundEngine) -> None:
-    """Parts of larger tensors, too, whose copies lie closer together."""
+    """Also a transposed tensor and a slice, whose copies are contiguous."""
     tensors = tensors_of_all_kinds()
     tensors["model"] |= {"turned": torch.randn(64, 32).t(), "part": torch.randn(90, 8)[10:20, 2:5]}
     save(behind, tensors, tmp_path / "saved")
@@ -83,7 +83,7 @@ def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behin
 
 
 def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: BackgroundEngine) -> None:
-    """With the names of each save, too: after its first step an optimizer has moments."""
+    """The saved names change, too: an optimizer has moments only after its first step."""
     large, small = tensors_of_all_kinds(), tensors_of_all_kinds()
     del small["moments"], small["model"]["half"]
     for number, tensors in enumerate((small, large, large, small)):
@@ -129,7 +129,7 @@ def test_a_state_that_is_not_finite_is_not_written(tmp_path: Path, behind: Backg
 @pytest.mark.parametrize("place", [0, 57, 99])
 def test_finite_is_what_torch_calls_finite(dtype: torch.dtype, place: int) -> None:
     highest = torch.finfo(dtype).max
-    assert all_finite(torch.full((100,), highest, dtype=dtype))  # though their sum is not
+    assert all_finite(torch.full((100,), highest, dtype=dtype))  # although their sum is infinite
     for bad in (float("inf"), float("-inf"), float("nan")):
         tensor = torch.full((100,), highest, dtype=dtype)
         tensor[place] = bad
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 
 
 def test_a_writer_ends_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
-    """A writer that is started as shipped. It would continue to write beside the resumed run."""
+    """The writer is started as shipped. If it survived, it would write beside the resumed run."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     trainer = subprocess.Popen([sys.executable, str(tmp_path / "trainer.py")], stdout=subprocess.PIPE)
     assert trainer.stdout is not None

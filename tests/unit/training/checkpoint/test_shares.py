@@ -36,7 +36,7 @@ def inputs_by_rank(source: Batches, steps: int, world: tuple[int, int, int]) -> 
 
 
 def assert_an_epoch_is_read_once(source: Batches, tokens: int, world: tuple[int, int, int]) -> None:
-    """Every place (the token of a place is its number) is read by one process, but the tail of the epoch."""
+    """Each position, whose token is its number, is read by exactly one process, except the epoch's tail."""
     windows = window_count(tokens, LENGTH)
     steps = windows // 6
     assert source.steps_per_epoch == steps
@@ -45,7 +45,7 @@ def assert_an_epoch_is_read_once(source: Batches, tokens: int, world: tuple[int,
     assert len({part.size for part in by_rank}) == 1
     assert np.unique(places).size == places.size == steps * 6 * LENGTH
     left_out = tokens - places.size
-    # The windows that do not fill a step, the tokens that do not fill a window and the last one, a target.
+    # Windows that do not fill a step, tokens that do not fill a window, and the last token, only a target.
     assert left_out == windows % 6 * LENGTH + (tokens - windows * LENGTH)
     assert places.max() < windows * LENGTH
 
@@ -78,7 +78,7 @@ def test_of_a_megatron_dataset_too(
 
 
 class Numbered:
-    """Texts whose bytes, with the separators between them, count 0, 1, 2, … 120 and again."""
+    """Texts whose bytes count up from 1; a separator, 0, takes the place of the number after each text."""
 
     def __init__(self, sizes: list[int]) -> None:
         bounds = np.cumsum([0, *sizes])

@@ -1,4 +1,4 @@
-"""The reader of a checkpoint's index: what every supported Python writes is read, and nothing else is."""
+"""The reader of a checkpoint's index reads what every supported Python writes, and nothing else."""
 
 import io
 import os
@@ -17,7 +17,7 @@ MEMBER = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
 
 
 class Calls:
-    """Pickles as the call of a function."""
+    """An object that is pickled as the call of a function."""
 
     def __init__(self, function: Callable[..., Any], *arguments: object) -> None:
         self.called = (function, arguments)

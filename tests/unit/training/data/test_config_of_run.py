@@ -1,4 +1,4 @@
-"""A configuration as given against that of a run, where open values were resolved: the same, or another."""
+"""Whether a configuration as given is that of a run, in which its open values were resolved."""
 
 import itertools
 import subprocess
@@ -27,7 +27,7 @@ def unchanged(config: Config) -> Config:
 
 
 def with_weights(config: Config) -> Config:
-    """As it is recorded when the weights of the Hub decide commit, architecture, tokenizer and name."""
+    """The configuration as recorded when the Hub's weights decide commit, architecture, tokenizer, name."""
     path = f"org/weights@{COMMIT}"
     shape = config.model.architecture.model_copy(
         update={"vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_layers": 2}
@@ -55,7 +55,7 @@ def cases() -> Iterator[tuple[Path, str]]:
         if path.name == "fine_tuning.yaml" and resolved != "weights":
             continue  # without weights it is refused
         if resolved == "weights" and path.name != "fine_tuning.yaml":
-            continue  # the others state their architecture
+            continue  # the other files state their architecture
         yield path, resolved
 
 
@@ -115,7 +115,7 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None
 
 
 def test_asking_imports_no_torch(tmp_path: Path) -> None:
-    """A launcher calls it, and lives as long as the training."""
+    """A launcher calls it before the training starts, and stays in memory as long as the training."""
 
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"

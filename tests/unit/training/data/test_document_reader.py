@@ -1,4 +1,4 @@
-"""Documents out of files."""
+"""Documents that are read from files."""
 
 import json
 from pathlib import Path

@@ -130,7 +130,7 @@ def test_processes_that_race_leave_one_complete_folder(tmp_path: Path) -> None:
 
 
 def test_a_replaced_folder_is_not_removed_by_a_process_that_found_it_broken(tmp_path: Path) -> None:
-    """The second comes while the first has just judged the broken folder, and not yet taken it away."""
+    """The second process comes after the first has judged the folder broken, and before it removes it."""
     path = tmp_path / "a"
     fill_folder(path, filler("broken"), is_complete)
     seen_by_second: list[str] = []

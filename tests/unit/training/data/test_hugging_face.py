@@ -37,7 +37,7 @@ ROWS = [f"row {number}: " + "words and words " * (number % 5) for number in rang
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library locks files in its cache; here it has one of its own, and no network."""
+    """Give the library, which locks files in its cache, a cache of its own, and no network."""
     import datasets.config
     import huggingface_hub.constants
 
@@ -151,8 +151,8 @@ _BEFORE_TRACKS: dict[int, tuple[dict[str, Any], str]] = {
     41: ({"block": 20, "place": None, "consumed": 2560, "epoch": 0}, "57cd8a0b3bf4d461"),
     161: ({"block": 80, "place": _PLACE, "consumed": 2334, "epoch": 0}, "94b858b7a86e8cd7"),
 }
-"""By step: the position in the checkpoint of a run whose processes each encoded everything, and the SHA-256
-of the batch that it drew next, over the 600 rows below."""
+"""Step -> the position in the checkpoint of a run whose processes each encoded all of the 600 rows below, and
+the start of the SHA-256 of the batch that the run drew next."""
 
 
 def test_a_run_from_before_streams_were_shared_out_resumes_with_its_batches(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Megatron datasets: read as they were written, and every damage named."""
+"""Megatron datasets are read as they were written, and every damage is named."""
 
 import struct
 from collections.abc import Sequence

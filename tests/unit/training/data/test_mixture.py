@@ -1,4 +1,4 @@
-"""Mixed data: each part has exactly its share, every sequence is its own, and any step can be sought."""
+"""Mixed data: each part has its exact share, each sequence comes once a pass, any step can be sought."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=8)
 
 
 def mixed(windows: list[int], weights: list[float], *, batch_size: int = 7, seed: int = 1) -> MixedBatches:
-    """Parts whose tokens are the number of the part times 10^6, plus their position."""
+    """Parts whose tokens are the part's number times 10^6, plus the position of the token."""
     parts = []
     for number, count in enumerate(windows):
         tokens = np.arange(count * LENGTH + 1, dtype=np.uint32) + number * 10**6

@@ -60,7 +60,7 @@ def test_seed_and_epoch_do_not_run_together() -> None:
 
 
 def test_the_order_of_earlier_versions_is_kept() -> None:
-    """A checkpoint holds a step, so another order would resume on other samples without a word."""
+    """A checkpoint holds a step, so another order would silently resume on other samples."""
     assert elements(10, seed=42) == [7, 8, 3, 2, 0, 1, 5, 6, 9, 4]
     far = Permutation(10**12, seed=42, epoch=7)(np.array([0, 10**12 - 1]))
     assert far.tolist() == [822407622927, 376584807837]

@@ -89,7 +89,7 @@ def test_skipped_files_are_counted_in_their_part(folder: Path) -> None:
 
 
 def settings_of_resumed_run(folder: Path, **data: object) -> Config:
-    """Return the data settings with which a run of `folder` resumes; its configuration has `data`."""
+    """Return the configuration with which a run in `folder` resumes that was started with `data`."""
     run = folder / "run"
     run.mkdir()
     values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}
@@ -103,7 +103,7 @@ def settings_of_resumed_run(folder: Path, **data: object) -> Config:
 @pytest.mark.parametrize(
     ("recorded", "resumed"),
     [
-        ({}, "files"),  # a run of the time before files were split
+        ({}, "files"),  # a run from before files could be split
         ({"validation_split": "files"}, "files"),
         ({"validation_split": "within"}, "within"),
         ({"validation_fraction": 0.0}, "auto"),

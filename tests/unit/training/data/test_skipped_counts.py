@@ -1,4 +1,4 @@
-"""The count of what is passed over."""
+"""The counts of skipped files and rows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Streams: every token once an epoch, and from any position exactly what would have come next."""
+"""Streams yield every token once an epoch, and from any position the tokens that follow it."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ from trainyard.training.runtime.world import ALONE, World
 
 
 class Texts:
-    """Texts from lists, one list per file; the place is the number of the next one."""
+    """Texts from lists, one list per file; a position is the number of the next text."""
 
     def __init__(self, *files: list[str]) -> None:
         self._files = files
@@ -55,7 +55,7 @@ class Texts:
 
 
 class CountingVocabulary(ByteVocabulary):
-    """Bytes, and how many texts were encoded."""
+    """A byte vocabulary that counts the texts it encoded."""
 
     def __init__(self) -> None:
         self.texts = 0
@@ -93,7 +93,7 @@ def batches(texts: list[str], *, batch_size: int = 2, shuffled: int = 6, seed: i
 
 
 class StreamReader:
-    """Reads from a position on as several processes do, with a correct exchange."""
+    """Reads from a position as several processes do that exchange all their chunks."""
 
     def __init__(self, files: list[list[str]], start: Position, processes: int) -> None:
         self.vocabularies = [CountingVocabulary() for _ in range(processes)]
@@ -320,7 +320,7 @@ def test_an_error_while_reading_ahead_is_raised_where_the_block_is_needed() -> N
 
 @dataclass(frozen=True)
 class WorldWithBrokenPeer(World):
-    """Two processes, of which the other cannot read the data."""
+    """A world of two processes; the other process cannot read the data."""
 
     def gather(self, value: Any) -> list[Any]:
         assert threading.current_thread() is threading.main_thread(), "a collective behind training"
@@ -368,7 +368,7 @@ def test_closing_abandons_a_running_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @dataclass(frozen=True)
 class WorldOfTwo(World):
-    """Two processes, of which the other is there already with its answer."""
+    """A world of two processes; the other process has already answered."""
 
     other: str | None
 

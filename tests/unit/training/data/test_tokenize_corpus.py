@@ -1,4 +1,4 @@
-"""Preparing data: what the tokens are, when they are made again, and what bad input gets."""
+"""Preparing data: the tokens, when they are prepared again, and the errors for bad input."""
 
 import errno
 import hashlib
@@ -36,7 +36,7 @@ LONG = "a line of text that is long enough\n" * 5
 
 @pytest.fixture(autouse=True)
 def logger_without_script_handlers() -> Iterator[None]:
-    """Scripts take the library's logger for themselves; give it back."""
+    """Let caplog see the library's logger, whose records scripts keep from the root logger."""
     logger = logging.getLogger("trainyard")
     before = logger.propagate
     logger.propagate = True
@@ -213,7 +213,7 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
 
 
 def overwrite(path: Path) -> None:
-    """Other bytes, but the same size and the same time of modification."""
+    """Write other bytes of the same size, with the same time of modification."""
     status = path.stat()
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -222,7 +222,7 @@ def overwrite(path: Path) -> None:
 
 @pytest.fixture(params=["small", "large"])
 def file_size_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the test are small ones, or count as large."""
+    """Let the files of the test count as small, or as large."""
     if request.param == "large":
         monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
 
@@ -279,7 +279,7 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     assert prepare(folder).reused
     assert hashed == [path]
     path.write_bytes(path.read_bytes())
-    for _ in range(2):  # the second time, how it is now is known
+    for _ in range(2):  # the second time, its new state is on record
         assert prepare(folder).reused
         assert hashed == [path, path]
 

@@ -1,4 +1,4 @@
-"""Splitting each file for validation: both sides together are the file, and neither is the other."""
+"""Splitting each file for validation: the two parts together are the file, and do not overlap."""
 
 import math
 from pathlib import Path

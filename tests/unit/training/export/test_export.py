@@ -117,7 +117,7 @@ def test_an_existing_target_is_left_alone(finished_run: RunDirectory, tmp_path: 
 def test_a_failure_half_way_leaves_nothing(
     finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the run's own retention removes the checkpoint while it is read."""
+    """The run's own retention may remove the checkpoint while it is read."""
     export = plan_export(finished_run)
     read, names = CheckpointWeights.read, iter(range(5))
 

@@ -1,4 +1,4 @@
-"""PowerSGD: the rank that reaches a ratio, and what is left out of one step made up for in the next."""
+"""PowerSGD: the largest rank that reaches a ratio; the next steps make up for the error of a step."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SHAPES = st.lists(st.one_of(st.tuples(SIZES), st.tuples(SIZES, SIZES)), min_size
 
 
 def sent_elements(shapes: list[tuple[int, ...]], rank: int) -> int:
-    """Counted again, in the plainest way."""
+    """The number of elements that are sent, counted in the plainest way."""
     numbers = 0
     for shape in shapes:
         thin = rank * sum(shape) if len(shape) == 2 else math.inf

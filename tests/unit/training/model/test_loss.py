@@ -13,7 +13,7 @@ WORDS = 11
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Logits of 3 × 5 tokens and their targets, of which two do not count."""
+    """Logits of 3 × 5 tokens and their targets; two targets do not count."""
     generator = torch.Generator().manual_seed(3)
     logits = (4 * torch.randn(3, 5, WORDS, generator=generator)).to(dtype).requires_grad_()
     targets = torch.randint(0, WORDS, (3, 5), generator=generator)

@@ -1,6 +1,6 @@
-"""One step among 32 processes, of which torch's fake process group lets one exist: where every shard lies.
+"""The place of every shard in a step among 32 processes; only one exists, in torch's fake process group.
 
-The fake group sends nothing, so that the values mean nothing. Placements, shapes and the order of calls are
+The fake group sends nothing, so the values mean nothing. Placements, shapes and the order of calls are
 those of a real run.
 """
 
@@ -45,7 +45,7 @@ def thirty_two() -> Iterator[None]:
         yield
     finally:
         destroy_process_group()
-        # An equal mesh of the next test would otherwise be taken for this one, whose groups are gone.
+        # Otherwise torch takes an equal mesh of the next test for this one, whose groups are gone.
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
@@ -60,7 +60,7 @@ def config(*, dtype: str = "float32", **compute: Any) -> Config:
 
 
 def meshes() -> list[dict[str, Any]]:
-    """Every product of replicas, shards and cuts over 32 processes."""
+    """Every combination of replicas, shards and cuts over 32 processes."""
     fits = [(r, t) for r, t in product(REPLICAS, TENSOR) if SIZE % (r * t) == 0]
     return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
 
@@ -91,7 +91,7 @@ def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, An
             loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in parallel.model.parameters()]
-        # Replicas add their shards up at the end; all others hold shards of the gradients after each pass.
+        # Replicas sum gradients after the last pass; without replicas each pass leaves sharded gradients.
         assert all(g is None for g in gradients) == (replicas > 1 and not last)
         require_no_whole_gradient(parallel.model)
     clip_gradients(parallel.model, 1.0)
@@ -112,7 +112,7 @@ def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: in
     sizes = (*((replicas,) if replicas > 1 else ()), shards, *((tensor,) if cut else ()))
     assert parameter.device_mesh.shape == sizes
     along = next((at for part, at in CUT_ALONG.items() if part in name), 0)
-    # Where both divide rows, FSDP's shards are those of a cut, which it marks by a stride.
+    # Where FSDP and the cut both divide rows, FSDP shards each cut, and marks that by a stride.
     rows = _StridedShard(0, split_factor=tensor) if cut and along == 0 else Shard(0)
     wanted = (*((Replicate(),) if replicas > 1 else ()), rows, *((Shard(along),) if cut else ()))
     assert parameter.placements == wanted
@@ -121,7 +121,7 @@ def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: in
 
 
 def require_no_whole_gradient(model: torch.nn.Module) -> None:
-    """FSDP keeps the complete gradients of a pass that it did not reduce beside the parameter."""
+    """Fail where FSDP holds a complete gradient beside a parameter, as after a pass without a reduction."""
     groups = [
         group
         for module in model.modules()

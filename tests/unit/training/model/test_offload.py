@@ -1,4 +1,4 @@
-"""`compute.cpu_offload`: parameters are in main memory, what a step computes with is on the device.
+"""`compute.cpu_offload`: parameters are in main memory, and a step computes on the device.
 
 The device is `meta`, which every machine has: its tensors have shapes and no values, and an operation over
 tensors of two devices fails as on a GPU. Other processes do not exist (torch's fake process group).
@@ -65,7 +65,7 @@ class Meta(ModuleType):
 def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Rank 1 of two processes with a device each."""
     monkeypatch.setattr(torch, "meta", Meta("torch.meta"), raising=False)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # wants a GPU
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # needs a GPU
     init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
     try:
         yield World(RANK, SIZE, RANK, None)

@@ -157,7 +157,7 @@ def test_moments_made_in_advance_give_the_steps_of_an_optimizer_that_makes_its_o
 
 
 def build(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    """The module of a planted optimizer is this one: SGD without momentum has no state."""
+    """Build the planted optimizer, whose module is this one: SGD without momentum, which has no state."""
     return torch.optim.SGD(model.parameters(), lr=training.learning_rate)
 
 

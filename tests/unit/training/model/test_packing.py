@@ -45,7 +45,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def model() -> Llama:
-    """With weights large enough that what a token sees matters."""
+    """A model with weights large enough for the context of a token to matter."""
     built = build_model(SHAPE, seed=3)
     with torch.no_grad():
         for parameter in built.parameters():
@@ -108,7 +108,7 @@ def test_packed_documents_have_the_logits_they_have_alone(model: Llama, bfloat16
                 logits, alone, rtol=0.05 if bfloat16 else 1e-5, atol=0.2 if bfloat16 else 1e-4
             )
         joined = model(torch.where(batch < 0, ~batch, batch))
-    assert (joined - together).abs().max() > 1  # it would matter
+    assert (joined - together).abs().max() > 1  # joined documents give other logits
 
 
 def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llama) -> None:
@@ -243,7 +243,7 @@ def starts_of(prepared: PreparedData) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two documents in a text file and in rows."""
+    """One document in a text file, and two documents and an empty text in rows."""
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.txt").write_text("abc")
     (tmp_path / "train" / "b.jsonl").write_text('{"text": "de"}\n{"text": ""}\n{"text": "fghi"}\n')

@@ -62,7 +62,7 @@ def test_shards_are_cast_and_summed_up_as_configured(
 
 
 def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise its one graph returns all gradients at its end, and no bucket is exchanged before."""
+    """A single graph would return all gradients at its end, and no bucket would be exchanged earlier."""
     graphs: list[Any] = []
 
     def count_call(graph: Any, _examples: Any) -> Any:

@@ -67,7 +67,7 @@ def test_accumulation_over_shards_uses_the_planned_memory(
 
 
 def measure(config: Config, world: World) -> tuple[int, int]:
-    """Bytes of tensors at most, and at the start of the optimizer's step, in the second of two steps."""
+    """Return the peak bytes of tensors in two steps, and the bytes when the second optimizer step starts."""
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         parallel = put_on_devices(config, world, torch.device("cpu"))
         optimizer = build_optimizer(parallel.model, config.training)

@@ -42,7 +42,7 @@ def group() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize(
     ("strategy", "compiled", "dtype"),
-    [  # any two of the three meet
+    [  # every pair of values occurs
         ("single", False, "float32"),
         ("fsdp", False, "bfloat16"),
         pytest.param("single", True, "bfloat16", marks=COMPILES),

@@ -22,7 +22,7 @@ RANK, SIZE = 3, 4
 
 @pytest.fixture
 def four() -> Iterator[None]:
-    """This process is rank 3 of four, of which the others do not exist."""
+    """This process is rank 3 of four; the others do not exist."""
     init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
     try:
         yield
@@ -55,9 +55,9 @@ def test_each_process_holds_a_quarter_of_the_matrices_of_the_plain_model(cut: Pa
     for name, parameter in named.items():
         share = 2 if parameter.ndim == 1 else 4
         assert parameter.shape == plain[name].shape
-        # 258 rows in two cuts are 129, of which the first shard has one row more.
+        # Each of the two cuts has 129 of the 258 rows; the first shard of a cut has one row more.
         assert own_part(parameter).numel() == pytest.approx(plain[name].numel() / share, rel=0.02)
-    # Rank 3 has the second shard of the second cut: rows 129 + 65 and on.
+    # Rank 3 has the second shard of the second cut: from row 129 + 65 on.
     table = own_part(named["model.embed_tokens.weight"])
     assert torch.equal(table, plain["model.embed_tokens.weight"][194:])
     heads = own_part(named["model.layers.0.self_attn.o_proj.weight"])
@@ -84,7 +84,7 @@ def test_the_norm_is_over_every_mesh_and_all_gradients_shrink_alike(cut: Paralle
         parameter.grad = torch.ones_like(parameter)
     assert len({p.device_mesh for p in cut.model.parameters() if isinstance(p, DTensor)}) == 2
     total = clip_gradients(cut.model, 1.0).item()
-    # Nothing is sent in a world of one process: the sum is over what it holds.
+    # The fake group sends nothing: the sum is over the gradients that this process holds.
     held = sum(own_part(parameter).numel() for parameter in cut.model.parameters())
     assert total == pytest.approx(held**0.5, rel=1e-5)
     for parameter in cut.model.parameters():

@@ -1,4 +1,4 @@
-"""The judge of weights and shapes: transformers' own Llama, on a shrunken copy of each preset."""
+"""Transformers' own Llama judges weights and shapes, on a shrunken copy of each preset."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ def test_logits_from_gguf_are_those_of_transformers(
 
 
 def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_path: Path) -> None:
-    """Its own reader of GGUF is a second witness of the order of rows and of the names."""
+    """The GGUF reader of transformers is a second check of the order of rows and of the names."""
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     architecture = small_shape("tinyllama-1b")

@@ -23,7 +23,7 @@ RunTraining = Callable[..., dict[str, Any]]
 
 
 class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how often the value of a tensor is read, for which the host waits for a GPU."""
+    """Counts the reads of a tensor's value; for each of them the host would wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -189,7 +189,7 @@ def test_a_spike_is_an_event_and_may_be_skipped_with_exact_resumes(
 
     run_training(config(0), "shown")
     shown = [row for row in read_rows(tmp_path / "shown" / "events.jsonl") if row["event"] == "loss_spike"]
-    assert [(row["step"], row["loss"]) for row in shown] == [(40, 1e4), (44, 1e4)]  # 20 is too early to say
+    assert [(row["step"], row["loss"]) for row in shown] == [(40, 1e4), (44, 1e4)]  # 20 is too early
     complete = run_training(config(2), "complete")
     assert skips(tmp_path / "complete") == [40, 41, 44]
     for step in (35, 40, 41):

@@ -1,4 +1,4 @@
-"""Saves at once and behind training: the same checkpoints, whatever interrupts."""
+"""Saves in the foreground and in the background write the same checkpoints, whatever interrupts."""
 
 import contextlib
 import errno
@@ -58,7 +58,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
 
 
 class Listener:
-    """Calls `act` with the number of each step that has its row."""
+    """Calls `act` with the step of each row."""
 
     def __init__(self, act: Callable[[int], Any]) -> None:
         self.act = act
@@ -100,7 +100,7 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
 def test_a_large_file_is_described_part_by_part_as_it_is_written(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "PART_BYTES", 3_000)  # in this process: the writer process takes no patch
+    monkeypatch.setattr(digests, "PART_BYTES", 3_000)  # mode sync: a patch does not reach the writer process
     run_training(tiny_config(), "run")
     checkpoint = RunDirectory(tmp_path / "run").checkpoint(12)
     manifest = verify_checkpoint(checkpoint)
@@ -141,7 +141,7 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
         )
 
 
-# Where a run dies: the function that it reaches, and on which call.
+# Points at which a run dies: a function, and the number of the call that ends the run.
 POINTS: dict[str, tuple[Any, str, int]] = {
     "step": (step, "set_learning_rate", 3),
     "staging": (staging.Copies, "tensor_of", 70),
@@ -153,7 +153,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "after the manifest": (checkpoint_scheduler.Saver, "_conclude", 2),
     "purge": (shutil, "rmtree", 4),
 }
-# A writer process takes no patch, and ends with its trainer. The kills in tests/integration hit it at random.
+# A patch does not reach a writer process, which ends with its trainer; tests/integration kills at random.
 POINTS_OF = {
     "sync": [point for point in POINTS if point != "staging"],
     "async": ["step", "staging", "after the manifest"],
@@ -167,7 +167,7 @@ def in_a_child(work: Callable[[], Any]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with contextlib.ExitStack() as last:
         last.callback(os._exit, BUG)
-        writer_process.START_METHOD = "spawn"  # the other one's server is a child of the test's process
+        writer_process.START_METHOD = "spawn"  # a fork server would be a child of the test's process
         try:
             work()
         finally:
@@ -324,7 +324,7 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
 
 
 def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:
-    """By a world of two, of which the other one's answer came through a pickle, as between processes."""
+    """The answer of the other process went through a pickle, as it does between processes."""
     other = pickle.loads(pickle.dumps(staging.NotFiniteError("model.of_another")))
 
     class WorldOfTwo(World):
@@ -361,7 +361,7 @@ def test_a_run_that_fails_first_waits_for_the_save_under_way(
 def test_a_second_interrupt_waits_for_no_save(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer process is stopped, so that whoever waited for it would wait until the tests' time limit."""
+    """The writer process is stopped: waiting for it would last until the time limit of the tests."""
 
     def interrupt(at: int) -> None:
         if at == 5:
@@ -393,7 +393,7 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
     endless_saves(monkeypatch)
     run_training(tiny_config(checkpointing={"mode": "async"}))
-    assert reserved[4] == (False, 5.0)  # a guess, until the first one was measured
+    assert reserved[4] == (False, 5.0)  # a guess until the first save is measured
     assert reserved[5] == (True, 10.0)
     assert reserved[9][0]
     assert 0.2 <= reserved[9][1] < 10.0
@@ -434,7 +434,7 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     left: float,
     last: int,
 ) -> None:
-    """Ten seconds are needed by the guess before the first save was measured: to end it, and for another."""
+    """Before a save was measured, ten seconds are needed: five to end the running save, five for another."""
     config = tiny_config(checkpointing={"mode": "async"}, training={"validation_steps": None})
     uninterrupted = run_training(config, "uninterrupted")
     stop_arguments = stop_after(5)
@@ -504,7 +504,7 @@ def test_the_duration_of_a_stop_is_measured_recorded_and_compared_with_the_grace
 def test_the_duration_of_a_stop_is_not_reported_before_a_usual_step_was_measured(
     tiny_config: Build, run_training: Run, stop_after: Stop
 ) -> None:
-    """The first step of a segment compiles; without any step the estimate would be too short."""
+    """The first step of a segment compiles, and without a usual step the estimate would be too short."""
     for steps, known in ((1, False), (2, True)):
         stop_arguments = stop_after(steps)
         with pytest.raises(StoppedError):
@@ -525,7 +525,7 @@ def test_a_stop_removes_nothing(
 
 
 def endless_saves(patch: pytest.MonkeyPatch) -> None:
-    """Let every save behind training seem to be under way until it is waited for."""
+    """Let every background save seem to be in progress until it is waited for."""
     start = BackgroundEngine.start
     patch.setattr(BackgroundEngine, "start", lambda self, work: NeverDone(start(self, work)))
 

@@ -1,4 +1,4 @@
-"""The end of a run that hangs, in this process: what it leaves, and that nothing else gives up before it."""
+"""The end of a run that hangs, in this process: its records, and that no other time limit ends it earlier."""
 
 import json
 import subprocess
@@ -79,7 +79,7 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(
         ends.append((code, (tmp_path / "run" / "run.json").read_text()))
 
     class StuckDisplay:
-        """A display on a terminal that takes nothing once it hangs."""
+        """A display on a terminal that blocks once a hang is suspected."""
 
         def on_row(self, _row: Any) -> None: ...
 
@@ -124,7 +124,7 @@ def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
 
 
 class WorldAt(World):
-    """One of two processes, which are at `places`."""
+    """A world in which `places` has the machine (empty: this one) and the id of each other process."""
 
     places: tuple[tuple[str, int], ...] = ()
 

@@ -163,7 +163,7 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
 def test_rows_written_after_the_checkpoint_are_written_once(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
-    """As after a SIGKILL between two saves: the rows are there, the checkpoint of their steps is not."""
+    """A SIGKILL between two saves leaves the rows, but no checkpoint of their steps."""
     uninterrupted = train_once("uninterrupted")
     with pytest.raises(StoppedError):
         run_training(tiny_config(), "killed", **stop_after(7))
@@ -511,7 +511,7 @@ def test_tensorboard_reads_the_logged_rows(
     config = tiny_config(monitoring={"tensorboard": True})
     with pytest.raises(StoppedError):
         run_training(config, **stop_after(6))
-    # Its reader takes files in the order of their names: a second, the machine, the process, a counter.
+    # TensorBoard reads files in the order of their names: second, machine, process, counter.
     time.sleep(1.1)
     run_training(config)
     reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))

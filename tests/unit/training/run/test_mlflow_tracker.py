@@ -1,4 +1,4 @@
-"""What a training writes to MLflow, read by MLflow itself; and that no trouble with it ends a training."""
+"""The records of a training in MLflow, read by MLflow itself; no trouble with MLflow ends a training."""
 
 import importlib.util
 import math

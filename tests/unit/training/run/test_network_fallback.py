@@ -1,4 +1,4 @@
-"""The network on record of our trainer: when NCCL keeps its log, what is recorded, how a fallback ends."""
+"""The network that our trainer records: when NCCL's log is kept, the facts, and the end of a fallback."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A trace of chosen steps: these and no others, with the same numbers; refused before anything is done."""
+"""A trace of the chosen steps only; training gives the same numbers; other steps are refused at once."""
 
 import gzip
 import json

@@ -259,7 +259,7 @@ print("the run continues")
 @pytest.mark.process
 def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    # A service that an earlier test left in the environment would be joined instead of one started.
+    # W&B would join a service that an earlier test left in the environment, instead of starting one.
     environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
     done = subprocess.run(
         [sys.executable, "-c", SERVICE_DIES, str(tmp_path)],

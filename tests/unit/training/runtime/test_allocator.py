@@ -1,4 +1,4 @@
-"""Memory that the C library keeps: the next step finds it mapped."""
+"""The C library keeps freed memory mapped for the next step."""
 
 import os
 import subprocess

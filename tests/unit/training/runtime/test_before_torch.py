@@ -1,4 +1,4 @@
-"""Before torch is imported: its variables, digests, and no looking for garbage until training starts."""
+"""Before torch is imported: its variables, digests, and no garbage collection until training starts."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from trainyard.training.runtime.before_torch import before_torch, resume_garbage
 
 @pytest.fixture
 def garbage_collection() -> Iterator[None]:
-    """The collector as it was, afterwards."""
+    """Restore the garbage collector's settings after the test."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)

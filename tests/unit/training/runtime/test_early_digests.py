@@ -67,7 +67,7 @@ def test_a_file_that_was_given_its_old_time_back_is_hashed_again(
     path = checkpoint / "a"
     digest_of(path)
     before = path.stat()
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock for files is a coarse one
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock for files is coarse
         path.write_bytes(b"b" * 100)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_mtime_ns == before.st_mtime_ns
@@ -92,7 +92,7 @@ def test_no_error_of_early_hashing_makes_a_caller_wait_endlessly(
     asking.start()
     asking.join(30)
     for thread in threading.enumerate():
-        if thread.name == "early-digests":  # or its end is seen while the next test begins
+        if thread.name == "early-digests":  # else it may end during the next test
             thread.join(30)
     assert found == {path: sha256_of_file(path) for path in checkpoint.iterdir()}
 

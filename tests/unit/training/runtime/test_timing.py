@@ -62,7 +62,7 @@ def test_a_gpus_update_is_in_the_reading_of_the_step_that_waited_for_it(
         for at, part in enumerate((None, "data", "forward", "backward", "optimizer")):
             Event.now = start + at * at
             clock.begin() if part is None else clock.lap(part)
-        Event.passed_until = start + 9  # the update, 7 seconds, is still going
+        Event.passed_until = start + 9  # the update, 7 seconds, is still running
         readings.append(clock.read())
     assert readings[0] == {"data_seconds": 1.0, "forward_seconds": 3.0, "backward_seconds": 5.0}
     assert readings[1] == readings[0] | {"optimizer_seconds": 7.0}
@@ -76,7 +76,7 @@ def test_each_row_has_the_times_of_the_parts_of_its_step(
     for row in rows:
         assert all(row[part] > 0 for part in PARTS)
         assert sum(row[part] for part in PARTS) <= row["step_seconds"] + 1e-6
-    # A busy machine may take the processor away between two parts, so the usual step is judged and not each.
+    # A busy machine may take the processor away between two parts, so the median step is judged, not each.
     assert median(sum(row[part] for part in PARTS) / row["step_seconds"] for row in rows) > 0.8
     held_up = [row["checkpoint_seconds"] > 0 for row in rows]
     assert held_up == [False, False, False, False, True, False], "step 4 was saved before step 5"

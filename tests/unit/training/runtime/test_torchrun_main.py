@@ -25,7 +25,7 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
 
 @pytest.fixture(autouse=True)
 def garbage_collection() -> Iterator[None]:
-    """The objects of this process are searched for garbage again."""
+    """Let the garbage collector see the objects of this process again after the test."""
     yield
     gc.unfreeze()
 

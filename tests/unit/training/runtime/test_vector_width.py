@@ -17,7 +17,7 @@ from trainyard.training.runtime.hardware import available_widths, set_vector_wid
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
-    """The compiler's settings as they were, afterwards."""
+    """Restore the compiler's settings after the test."""
     with compiler.patch(
         {
             "cpp.simdlen": None,

@@ -17,7 +17,7 @@ def watchdog(floor: float = 0.2, factor: float | None = 4.0) -> Watchdog:
 
 
 def started_watchdog(floor: float = 0.2) -> Watchdog:
-    """One that has seen a first, short step."""
+    """A watchdog that has seen a first, short step."""
     result = watchdog(floor)
     result.record_step(0.001)
     return result

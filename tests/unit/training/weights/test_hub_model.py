@@ -206,7 +206,7 @@ def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -
 
 @pytest.fixture
 def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeclaredShape]:
-    """Read the declaration of a model on the Hub; some settings are variables that are read once."""
+    """Read the declaration of a model on the Hub; patch settings that its library reads at import."""
     from huggingface_hub import constants
 
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"):

@@ -56,14 +56,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built_kernels(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernels are used."""
+    """Use the built kernels."""
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
     return library
 
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A checkout in which nothing was built; the folder where it would be."""
+    """A checkout without built kernels; returns the folder in which they would be."""
     monkeypatch.delenv(LIBRARY_VARIABLE, raising=False)
     monkeypatch.setattr(native, "_BUILD", tmp_path)
     return tmp_path
@@ -92,7 +92,7 @@ def expected(data: np.ndarray, name: str) -> np.ndarray:
 def bits(values: np.ndarray) -> np.ndarray:
     """The compared bits: -0 is not 0, and NaNs have payloads.
 
-    Off x86 NumPy may convert halves by an instruction that makes signalling NaNs quiet; there both are.
+    Off x86, NumPy may make signalling NaNs quiet when it converts halves; there both sides are made quiet.
     """
     found = np.ascontiguousarray(values).view(np.uint32)
     quiet = 0 if platform.machine() in ("x86_64", "AMD64") else 0x0040_0000
@@ -105,7 +105,7 @@ def write_half(blocks: np.ndarray, at: int, half: int | np.ndarray) -> None:
 
 
 def without_two_nans(blocks: np.ndarray, name: str) -> np.ndarray:
-    """The same blocks, but with a finite minimum: where two NaNs meet NumPy's choice depends on the shape."""
+    """The same blocks with a finite minimum: where two NaNs meet, NumPy's choice depends on the shape."""
     if len(SCALES.get(name, ())) == 2:
         blocks[:, SCALES[name][1] + 1] &= 0xBF
     return blocks

@@ -1,4 +1,4 @@
-"""The model that weights belong to: which keys it decides, from every form of weights."""
+"""The keys of the configuration that the model of the weights decides, for every form of weights."""
 
 import json
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_a_home_folder_is_kept_as_it_is_written(folder: Path, monkeypatch: pytes
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> None:
     values = {"rope_type": "llama3", "tie_word_embeddings": "false", "max_position_embeddings": "512"}
-    # Divided by 3 and by 6, so that no combination is impossible.
+    # 12 is a multiple of the 3 key-value heads and 24 of the 6 heads: every combination is possible.
     value = values.get(
         key.rpartition(".")[2], "12" if "num_attention" in key else "3" if "num_" in key else "24"
     )

@@ -84,7 +84,7 @@ def settings_in(message: str) -> list[str]:
     ],
 )
 def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_path: Path, key: str) -> None:
-    """Each key is wrong in the file, and model.path is there too, so that the file decides."""
+    """Each key is wrong in the configuration, which also sets model.path, so that its values are taken."""
     text = f"model:\n  path: {model}\n  architecture: null\n"
     (tmp_path / "base.yaml").write_text(f"extends: {SMOKE}\n{text}")
     own = tmp_path / "own.yaml"
@@ -97,7 +97,7 @@ def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_pa
 
 
 def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> None:
-    """With null as the architecture already, null is no advice."""
+    """The architecture is null already, so the refusal does not suggest null."""
     model = write_model(tmp_path / "biased")
     tensors = build_model(SHAPE, seed=0).state_dict()
     biases = {f"model.layers.{n}.self_attn.q_proj.bias": torch.zeros(32) for n in range(3)}
@@ -132,7 +132,7 @@ def test_a_config_of_another_model_names_the_trainer_that_has_it(
 
 
 def test_transformers_has_the_models_that_this_trainer_lacks(tmp_path: Path) -> None:
-    """What the refusal sends people to: examples/sft loads a model in this way."""
+    """The refusal points to examples/sft, which loads a model in this way."""
     transformers = pytest.importorskip(
         "transformers", reason="transformers is in requirements-development.txt"
     )
@@ -174,7 +174,7 @@ def test_a_part_of_a_split_gguf_file_names_the_command_that_joins_the_parts(tmp_
         command = shlex.split(message.partition("llama.cpp: ")[2].partition(", then:")[0])
         assert command == ["llama-gguf-split", "--merge", str(paths[0]), str(tmp_path / "big model.gguf")]
         assert "one of 2 parts" in message
-    write_part(Path(command[3]), tensors, number=0, count=1)  # what that command writes
+    write_part(Path(command[3]), tensors, number=0, count=1)  # as that command would
     setting = shlex.split(message.partition("then: ")[2].partition(". Nothing")[0])[1]
     found = load_with_weights(SMOKE, [setting, "model.tokenizer=null"]).config.model
     assert open_starting_weights(found) is not None

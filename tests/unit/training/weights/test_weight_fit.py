@@ -81,7 +81,7 @@ def test_another_number_of_layers_is_one_line(folder: Callable[..., Path]) -> No
 
 
 def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path]) -> None:
-    """Half as many heads of twice the size have tensors of the same shapes, and another meaning."""
+    """Half as many heads of twice the size have tensors of the same shapes, but another meaning."""
     other = SHAPE.model_copy(update={"num_attention_heads": 2, "num_key_value_heads": 1})
     assert refusal(folder(weights()), other) == [
         "model.architecture.num_attention_heads: the file has 4, the configuration 2",
