@@ -97,7 +97,7 @@ class Screen:
     """The lines that a terminal shows after `written`."""
 
     def __init__(self, written: str) -> None:
-        self.rows, self.row, self.widest = [""], 0, 0
+        self.rows, self.row = [""], 0
         for part in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", written):
             self._take(part)
 

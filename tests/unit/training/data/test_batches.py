@@ -62,14 +62,6 @@ def test_a_row_is_a_window_of_one_token_more_than_the_sequence() -> None:
     assert np.array_equal(batch, batch[:, :1] + np.arange(11))
 
 
-def test_the_same_samples_whichever_way_the_global_batch_is_made() -> None:
-    """4 × 4 and 16 × 1 are one global batch of 16: it is drawn as one and split afterwards."""
-    source = batches(20_001, sequence_length=10, batch_size=16)
-    complete = source.batch(5)
-    assert np.array_equal(np.concatenate(np.split(complete, 4)), complete)
-    assert np.array_equal(batches(20_001, sequence_length=10, batch_size=16).batch(5), complete)
-
-
 def test_epochs_have_another_order_and_seeds_too() -> None:
     source = batches(10_001, sequence_length=10, batch_size=8)
     first, second = starts_of_epoch(source, 0), starts_of_epoch(source, 1)
