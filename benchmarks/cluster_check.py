@@ -88,7 +88,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def spec(node: str) -> dict[str, Any]:
-    """A pod of a training job as it is found on clusters: some sixty environment variables and mounts."""
+    """A pod of a training job as it is found on clusters: forty environment variables and a mount."""
     environment = [
         {"name": f"NCCL_SETTING_{number}", "value": "a value of some length"} for number in range(40)
     ]

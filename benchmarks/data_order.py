@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # no batch is worth waking another thread for, and a busy machine would blur it
+    torch.set_num_threads(1)  # a batch is too small for a second thread
     with tempfile.TemporaryDirectory() as folder:
         file = write_tokens(Path(folder) / "tokens.bin")
         results = [measure(file, length, size, args.rounds) for length, size in SHAPES]

@@ -31,7 +31,7 @@ TILES = (256, 1024, 4096, 16384, 65536)
 TILE = 4096
 NEW_GOAL, PLACE_GOAL = 1.5, 3.0
 HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
-"""Where a block has half-precision scales, if not in its first four bytes."""
+"""Offsets of a block's half-precision scales, if not in its first four bytes."""
 Run = Callable[[], Any]
 
 
@@ -65,7 +65,7 @@ def seconds(run: Run) -> float:
 
 
 def measure(name: str, rounds: int, paths: list[Backend]) -> dict[str, Any]:
-    """Elements a second of each contender and its pace in gguf's, medians over the rounds."""
+    """Elements per second of each contender and its ratio to gguf, medians over the rounds."""
     data = blocks_of(name)
     runs = contenders(name, data, paths)
     right = runs["gguf"]().view(np.uint32)

@@ -31,17 +31,17 @@ from paced_store import serving
 
 HOUSE = Path(__file__).resolve().parent.parent
 GOAL = 0.02
-"""The share of the time of training that a follower may cost."""
+"""The largest share of training time that a follower may cost."""
 WARM_UP = 2
-"""Intervals that are not measured: the follower starts."""
+"""Intervals that are not measured, while the follower starts."""
 
 
 class Intervals:
-    """Hears of every row, and holds up the follower in every second interval."""
+    """A listener that pauses the follower in every second interval."""
 
     def __init__(self, steps: int, follower: int) -> None:
         self.seconds: list[float] = []
-        """Of each interval that has ended."""
+        """The duration of each interval that has ended."""
         self._steps, self._follower, self._start = steps, follower, time.perf_counter()
 
     def on_row(self, row: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Intervals:
 
 
 def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
-    """Seconds of each interval, and the checkpoints that the follower stored while there was training."""
+    """Train; return the seconds of each interval, and the number of checkpoints that the follower stored."""
     from trainyard.config.load import load_config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
@@ -98,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     os.chdir(HOUSE)
     with serving("-discard"):
-        # The last interval waits for what comes at the end of a run.
+        # The last interval includes the end of the run.
         seconds, stored = intervals(WARM_UP + 2 * args.pairs + 1, args.steps, "s3://bench/1")
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # the server has not ended yet
     measured = seconds[WARM_UP:-1]
     pairs = list(zip(measured[::2], measured[1::2], strict=True))
-    # Half of the intervals bear all of the work.
+    # The follower does its complete work in half of the intervals.
     costs = [(beside / alone - 1) / 2 for beside, alone in pairs]
     middle = statistics.quantiles(costs, n=4)
     result = {

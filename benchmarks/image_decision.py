@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Time how long `build_image.py` takes to say that an unchanged content of 10,000 files is in ECR already.
+"""Time how long `build_image.py` takes to find that an unchanged content of 10,000 files is in ECR.
 
 The peer is `git ls-files | sha256sum` over the same files. Both take turns; medians are compared. AWS is a
 server on this machine that answers at once that it has the image: the network is left out. Goal: under 2 s.
-CPU seconds are given beside, because a busy machine stretches only the others.
+CPU seconds are printed too, because a busy machine stretches only wall seconds.
 
 Reads:   --files, --rounds
-Writes:  one line on stdout; a repository in a temporary folder, which is removed
+Writes:  three lines on stdout; a repository in a temporary folder, which is removed
 Exit codes: 0 under the limit, 1 not
 Example: benchmarks/image_decision.py --rounds 5
 """
@@ -35,7 +35,7 @@ IDENTITY = (
 
 
 class Aws(BaseHTTPRequestHandler):
-    """STS and ECR: every image that is asked for is there."""
+    """STS and ECR: every requested image exists."""
 
     protocol_version = "HTTP/1.1"
 
@@ -78,7 +78,7 @@ def seconds_of(command: list[str], folder: Path, environment: dict[str, str]) ->
 
 
 def shown(name: str, taken: list[tuple[float, float]]) -> float:
-    """Print one line; the median of the wall seconds."""
+    """Print one line; return the median of the wall seconds."""
     walls, cpus = zip(*taken, strict=True)
     median: float = statistics.median(walls)
     spread = f"{min(walls):.2f} to {max(walls):.2f}"

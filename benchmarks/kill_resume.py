@@ -158,7 +158,7 @@ class Case:
 def matrix(args: argparse.Namespace) -> int:
     """Run the requested cases and print one line per case."""
     every = product(("float32", "bfloat16"), (False, True), ("single", "fsdp"), (1, 4))
-    # Another mode where any one factor differs.
+    # Cases that differ in one factor have different modes.
     cases = [Case(*values, mode=MODES[i.bit_count() % 2]) for i, values in enumerate(every)]
     chosen = cases if args.cases == ["all"] else [case for case in cases if case.name in args.cases]
     moments, equal, kills = random.Random(args.seed), 0, Counter[str]()

@@ -127,7 +127,7 @@ def measure(shape: Shape, device: str) -> dict[str, int]:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             staged = run_steps(config, Path(name))
-            # The run's parts are gone with it, so that only the peak is left to ask for.
+            # The run has freed its memory, so that only the peak can be read.
             peak = {"peak": torch.cuda.max_memory_allocated()}
             return with_copy(peak, staged, beside="host") if shape.saving != "sync" else peak
         with torch.autograd.profiler.profile(profile_memory=True) as profile:
@@ -144,8 +144,8 @@ def with_copy(measured: dict[str, int], staged: int, *, beside: str) -> dict[str
 def read_timeline(events: list[Any]) -> dict[str, int]:
     """Compute live bytes from the events of a profile: at each mark of the step, and their peak.
 
-    What gloo's threads free is not seen by the profiler, so with several processes the sum drifts upwards:
-    each step is counted from what it started with, and the lowest step is taken.
+    The profiler does not see memory that gloo's threads free, so with several processes the sum drifts
+    upwards: each step is counted from its start, and the lowest step is taken.
     """
     rows = sorted((e.start_ns(), e.nbytes() if e.name() == "[memory]" else 0, e.name()) for e in events)
     live, drift, steps = 0, 0, [dict.fromkeys(MARKS, 0)]
@@ -185,7 +185,7 @@ def compare(name: str, device: str) -> dict[str, Any]:
     """Measure a shape in separate processes, plan it in this one, and return the ratios."""
     measured = json.loads(measured_apart(name, device).splitlines()[-1])
     plan = planned(SHAPES[name], device)
-    # DDP's buckets and gathered tables are there before the first operation.
+    # DDP's buckets and gathered tables are allocated before the first operation.
     compared = [part for part in measured if part != "resident" or SHAPES[name].processes == 1]
     ratios = {part: round(plan[part] / measured[part], 4) for part in compared}
     return {"shape": name, "measured": measured, "planned": plan, "ratios": ratios}

@@ -1,7 +1,7 @@
 """Shared by the store benchmarks: a store at the end of a paced line, and runs to send.
 
 The store is a small program that responds like S3, from memory, and limits the bytes per second of each
-connection and of the whole line (`-latency`, `-conn`, `-link`, `-cert`, `-key`). TRAINYARD_PACED_STORE is its
+connection and of all together (`-latency`, `-conn`, `-link`, `-cert`, `-key`). TRAINYARD_PACED_STORE is its
 path. It prints its port.
 """
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[str]:
-    """The address of a new, empty store; requests are signed with credentials that it takes."""
+    """Start a new, empty store; yield its address, and set credentials that it takes."""
     program = os.environ.get(PROGRAM)
     if not program:
         raise SystemExit(f"{PROGRAM} names no program that is a paced store")
@@ -46,7 +46,7 @@ def serving(*flags: str) -> Iterator[str]:
 
 
 def write_run(path: Path, files: int, size: int) -> RunDirectory:
-    """A run with one checkpoint of random bytes, which its events vouch for."""
+    """Write a run with one checkpoint of random bytes, whose digest its events record."""
     directory = RunDirectory(path)
     directory.create()
     write_identity(directory.run_file, "benchmark", {})

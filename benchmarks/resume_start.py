@@ -127,7 +127,7 @@ def shipped_start(run: Path, command: Sequence[str]) -> float:
         while process.poll() is None:
             lines = rows.read_text().splitlines()
             at = json.loads(lines[2])["time"] if len(lines) > 2 and lines[2].endswith("}") else 0.0
-            if at > start:  # not the row of the start before
+            if at > start:  # not the row of the previous start
                 return float(at) - start
             time.sleep(0.01)
     finally:
@@ -137,7 +137,7 @@ def shipped_start(run: Path, command: Sequence[str]) -> float:
 
 
 def environment() -> dict[str, str]:
-    """Ours; both sides may keep what they compiled, as an installed program does."""
+    """This process's environment; both sides may keep compiled files, as an installed program does."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": str(HOUSE / "src"), "OMP_WAIT_POLICY": "PASSIVE"}
 

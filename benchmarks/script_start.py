@@ -5,7 +5,7 @@ Goals: under 0.25 s for each `--help`, under 0.3 s for the job. `python -c pass`
 same run, so that a busy machine slows both; medians are compared.
 
 Reads:   scripts/*.py; --rounds
-Writes:  one line per script on stdout
+Writes:  one line for the job and for each script, and the slowest, on stdout
 Exit codes: 0 all are under their limits, 1 one is not
 Example: benchmarks/script_start.py --rounds 9
 """

@@ -45,7 +45,7 @@ def recorded(command: Sequence[str], *, columns: int, log: bool) -> tuple[list[t
     given = subprocess.DEVNULL if log else theirs
     process = subprocess.Popen(command, stdin=given, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    with contextlib.suppress(OSError):  # Linux says EIO where a terminal has been closed
+    with contextlib.suppress(OSError):  # Linux reports EIO when the terminal was closed
         while piece := os.read(ours, 1 << 16):
             came.append((time.monotonic() - start, piece))
     status = process.wait()

@@ -109,7 +109,7 @@ def restore(target: Path, number: int) -> list[str]:
 
 
 def timed(line: Sequence[str]) -> Taken:
-    # Where this variable is set, each start of a script would compile the library anew.
+    # With this variable, each start of a script would compile the library again.
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=kept)

@@ -2,7 +2,7 @@
 """Compare processes that share the encoding of a stream with processes that each encode all of it.
 
 Both draw the same batches of the same folder of JSON lines, with a byte-pair tokenizer that is trained on
-them first. `shared` exchanges the tokens over gloo; in `alone` every process does the whole work. Sides take
+them first. `shared` exchanges the tokens over gloo; in `alone` every process does all the work. Sides take
 turns; a round is the time from the second batch to the last, on the slowest process.
 
 Reads:   --processes, --rounds, --steps, --rows
@@ -53,7 +53,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def draw(folder: Path, side: str, rank: int, size: int, steps: int, answers: "Queue[float]") -> None:
-    """Draw `steps` batches in one of `size` processes and answer with the seconds it took."""
+    """Draw `steps` batches in one of `size` processes and send back the seconds that it took."""
     import torch.distributed as dist
 
     from trainyard.config.schema import DataConfig, ModelConfig

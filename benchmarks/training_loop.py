@@ -67,7 +67,7 @@ def configuration(steps: int) -> Any:
 
 
 def bare_loop(config: Any, steps: int) -> float:
-    """Tokens a second of the loop that anybody would write."""
+    """Tokens per second of a loop without Trainyard's checks and records."""
     import torch
     from torch.nn import functional
 
@@ -109,7 +109,7 @@ def shipped_loop(config: Any) -> float:
     from trainyard.training.runtime.stop_signals import StopRequest
 
     class Clock:
-        """Hears of every row; the time between two rows is a step with all that belongs to it."""
+        """A listener; the time between two rows is a step with all that belongs to it."""
 
         def __init__(self) -> None:
             self.at: list[float] = []

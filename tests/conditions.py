@@ -1,4 +1,4 @@
-"""What some tests need of the machine, the user or the folder, as marks."""
+"""Marks of tests that need something of the machine, the user or the folder."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """Fixtures of all tests: an active virtual environment; a logger and signals that no earlier test has set up.
 
-And what servers of the tests' own need, in whatever folder: reading a request.
+Also a reader of HTTP requests for the tests' own servers.
 """
 
 import functools
@@ -16,24 +16,24 @@ import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A few kernels are compiled: neither headers that are compiled first nor a pool of processes pays off.
+# The tests compile few kernels: neither precompiled headers nor a pool of processes pays off.
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 pytest_plugins = ["tests.quick", "tests.slow_first"]
 
-# A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
+# A slow machine is not a failure: a busy one takes longer than Hypothesis's 200 ms per example.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Each session of botocore reads its models anew, a tenth of a second for each client of a service.
+# Each session of botocore reads its models again: a tenth of a second for each client of a service.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
-# A shell lets what it starts in the background ignore Ctrl-C, and so would everything that the tests start.
+# A shell's background jobs ignore Ctrl-C, and so would every process that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What is imported to collect the tests stays; searching it for garbage takes as long as importing it.
+# Modules imported at collection stay; searching them for garbage takes as long as importing them.
 gc.disable()
 
 
@@ -56,7 +56,7 @@ def _let_torch_propagate() -> None:
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> Iterator[None]:
-    """Scripts set up the logger of the library once a process; here many run in one."""
+    """A script sets up the library's logger once per process; here many run in one process."""
     logger = logging.getLogger("trainyard")
     before = (logger.handlers[:], logger.level, logger.propagate)
     yield
@@ -75,14 +75,14 @@ def untouched_signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands that are proposed start with `scripts/`, and none has the words of a test before."""
+    """Proposed commands start with `scripts/`, and do not contain the arguments of an earlier test."""
     monkeypatch.setattr(sys, "argv", sys.argv[:1])
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
 
 
 @pytest.fixture(scope="session")
 def read_message() -> Callable[[socket.socket], tuple[bytes, bytes]]:
-    """Reads one HTTP request from a client, to whom the way is free for its body."""
+    """Reads one HTTP request from a client, which may ask (`Expect`) before it sends the body."""
     return _read_message
 
 

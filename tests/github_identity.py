@@ -56,11 +56,11 @@ PASSING = {
         "Couldn't retrieve verification key from your identity provider",
     ),
 }
-"""An answer of STS that is no refusal of this role."""
+"""Errors of STS that do not refuse this role -> status, error code and message."""
 
 
 class GitHubIdentity(ThreadingHTTPServer):
-    """The two services. What was asked of them is in `calls`, `policies` and `sessions`."""
+    """The two services. `calls`, `policies` and `sessions` record the requests."""
 
     daemon_threads = True
 
@@ -70,7 +70,7 @@ class GitHubIdentity(ThreadingHTTPServer):
         self.life, self.skew = life, skew
         self.stalled = threading.Event()
         self.faults: dict[str, list[str]] = {"oidc": [], "sts": []}
-        """The next answers of each; `always:FAULT` stays."""
+        """The next faults of each; `always:FAULT` stays."""
         self.calls: list[str] = []
         self.policies: list[str] = []
         self.sessions: list[str] = []
@@ -102,7 +102,7 @@ class GitHubIdentity(ThreadingHTTPServer):
         return waiting.pop(0) if waiting else ""
 
     def now(self) -> float:
-        """The time here, which the machine's may differ from."""
+        """The time of the services; the machine's may differ."""
         return time.time() + self.skew
 
     def token(self, audience: str) -> str:
@@ -123,7 +123,7 @@ class GitHubIdentity(ThreadingHTTPServer):
         return {"keys": [{"kty": "RSA", "kid": "k1", "use": "sig", "alg": "RS256", "n": n, "e": e}]}
 
     def credentials(self) -> tuple[str, str, str, str]:
-        """Key, secret and session token that are issued now, and when they expire in STS's own words."""
+        """Issue key, secret and session token; return them, and when they expire in STS's format."""
         token = f"session-{len(self.issued)}"
         expires = self.now() + self.life
         self.issued[token] = expires
@@ -141,11 +141,11 @@ def signing_key() -> rsa.RSAPrivateKey:
 def github_identity(
     *, life: float = 3600.0, skew: float = 0.0, role: str = ROLE, keys: tuple[str, str] | None = None
 ) -> Iterator[GitHubIdentity]:
-    """The two services, until the end of the block.
+    """Run the two services until the end of the block.
 
-    `keys` are given out instead of a session, for a store that knows no sessions.
+    `keys` are issued instead of a session, for a store that knows no sessions.
     """
-    signing_key()  # before anybody waits for an answer
+    signing_key()  # before a client waits for an answer
     server = GitHubIdentity(life=life, skew=skew, role=role, keys=keys)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:

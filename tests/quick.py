@@ -1,9 +1,9 @@
 """The option `--quick`: run only what needs neither a process nor a long computation.
 
-A test is skipped at the moment when it starts a process, so no list of such tests has to be kept. What a
-module starts when it is imported is not noticed (torch asks `ldconfig`). Tests that are marked `slow` are not
-started, nor are those that train a model from its first step to its last, nor those marked `process`, which
-cannot be skipped at that moment.
+A test is skipped at the moment when it starts a process, so no list of such tests has to be kept. A
+process that a module starts at its import is not noticed (torch starts `ldconfig`). Tests that are marked
+`slow` are not started, nor are those that train a model from its first step to its last, nor those marked
+`process`, which cannot be skipped at that moment.
 """
 
 import sys

@@ -2,12 +2,12 @@
 
     test ──Popen──> server (imported torch once) ──fork──> keeper ──fork──> the script, as `__main__`
 
-Importing torch takes 1.5 to 3 s of processor time, what other scripts import half a second, and the tests
+Importing torch takes 1.5 to 3 s of processor time, the imports of other scripts half a second, and the tests
 start many hundred processes. A warm start takes 20 ms. The process is as real as any other: it has its own
 pid, session, environment and standard files, runs the shipped script from its first line, and can be killed.
-What it starts itself with `sys.executable` is warm too, such as a launcher's agent and workers. The keeper
-waits for it and passes its exit status on. A `sitecustomize.py` finds modules imported: it replaces
-a function where it is used.
+Processes that it starts with `sys.executable` are warm too, such as a launcher's agent and workers. The
+keeper waits for it and passes its exit status on. A `sitecustomize.py` runs after the imports, so it must
+replace a function where it is used.
 
 Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py` compares the two.
 """
@@ -48,7 +48,7 @@ IMPORTED = (
     "trainyard.training.run.lifecycle",
     "trainyard.training.pretraining.pretraining",
 )
-"""What a training process imports."""
+"""The imports of a training process."""
 TRAINERS = (
     "transformers.trainer",
     "transformers.models.llama.modeling_llama",
@@ -60,7 +60,7 @@ TRAINERS = (
     "pytorch_lightning.cli",
     "torch.utils.tensorboard",
 )
-"""What trainers that nobody here wrote import, beside torch: seconds of processor time for each process."""
+"""The imports of trainers that nobody here wrote: seconds of processor time for each process."""
 SERVER = "TRAINYARD_TEST_WARM_START"
 """In a warm process: the variable with the path of the server's socket."""
 _EARLY = (
@@ -77,7 +77,7 @@ _EARLY = (
 )
 """Variables that are read while Python or torch starts. A process that needs another value starts cold."""
 _APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH", "PYTHONUNBUFFERED")
-"""Variables of these that a warm process applies itself, or that change no result."""
+"""Those that a warm process applies itself, or that change no result."""
 _NUMBER = struct.Struct("q")
 _IGNORABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -176,7 +176,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def _records() -> dict[int, dict[str, Any]]:
-    """The orders of the warm processes that are alive, by pid. Each keeper writes a file for its own."""
+    """Parent and environment of each warm process that is alive, by pid; its keeper writes them to a file."""
     found = {}
     for server in (_server, _server_of_trainers):
         folders = [Path(server()[0]).parent] if server.cache_info().currsize else []
@@ -211,7 +211,7 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def _server() -> tuple[str, "subprocess.Popen[str]"]:
-    """The socket of this process's server, which ends when this process ends, and the server."""
+    """The socket of this process's server, and the server, which ends when this process ends."""
     return _start_server(())
 
 
@@ -233,7 +233,7 @@ def _start_server(modules: Sequence[str], **variables: str) -> tuple[str, "subpr
 
 
 def _end(server: "subprocess.Popen[str]") -> None:
-    """End it by the end of its input; a process that was forked from this one may still hold that open."""
+    """Close the server's input, which ends it; kill it if a fork of this process still holds that open."""
     try:
         server.communicate(timeout=10)
     except subprocess.TimeoutExpired:
@@ -262,7 +262,7 @@ def _number(link: socket.socket) -> int:
 
 
 def _modules_of_scripts() -> Iterator[str]:
-    """What other scripts import where they need it: all of trainyard beside the trainer, and boto3."""
+    """Modules that other scripts import where they need them: boto3, and trainyard without the trainer."""
     yield "boto3"
     for module in walk_packages(trainyard.__path__, "trainyard."):
         # The callbacks import transformers, which reads variables such as HF_ENDPOINT when it is imported.
@@ -281,7 +281,7 @@ def _read_models_of_aws() -> None:
 def _serve(path: str) -> dict[str, Any]:
     """Start processes until the test's process has ended; return each order in its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that keepers leave nothing behind
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that keepers leave no zombies
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)

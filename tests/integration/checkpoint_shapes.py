@@ -1,4 +1,4 @@
-"""Checkpoints of every known format as their writers leave them, in small: planted in a folder."""
+"""Small checkpoints of every known format, as their writers leave them, planted in a folder."""
 
 import argparse
 import hashlib
@@ -36,7 +36,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 def plant_all(root: Path, *, big: int = 300_000) -> None:
-    """One run of each format: an older complete checkpoint, a newer one, and a newest that is not done."""
+    """Runs of five formats: an older complete checkpoint, a newer complete one, and an unfinished one."""
     for step in (100, 200):
         ours(root / "ours", step, big)
         verl(root / "verl", step, big)
@@ -110,7 +110,7 @@ def megatron_ranks(run: Path, step: int, big: int = 1000, *, tensor: int = 2, pi
 
 
 def torch_dist(folder: Path, big: int = 1000, *, world: int = 2) -> Path:
-    """What Megatron Core's distributed checkpointing writes into a folder."""
+    """A folder as Megatron Core's distributed checkpointing writes it."""
     dcp(folder, big, world=world)
     archive(folder / "common.pt", 100)
     backends = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch"}
@@ -164,7 +164,7 @@ def trainer(folder: Path, big: int = 1000, *, world: int = 1, shards: int = 0) -
 
 
 def accelerate(folder: Path, big: int = 1000, *, world: int = 1, adapter: bool = False) -> Path:
-    """A folder of `Accelerator.save_state`, as loops of one's own and diffusers name it: checkpoint-N."""
+    """A folder of `Accelerator.save_state`, as custom loops and diffusers name it: checkpoint-N."""
     folder.mkdir(parents=True)
     name = "adapter_model.safetensors" if adapter else "model.safetensors"
     (folder / name).write_bytes(safetensors_bytes(big))
@@ -283,7 +283,7 @@ def safetensors(folder: Path, big: int = 1000, *, done: bool = True, world: int 
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Path below the folder -> SHA-256, of what a person would compare."""
+    """Path below the folder -> SHA-256."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Real S3 servers on loopback and ephemeral ports, one a session: SeaweedFS and moto's; and runs to store."""
+"""Real S3 servers on free ports of loopback, one per session: SeaweedFS and moto's; and runs to store."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ from trainyard.run.records import append_event
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 SESSION_SECONDS = 30
-"""The life of the credentials that the STS of `role_store` gives out."""
+"""The lifetime of the credentials that the STS of `role_store` issues."""
 _START_SECONDS = 60
 _ATTEMPTS = 3
 # Each bucket takes a volume or more; the default follows the free space of the disk and is soon used up.
@@ -39,7 +39,7 @@ class Endpoint:
 
     url: str
     client: Any
-    """A plain boto3 client, to look at and to damage what we stored."""
+    """A plain boto3 client, to read and to damage what we stored."""
 
     def new_bucket(self) -> str:
         name = f"runs-{uuid.uuid4().hex[:12]}"
@@ -56,11 +56,11 @@ class Server:
     log: Path
 
     def tail(self) -> str:
-        """The end of what it has written."""
+        """The end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
     def end(self) -> None:
-        self.process.kill()  # what it holds is thrown away, and a clean end takes SeaweedFS seven seconds
+        self.process.kill()  # its data are discarded, and a clean end takes SeaweedFS seven seconds
         self.process.wait()
 
 
@@ -82,7 +82,7 @@ class RoleStore:
     identity: GitHubIdentity
 
     def variables(self, **more: str) -> dict[str, str]:
-        """The environment of a step that has the role, and nothing else of AWS."""
+        """The environment of a step that has the role, and no other variable of AWS."""
         url = self.endpoint.url
         return self.identity.variables(AWS_ENDPOINT_URL_STS=url, AWS_ENDPOINT_URL_S3=url, **more)
 
@@ -142,7 +142,7 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 @contextmanager
 def _serving(start: Callable[[], Server]) -> Iterator[Endpoint]:
-    """The endpoint of a server that stores. A free port may be taken by now: others are tried then."""
+    """Yield the endpoint of a server that stores; try other ports if one was taken in the meantime."""
     for attempt in range(_ATTEMPTS):
         server = start()
         try:

@@ -30,7 +30,7 @@ WAIT_SECONDS = 60
 _NOT_READY = "node.kubernetes.io/not-ready"
 _STORAGE = (CLAIMS, VOLUMES, CLASSES)
 _STATUS_IS_OURS = (NODES, POOLS)
-"""What is created with the status that is given; others get theirs from controllers."""
+"""Objects that are created with the given status; others get theirs from controllers."""
 
 
 def kit() -> Path:
@@ -55,7 +55,7 @@ def operator(name: str, plane: Any, directory: Path) -> Any:
 
 
 class Shown:
-    """A plane in which one generated cluster after the other is shown: only what differs is changed."""
+    """A plane that holds one generated cluster after the other: only what differs is changed."""
 
     def __init__(self, plane: Any) -> None:
         self.plane = plane
@@ -76,7 +76,7 @@ class Shown:
         self._until(lambda: self._settled(state), "the cluster to settle")
 
     def _forget_storage(self, state: State) -> None:
-        """A claim goes before its volume, and with it."""
+        """If storage differs, remove all claims, then all volumes, then all classes."""
         if any(self._shown.get(path) != state.get(path) for path in _STORAGE):
             for path in _STORAGE:
                 for name in self._shown.pop(path, {}):
@@ -95,7 +95,7 @@ class Shown:
             try:
                 self.plane.request("POST", path, given)
             except RuntimeError as error:
-                if "409" in str(error) or "serviceaccount" in str(error):  # still going, not yet there
+                if "409" in str(error) or "serviceaccount" in str(error):  # still there, or not yet
                     return False
                 raise
             return True
@@ -181,7 +181,7 @@ _NODE_POOLS: dict[str, Any] = {
         ],
     },
 }
-"""Of Karpenter, without its schema: what is looked at are the objects."""
+"""Karpenter's CRD without its schema: only the objects are read."""
 _LEVELS = ("pod-security.kubernetes.io/enforce",)
 
 

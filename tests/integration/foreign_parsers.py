@@ -1,7 +1,7 @@
 """Hand command lines to the parsers of other programs, in a Python that has them.
 
-Run as a script by that Python, with the name of a program; a JSON list of command lines on stdin, a JSON
-list of what each was read as, or of why it was refused, on stdout. It imports nothing of this repository.
+That Python runs this as a script, with the name of a program. stdin: a JSON list of command lines; stdout: a
+JSON list with the result of each, or the reason of its refusal. It imports nothing of this repository.
 """
 
 import json
@@ -42,7 +42,7 @@ def megatron(words: list[str], world: int) -> dict[str, Any]:
 
 
 def _given_to_megatron(words: list[str], found: dict[str, Any]) -> dict[str, Any]:
-    """What was read for each argument, before the checks fill in more. Some switches have another name."""
+    """The parsed value of each argument, before the checks fill in more. Some switches have another name."""
     names = [word[2:] for word in words if word.startswith("--")]
     return {name: found[plain] for name in names if (plain := name.replace("-", "_")) in found}
 
@@ -103,7 +103,7 @@ def _at(found: Any, path: list[str]) -> Any:
 
 
 def deepspeed(words: list[str], world: int) -> dict[str, Any]:
-    """DeepSpeed's own reader of its configuration, whose text is the only word."""
+    """DeepSpeed's own reader of its configuration, whose text is `words[0]`."""
     reader = import_module("deepspeed.runtime.config")
     reader.dist.get_world_size = lambda *_: world
     reader.dist.get_rank = lambda *_: 0
@@ -125,7 +125,7 @@ def deepspeed(words: list[str], world: int) -> dict[str, Any]:
 
 
 def _options_of_deepspeed(found: Any) -> dict[str, Any]:
-    """What each part of the configuration became. An unknown name is ignored by DeepSpeed, not refused."""
+    """The parsed value of each part of the configuration. DeepSpeed ignores an unknown name."""
     group = _adam(found).param_groups[0]
     options = {
         "train_batch_size": found.train_batch_size,

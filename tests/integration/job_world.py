@@ -1,7 +1,7 @@
 """A real control plane with the released operators of all kinds, in which jobs are planted and followed.
 
-Pods are KWOK's: they end as their annotations say. Statuses that only a kubelet writes are written by the
-test to pods on a node that nothing runs. Many jobs go on at the same time, each with a follower of its own.
+Pods are KWOK's: they end as their annotations say. On a node that nothing runs, the test itself writes
+the statuses that only a kubelet writes. Many jobs run at the same time, each with a follower of its own.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ BARE = {"bare": "true"}
 
 @dataclass
 class World:
-    """The plane, its operators, and what stands in for Ray's dashboard."""
+    """The plane, its operators, and a stand-in for Ray's dashboard."""
 
     plane: Any
     ray: Any
@@ -78,7 +78,7 @@ class World:
         return {pod["metadata"]["name"]: pod for pod in self.request("GET", path)["items"]}
 
     def running(self, name: str, count: int = NODES) -> dict[str, Json]:
-        """The pods once `count` of them run."""
+        """Wait until `count` pods run, and return them."""
 
         def found() -> dict[str, Json]:
             pods = {n: p for n, p in self.pods(name).items() if p["status"].get("phase") == "Running"}
@@ -101,7 +101,7 @@ class World:
         raise AssertionError(f"no pod of rank {rank} in {name}")
 
     def end(self, pod: str, code: int = 0, *, reason: str = "", message: str = "") -> None:
-        """Let the pod end so."""
+        """Let the pod end with this exit code, reason and message."""
         said = {"phase": "Failed" if code else "Succeeded", "exit-code": str(code)}
         said |= {"reason": reason} if reason else {}
         said |= {"message": message} if message else {}

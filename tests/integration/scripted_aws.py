@@ -1,7 +1,7 @@
 """AWS for the tests of images: moto's server behind a proxy that fills its gaps.
 
 moto's builds end at once, without logs; here a build replays a script of phases and lines. moto's ECR has no
-registry and no scan; here is one, over the same port. Everything else goes on to moto as it came.
+registry and no scan; here is one, over the same port. Everything else is forwarded to moto unchanged.
 """
 
 import base64
@@ -25,10 +25,10 @@ BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "
 AFTER = ("POST_BUILD", "UPLOAD_ARTIFACTS", "FINALIZING")
 PHASES = (*BEFORE, *AFTER)
 _MOST_TOKEN = 64
-"""Letters of an idempotency token."""
+"""The greatest length of an idempotency token."""
 _HOPS = ("connection", "expect", "content-length", "transfer-encoding")
 _STATUS = {"403": 403, "400": 400, "503": 503, "SlowDown": 503, "AccessDenied": 403, "InternalError": 500}
-"""An error code of S3 -> the status it comes with, which is all that an answer to HEAD says; else 400."""
+"""An error code of S3 -> its HTTP status, the only content of an answer to HEAD; else 400."""
 _SETTINGS = (
     "versioning",
     "encryption",
@@ -43,7 +43,7 @@ _KEPT = ("Content-Type", "Location", "ETag", "Docker-Content-Digest", "x-amzn-Re
 
 @dataclass(frozen=True)
 class Script:
-    """The course of a build: each look is one phase further."""
+    """The course of a build: each poll is four phases further."""
 
     status: str = "SUCCEEDED"
     fails_in: str = ""
@@ -122,7 +122,7 @@ def refusal_of_start(request: Mapping[str, Any]) -> str:
 
 
 class ScriptedAws:
-    """The server; tests set `scripts`, `refusals` and `scan`, and look at `builds` and `registry`."""
+    """The server; tests set `scripts`, `refusals` and `scan`, and read `builds` and `registry`."""
 
     def __init__(self, moto: str) -> None:
         self.moto = moto
@@ -136,7 +136,7 @@ class ScriptedAws:
         self.scanned: list[str] = []
         """The digests whose scan was read."""
         self.regions: dict[str, ScriptedAws] = {}
-        """Servers for other regions: a call is signed for its region."""
+        """Servers for other regions: the signature of a call names its region."""
         self.registry: dict[str, bytes] = {}
         """Path -> blob or manifest."""
         self.types: dict[str, str] = {}
@@ -327,7 +327,7 @@ class ScriptedAws:
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: the tests say what matters."""
+                """Log nothing."""
 
         return Handler
 
@@ -336,7 +336,7 @@ class ScriptedAws:
     ) -> tuple[int, dict[str, str], bytes]:
         kept = {k: v for k, v in headers.items() if k.lower() not in _HOPS}
         if not any(name.lower() == "content-type" for name in kept):
-            kept["Content-Type"] = "application/octet-stream"  # else urllib says that it is a form
+            kept["Content-Type"] = "application/octet-stream"  # else urllib declares a form
         request = urllib.request.Request(f"{self.moto}{path}", data=body or None, headers=kept, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:

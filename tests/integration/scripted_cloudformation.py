@@ -1,4 +1,4 @@
-"""CloudFormation for one account in memory, by the rules of its documents that moto does not have.
+"""CloudFormation for one account in memory, by the documented rules that moto lacks.
 
 Names that are taken, imports, deletion policies, roll-backs, drift, early validation, states of a stack.
 Every request is checked against botocore's model of the API. Rules:
@@ -42,7 +42,7 @@ class ScriptedCloudFormation:
         self.taken: dict[str, set[str]] = {}
         """Type -> the names that exist in the account, in the stack or outside."""
         self.status = ""
-        """Of the stack; empty: there is none."""
+        """The stack's status; empty if there is no stack."""
         self.parameters: dict[str, str] = {}
         self.body = ""
         self.resources: dict[str, tuple[str, str, str, str]] = {}
@@ -54,7 +54,7 @@ class ScriptedCloudFormation:
         self.validates_early = False
         """Whether a name that is taken is found when the change set is made, not when it is executed."""
         self.states: list[str] = []
-        """States of another operation, one a poll, before `status` is the state."""
+        """States of another operation, one per poll, before `status` is reported."""
         self.change_sets: dict[str, dict[str, Any]] = {}
         self.shown: list[dict[str, Any]] = []
         self.coming: list[dict[str, Any]] = []
@@ -249,7 +249,7 @@ class ScriptedCloudFormation:
         self._happens(name, kind, physical, "CREATE_COMPLETE")
 
     def _roll_back(self, word: str, made: list[str], old: tuple[str, dict[str, str], Any]) -> None:
-        """RetainExceptOnCreate: what this operation made is deleted, what it imported stays."""
+        """RetainExceptOnCreate: resources that this operation created are deleted, imported ones stay."""
         self._stack_is("ROLLBACK_IN_PROGRESS" if word == "CREATE" else "UPDATE_ROLLBACK_IN_PROGRESS")
         for name in made:
             kind, physical, *_ = self.resources[name]

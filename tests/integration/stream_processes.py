@@ -2,8 +2,8 @@
 
 Usage: stream_processes.py FOLDER, which holds `texts/` and `groups.json`, a list of objects with `name`,
 `processes`, `interleaved`, `first`, `last` (steps) and `after` (the group whose position is resumed from, or
-null). Each process writes `NAME-RANK.json`: SHA-256 of its batches, texts that it encoded, last position; and
-the same of the first tokens, as validation reads them.
+null). Each process writes `NAME-RANK.json`: SHA-256 of its batches, number of texts that it encoded, last
+position; and SHA-256 and texts of the first tokens, as validation reads them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ BEGINNINGS = (1, 50_000, 10**7)
 
 
 class Counting(ByteVocabulary):
-    """Bytes, and how many texts were encoded."""
+    """The vocabulary of bytes, which counts the texts that it encodes."""
 
     texts = 0
 
@@ -75,7 +75,7 @@ def draw(folder: Path, group: dict[str, Any], rank: int) -> None:
 
 
 def first_of(stream: TokenStream, world: World) -> dict[str, Any]:
-    """The first tokens of an epoch, fewer than all and more, and the texts that were encoded for them."""
+    """The first tokens of an epoch, fewer than all and more, and the number of texts encoded for them."""
     Counting.texts = 0
     beginnings = [first_tokens(stream, count, world) for count in BEGINNINGS]
     digests = [hashlib.sha256(tokens.tobytes()).hexdigest() for tokens in beginnings]

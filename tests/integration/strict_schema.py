@@ -1,5 +1,4 @@
-"""Validate objects against the schemas of real CRDs, strictly: a field that a schema does not know is an
-error."""
+"""Validate objects strictly against the schemas of real CRDs: an unknown field is an error."""
 
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,7 @@ def strict_validator(path: Path) -> jsonschema.Draft202012Validator:
 
 
 def strict(schema: dict[str, Any], *, top: bool = False) -> dict[str, Any]:
-    """A JSON Schema that refuses unknown fields, from one of a CRD."""
+    """Turn a CRD's schema into a JSON Schema that refuses unknown fields."""
     if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
     found = {key: schema[key] for key in _KEPT if key in schema}

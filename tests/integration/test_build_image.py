@@ -73,7 +73,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
-    """Calls the script's `main` in this process, as its last lines do; one start of Python less per call."""
+    """Calls the script's `main` in this process, which saves a start of Python per call."""
     script = importlib.import_module("trainyard.commands.build_image")
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
@@ -98,7 +98,7 @@ def line(context: Path, bucket: str, *words: str) -> list[str]:
 
 
 def pushed(aws: ScriptedAws, repository: str, tag: Callable[[], str], mark: str = "1") -> str:
-    """An image in moto's ECR, as the build would have pushed it; its digest."""
+    """Put an image into moto's ECR, as the build would push it; return its digest."""
     ecr = client(aws, "ecr")
     if repository not in [one["repositoryName"] for one in ecr.describe_repositories()["repositories"]]:
         ecr.create_repository(repositoryName=repository)
@@ -228,7 +228,7 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ru
 def test_a_build_that_succeeded_without_an_image_is_no_success(
     aws: ScriptedAws, run: Run, context: Path, exported: dict[str, str], says: str
 ) -> None:
-    """Even where an earlier build left an image of the same content."""
+    """It is none even if an earlier build left an image of the same content."""
     plan = planned(run)
     pushed(aws, context.name, lambda: plan["tag"])
     aws.scripts = [Script(exported=exported)]

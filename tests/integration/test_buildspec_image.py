@@ -1,4 +1,4 @@
-"""The buildspec's tasks `image` and `check`: its commands really run, phase by phase, docker stands in."""
+"""The buildspec's tasks `image` and `check`: its commands really run, with stand-ins for docker and oras."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def repository(aws: ScriptedAws) -> str:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone, as CodeBuild unpacks one, with a small context in it, and docker on the PATH."""
+    """A clone, as CodeBuild unpacks one, with a small context, and the stand-ins on the PATH."""
     folder = tmp_path / "machine"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=60)
     for name in ("buildspec.yml", "scripts", "src", "docker"):  # as they are here, committed or not

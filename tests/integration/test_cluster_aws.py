@@ -1,4 +1,4 @@
-"""EKS, HyperPod and ECR as moto serves them: listings, tokens, how a cluster is reached by its name."""
+"""EKS, HyperPod and ECR as moto serves them: listings, tokens, access to a cluster by its name."""
 
 import base64
 import hashlib
@@ -54,7 +54,7 @@ def make_eks(url: str, name: str) -> None:
 
 
 def make_hyperpod(url: str) -> str:
-    """Its name: moto keeps these clusters when it is reset, and knows no orchestrator."""
+    """Create a cluster without an orchestrator; return its new name, as moto's reset keeps clusters."""
     name = f"pod-{uuid.uuid4().hex[:8]}"
     client("sagemaker", url).create_cluster(
         ClusterName=name,
@@ -112,7 +112,7 @@ def test_hyperpod_nodes_are_listed(aws: str) -> None:
 
 @pytest.fixture
 def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """SageMaker as it describes a HyperPod cluster on EKS, which moto does not."""
+    """A server that describes a HyperPod cluster on EKS as SageMaker does; moto does not."""
     arn = f"arn:aws:eks:{REGION}:{ACCOUNT}:cluster/plain"
     body = {"ClusterName": "pod", "ClusterStatus": "InService", "Orchestrator": {"Eks": {"ClusterArn": arn}}}
 

@@ -15,15 +15,15 @@ __all__ = ["shown"]
 pytestmark = pytest.mark.slow
 NOT_HERE = {
     "image cannot be pulled",  # no image is pulled by simulated nodes
-    "no namespace",  # a namespace takes long to go: see test_cluster_operators.py
-    "kueue answers in place of the operator",  # nobody would answer for it, and no job could be tried
+    "no namespace",  # a namespace takes long to delete: see test_cluster_operators.py
+    "kueue answers in place of the operator",  # its webhooks would have no server, and no job could be tried
     "gpu faulty by its driver",  # taints of devices are behind a feature gate
     "claim that goes",  # it would be gone at once
 }
 
 
 def chosen() -> list[tuple[str, Fault]]:
-    """Each fault once, in turn in each cluster that it makes sense in."""
+    """Each fault once, in one of the clusters where it makes sense; these take turns."""
     planted = cases(list(CLUSTERS), real=True)
     result = []
     for position, fault in enumerate(f for f in FAULTS if f.name not in NOT_HERE):

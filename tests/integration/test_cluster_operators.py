@@ -193,7 +193,7 @@ def pytorch_job(name: str, *, nodes: int, queue: str) -> dict[str, Any]:
 
 
 def test_rights_are_judged_by_the_api_server_itself(plane: Any, training: Any, tmp_path: Path) -> None:
-    """A service account that may only read nodes."""
+    """A service account that may only read nodes, pods, daemon sets and deployments."""
     plane.kubectl("create", "serviceaccount", "reader", "-n", "team")
     rule = ("--verb=list,get", "--resource=nodes,pods,daemonsets.apps,deployments.apps")
     plane.kubectl("create", "clusterrole", "reader", *rule)

@@ -1,4 +1,4 @@
-"""Quantities as we read them and as a real API server does: the same texts are taken, and mean the same."""
+"""Quantities as we read them and as a real API server does: the same texts are valid, and mean the same."""
 
 import itertools
 from collections.abc import Iterator

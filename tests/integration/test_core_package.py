@@ -1,4 +1,4 @@
-"""`pip install .` without extras: what does not train works without torch, and the rest says what is missing.
+"""`pip install .` without extras: only the commands that train need torch, and they name it as missing.
 
 The wheel is built from this checkout. Beside it, the environment holds the packages of requirements-core.txt
 and no others, as links to those of the development environment.

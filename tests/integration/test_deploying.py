@@ -114,7 +114,7 @@ def test_the_api_server_is_asked_in_a_dry_run_and_nothing_is_there_after_it(
 
 @pytest.fixture(scope="module")
 def sent(deploy: Deploy, plane: Any) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """Kind -> the pods of its job; in the end the jobs are deleted, and nothing must be left of any."""
+    """Kind -> the pods of its job; at the end the jobs are deleted, and no object of them may be left."""
     for kind in KINDS:
         done = send(deploy, kind)
         assert done.returncode == 0, done.stderr
@@ -223,7 +223,7 @@ def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Dep
 def test_a_job_that_has_ended_already_is_told_as_it_ended(
     plane: Any, deploy: Deploy, pod_code: int, code: int, words: str
 ) -> None:
-    """Sent again without --wait: an ended job is not a job that was sent."""
+    """It is sent again without --wait: the answer is its end, not that it was sent."""
     given = ("--kind", "pytorchjob", "--job-name", f"ended-{pod_code}", "--set", "cluster.pod.restarts=0")
     assert deploy(*given).returncode == 0
     [pod] = until(lambda: pods_of(plane, f"ended-{pod_code}"), "the pod")

@@ -171,7 +171,7 @@ def assert_explained(klass: str, command: list[str], folder: Path) -> None:
 
 
 def assert_never_another_class(klass: str, text: str, code: int) -> None:
-    """The class, or no class: behind prefixes, in colour, mixed with another rank's lines, and cut."""
+    """Require the class behind prefixes, in colour, mixed with another rank's lines; if cut, it or none."""
     lines = text.splitlines()
     steps = [f"[rank1]: step {n}/600 loss 2.5" for n in range(5)]
     pairs = zip_longest((f"[rank0]: {line}" for line in lines), steps)

@@ -1,4 +1,4 @@
-"""A run of the recipe that the trainer had: it is listed, verified, restored, reported and proven as it was.
+"""A run of a removed recipe: it is listed, verified, restored, reported and proven as it was.
 
 The archive holds the run directory and the store that `trainyard run` wrote at commit 746f4f3, with `recipe:
 grpo` on a tiny model, and its proof.
@@ -18,7 +18,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.training.export.export import plan_export
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Of extraction; Python has them from 3.11.4 on."""
+"""Python has extraction filters from 3.11.4 on."""
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "run-of-recipe-grpo.tar.xz"
 EXAMPLE = "examples/grpo trains the same with TRL"
 ROOT = Path(__file__).parents[2]

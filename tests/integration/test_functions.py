@@ -44,7 +44,7 @@ USER 1
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """No call leaves a handler of a signal in the process that made it."""
+    """No call leaves a signal handler in the calling process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     assert {number: signal.getsignal(number) for number in before} == before

@@ -1,4 +1,4 @@
-"""A training that stands still: it ends by itself, says where every process was and how to go on."""
+"""A training that hangs ends by itself, and reports where every process was and how to resume."""
 
 import json
 import os
@@ -201,7 +201,7 @@ def test_the_error_of_one_rank_is_said_though_its_group_cannot_be_destroyed(trai
 def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_word(trainer: Trainer) -> None:
     code, printed, errors = trainer.train(*TWO, play=FAILS)
     assert (code, json.loads(printed)["exit_code"]) == (2, 2)
-    said = [line for line in errors.splitlines() if " INFO " not in line]  # how far a slow machine is
+    said = [line for line in errors.splitlines() if " INFO " not in line]  # progress on a slow machine
     assert said[-1] == "Rank 1 has no device.", errors
     assert not trainer.run.exists()
 

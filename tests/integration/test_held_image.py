@@ -58,7 +58,7 @@ def test_what_is_no_name_of_an_image_is_asked_of_nobody(registry: ScriptedAws, n
 
 
 def test_a_digest_without_its_algorithm_is_still_one(registry: ScriptedAws) -> None:
-    """Without it, it would be a tag, under which a registry may hold any image."""
+    """If it were taken as a tag, the registry could hold any image under it."""
     digest = held(registry)
     bare = digest.removeprefix("sha256:")
     registry.registry[f"/v2/team/image/manifests/{bare}"] = b"{}"

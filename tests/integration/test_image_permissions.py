@@ -1,4 +1,4 @@
-"""The two roles of image builds on a server that enforces policies: enough, and nothing too much."""
+"""The two roles of image builds on a server that enforces policies: enough, and no more."""
 
 import json
 import urllib.request
@@ -144,7 +144,7 @@ BEYOND: dict[str, list[Call]] = {
 
 
 def arn_of(call: Call) -> str:
-    """The resource for which AWS asks a policy at this call."""
+    """The resource that a policy must allow for this call."""
     service, operation, given = call
     if operation == "get_authorization_token":
         return "*"
@@ -236,7 +236,7 @@ class Guarded:
         urllib.request.urlopen(request, timeout=30).close()
 
     def permits(self, call: Call) -> bool:
-        """Whether the user may make the call. Another refusal, as "no such layer", comes after that."""
+        """Whether the user may make the call; an error such as "no such layer" shows that it is permitted."""
         service, operation, given = call
         if service not in self._clients:
             self._clients[service] = boto3.client(

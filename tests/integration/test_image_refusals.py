@@ -51,7 +51,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 }
 """A class of refusals -> one code of it, and what its message must say. The exit code is 4 for each."""
 HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
-"""An answer to HEAD has a status and no words. These classes have one of their own."""
+"""A class of refusals -> its status in an answer to HEAD, which has no error code."""
 MISSING = {
     ("build_image", "DescribeImages"): ("RepositoryNotFoundException", "setup-codebuild.sh --ecr-repository"),
     ("build_image", "PutObject"): ("NoSuchBucket", "--source-bucket"),
@@ -59,7 +59,7 @@ MISSING = {
     ("check_image", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
     ("push_image", "DescribeRepositories"): ("RepositoryNotFoundException", "--ecr-repository "),
 }
-"""A call -> the code for what is not there: exit code 2, and the command that makes it."""
+"""A call -> AWS's code for a missing resource, and words of the fix. The exit code is 2 for each."""
 LOCK = "requirements-training.txt"
 
 
@@ -113,7 +113,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
-    """Runs a script with working arguments, and more; without the pauses between botocore's attempts."""
+    """Runs a script with working arguments and `words`, without the pauses between botocore's attempts."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in aws.environment().items():
@@ -157,7 +157,7 @@ def run(
 
 @pytest.fixture
 def good(aws: ScriptedAws, repository: str) -> str:
-    """An image in ECR, and a build that pushes it; its digest."""
+    """Put an image into ECR, script builds that push it, and return its digest."""
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
     answer = client(aws, "ecr").put_image(
         repositoryName=repository, imageManifest=json.dumps(manifest), imageTag="early"
@@ -187,7 +187,7 @@ EVERY = [
     for operation in operations
     for kind in (HEAD_SAYS if operation == "HeadObject" else itertools.islice(CLASSES, 2))
 ]
-"""The classes take turns, so that each call meets two, and each class meets several calls."""
+"""The classes take turns, so that each call meets two (HeadObject four), and each class several calls."""
 
 
 @pytest.mark.parametrize(("script", "operation", "kind"), EVERY)

@@ -1,7 +1,7 @@
-"""Planted ends of jobs of all kinds, with the released operators: each must be told as what it is.
+"""Planted ends of jobs of all kinds, with the released operators: each must be reported as what it is.
 
 No false green, no false red. The scenarios are generated: kind x which pod x how it ends; the expected
-state comes from the rule that the kind's restart policy states, not from the code. All of them run at the
+state comes from the rule that the kind's restart policy states, not from the code. AT_ONCE of them run at the
 same time.
 """
 
@@ -38,7 +38,7 @@ Plant = Callable[[World, str], object]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A job, what happens to it, and what must be told of it."""
+    """A job, its fault or end, and the report that must follow."""
 
     name: str
     kind: str
@@ -63,7 +63,7 @@ CLASS_OF_CODE = {
     139: "user-code", 143: "preempted",
 }  # fmt: skip
 FINAL, HEALING = (1, 2, 75, 127), (134, 137, 139, 143)
-"""Exit codes that the policy ExitCode takes as final, and that it answers with a new pod."""
+"""Exit codes that the policy ExitCode takes as final, and those after which it starts a new pod."""
 
 
 def ends(code: int, rank: int, world_: World, name: str, *, reason: str = "", message: str = "") -> None:
@@ -83,12 +83,12 @@ def succeeds(world_: World, name: str) -> None:
 
 
 def writes(status: Json, rank: int, world_: World, name: str) -> None:
-    """A status of a running pod as a kubelet would write it."""
+    """Write a status of a running pod as a kubelet would."""
     world_.write_status(world_.pod(name, rank), status)
 
 
 def stuck(reason: str, message: str, world_: World, name: str, *, then: str = "") -> None:
-    """All pods wait on a node; `then` they run."""
+    """Let all pods wait on a node; with `then`, they run and succeed."""
 
     def placed() -> Json:
         pods = {n: p for n, p in world_.pods(name).items() if p["spec"].get("nodeName")}
@@ -117,7 +117,7 @@ def stuck(reason: str, message: str, world_: World, name: str, *, then: str = ""
 
 
 def set_ray(status: str, message: str, world_: World, name: str, *, past: str = "") -> str:
-    """Let Ray say this of the command, once it is known to it; the id of the command."""
+    """Set Ray's status of the command once Ray knows it; return the command's id."""
 
     def known() -> str:
         found = world_.job("rayjob", name).get("status") or {}
@@ -375,7 +375,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def told(everything: World, request: pytest.FixtureRequest) -> Iterator[dict[str, "Future[JobState]"]]:
-    """The scenarios that were asked for, all begun at once."""
+    """The results of the requested scenarios, by name; AT_ONCE run at the same time."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     asked = [c.params["scenario"] for c in calls if c is not None and "scenario" in c.params]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -383,7 +383,7 @@ def told(everything: World, request: pytest.FixtureRequest) -> Iterator[dict[str
 
 
 def play(world_: World, scenario: Scenario) -> JobState:
-    """Create the job, follow it, let happen what happens to it; the state that the follower ends with."""
+    """Create the job, follow it, plant its fault; return the follower's last state."""
     name = scenario.job
     world_.create(scenario.kind, scenario.body(name), *([scenario.runtime(name)] if scenario.runtime else []))
     with ThreadPoolExecutor(1) as follower:

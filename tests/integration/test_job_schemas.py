@@ -1,4 +1,4 @@
-"""Every kind × strategy × instance type × number of nodes passes the schemas of the real CRDs, strictly."""
+"""Kinds × strategies × instance types × numbers of nodes pass the schemas of the real CRDs, strictly."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ SCHEMAS = {
 }
 """The CRD of HyperPodPyTorchJob is not public."""
 SHAPES = ("g5.xlarge", "g5.8xlarge", "g6e.24xlarge", "p5.48xlarge")
-"""One of each: no EFA, one interface, two, thirty-two."""
+"""Types with no EFA interface, one, two and thirty-two."""
 
 
 def bodies(kind: str, strategy: str, instance: str, nodes: int) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_every_recipe_passes_the_schemas_of_every_kind_it_runs_on(recipe: str) -
 
 
 def require_valid(found: list[dict[str, Any]], seen: set[str]) -> None:
-    """Validate each object once: those that differ in texts only are the same to a schema."""
+    """Validate each kind and spec once, and each kind without a spec once."""
     for body in found:
         key = json.dumps([body["kind"], body["spec"]] if "spec" in body else body["kind"], sort_keys=True)
         if key in seen:

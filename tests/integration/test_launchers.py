@@ -1,6 +1,6 @@
 """Runs over several nodes in the environment that each operator gives its pods. CPU, gloo, one machine.
 
-A node is one `scripts/train.py` with an operator's variables and nothing else that says how many there are.
+A node is one `scripts/train.py`; only an operator's variables tell it the number of nodes.
 """
 
 import json
@@ -35,7 +35,7 @@ Environments = list[dict[str, str]]
 
 
 def pytorchjob(port: int, *, per_node: str, nodes: int = 2) -> Environments:
-    """As the Training Operator 1.9 writes it; `WORLD_SIZE` counts processes where their number is given."""
+    """As the Training Operator 1.9 writes it; `WORLD_SIZE` counts processes if their number is given."""
     world = nodes * int(per_node) if per_node.isdecimal() else nodes
     return [
         {
@@ -93,7 +93,7 @@ line = [sys.executable, "-m", "torch.distributed.run", *place, "--master-port=" 
 os.execv(sys.executable, [*line, *words])
 ' "$@"
 """
-"""In place of `hyperpodrun`: it hears its rank from the environment instead of the operator's server."""
+"""A stand-in for `hyperpodrun`: it reads its rank from the environment, not from the operator's server."""
 
 
 def hyperpod(port: int, folder: Path) -> Environments:
@@ -258,7 +258,7 @@ def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(
 def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own watchdog is stopped with it: the other node notices the hang, and its torchrun ends it."""
+    """Its own watchdog is stopped with it: the other node notices the hang; the rank's torchrun ends it."""
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
     more = ("training.max_steps=100000", "monitoring.hang_seconds=4")

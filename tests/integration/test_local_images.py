@@ -234,7 +234,7 @@ def test_a_version_never_names_another_image(call: Call, project: Path, registry
 def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
     call: Call, project: Path, registry: str
 ) -> None:
-    """A project of its own: it is built, pushed to two repositories, and read back from both."""
+    """Both images are built, pushed to two repositories, and read back from both."""
     names = []
     for number in (1, 2):
         (project / f"Dockerfile.{number}").write_text(f"FROM scratch\nCOPY lock.txt /two{number}\nUSER 1\n")

@@ -1,6 +1,6 @@
 """`make train` and `make resume` when a step fails or is interrupted: real make, real pipeline, real signals.
 
-The steps themselves are stood in for, so that each can fail in each way; `test_make_train.py` has real ones.
+Stand-ins replace the steps, so that each can fail in each way; `test_make_train.py` has the real ones.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from trainyard.config.load import dump_yaml, load_config
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 BEFORE = ("check_environment", "check_readiness", "prepare_data")
-"""Before there is a run to report on."""
+"""The steps before there is a run to report on."""
 STEPS = (*BEFORE, "train", "training_artifact_sync", "prove_run")
 STAND_IN = """\
 import os, pathlib, shlex, signal, sys, time
@@ -163,7 +163,7 @@ def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage
 def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     stage: Stage, group: bool
 ) -> None:
-    """Of make alone, as `kill` sends it, and of all that it started, as systemd and `timeout` do."""
+    """SIGTERM to make alone, as `kill` sends it, or to its process group, as systemd and `timeout` do."""
     (stage.folder / "train").write_text("waits")
     process = subprocess.Popen(
         stage.line("train"), env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL

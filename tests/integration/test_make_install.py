@@ -116,7 +116,7 @@ class Yard:
         return done.stdout
 
     def provide_uv(self) -> None:
-        """As an earlier make left it."""
+        """Provide uv as an earlier make left it."""
         (self.root / ".uv/bin").mkdir(parents=True)
         (self.root / ".uv/bin/uv").symlink_to(Path(self.variables["UV_FIND_LINKS"]) / "uv")
         self.give(self.root / ".uv")
@@ -127,7 +127,7 @@ class Yard:
             os.chown(each, OTHER if OTHER else -1, -1, follow_symlinks=False)
 
     def replace_python(self, *, knows: str = "", without: tuple[str, ...] = (), version: str = "") -> None:
-        """Put another python3 into the path: without some modules, or of another version."""
+        """Put another python3 on the PATH: without some modules, or of another version."""
         (self.programs / "python3").unlink(missing_ok=True)
         changes = "".join(f"sys.modules[{name!r}] = None\n" for name in without)
         if version:
@@ -152,7 +152,7 @@ exec {knows} "$@"
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Path]:
-    """Every program of the system but Pythons and what installs packages."""
+    """A folder of the system's programs, without Pythons and package installers."""
     with tempfile.TemporaryDirectory() as text:
         Path(text).chmod(0o755)
         for folder in (Path(name) for name in ("/usr/local/bin", "/usr/bin", "/bin")):
@@ -166,7 +166,7 @@ def programs() -> Iterator[Path]:
 
 @pytest.fixture
 def yard(wheels: Path, programs: Path) -> Iterator[Yard]:
-    """A fresh clone; its path holds no Python yet."""
+    """A fresh clone; its PATH holds no Python yet."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         folder.chmod(0o755)
@@ -234,7 +234,7 @@ def test_a_user_who_does_not_own_the_interpreter_installs_and_leaves_it_alone(
     metadata_of.parent.mkdir()
     metadata_of.write_text("Metadata-Version: 2.1\nName: debugger\nVersion: 1.0\n")
     assert yard.install() == "", "what people add stays"
-    (yard.root / ".venv/training.stamp").unlink()  # as if it was stopped while packages were installed
+    (yard.root / ".venv/training.stamp").unlink()  # as if it was stopped while it installed packages
     assert "the packages of the lock" in yard.install()
 
 
@@ -288,7 +288,7 @@ def uv_is_broken(yard: Yard) -> None:
 
 
 def test_a_broken_environment_is_repaired_by_the_same_command(yard: Yard, python: str) -> None:
-    """One after the other in one yard, as each ends with an environment that works."""
+    """One fault after the other in one yard, as each repair leaves an environment that works."""
     yard.provide_uv()
     yard.install()
     for name, (break_it, message) in BROKEN.items():
@@ -358,7 +358,7 @@ def test_another_python_that_fits_is_taken_in_place_of_python3(yard: Yard, pytho
 
 
 def test_where_none_fits_uv_downloads_one_and_a_refusal_says_what_to_do(yard: Yard, python: str) -> None:
-    """That a Python is downloaded needs a network; that uv is called for it does not."""
+    """The download needs a network; the test shows only that uv is called for it."""
     yard.provide_uv()
     yard.replace_python(knows=python, version="3.14.0")
     text = yard.refuse()

@@ -31,8 +31,7 @@ SETTINGS = (
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of this tree's files, with one commit, in a folder whose name has a space.
 
-    Its environment is the one that runs these tests, by a link: make cannot be told (`-o`) that a path with
-    spaces is up to date.
+    Its environment is a link to the one that runs these tests: make's `-o` cannot name a path with spaces.
     """
     folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
@@ -62,7 +61,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(clone: Path, target: str, **variables: str) -> "subprocess.Popen[str]":
     """Start `make TARGET` with the environment that runs these tests taken as installed."""
     if not (ENVIRONMENT / "training.stamp").exists():
-        # Make would bring this environment to the training lock, without the tools of the tests.
+        # Make would install the training lock here, which lacks the tools of the tests.
         pytest.skip(f"{ENVIRONMENT} was not made by make install-dev, and make train would change it")
     words = ["make", target, *INSTALLED]
     words += [f"{name}={value}" for name, value in variables.items()]
@@ -165,7 +164,7 @@ def planned(clone: Path, target: str, *words: str) -> "subprocess.CompletedProce
 
 @pytest.fixture
 def three_runs(tmp_path: Path) -> Path:
-    """The newest by name is the oldest at work; of the last one there is no record yet."""
+    """The last run by name was written the longest ago; `zz-empty` has no record yet."""
     runs = tmp_path / "all runs"
     for name, age in (("gh-77", 300), ("20260101-120000-aaaa", 100), ("20260301-120000-bbbb", 200)):
         (runs / name).mkdir(parents=True)

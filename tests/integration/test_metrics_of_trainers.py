@@ -1,6 +1,6 @@
 """The metrics of trainers that nobody here wrote: their true output and files, read as a run reads them.
 
-What is expected is the trainer's own history in its last trainer_state.json.
+The expected rows are the trainer's own history in its last trainer_state.json.
 """
 
 import json

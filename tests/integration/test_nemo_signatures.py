@@ -1,6 +1,6 @@
 """The script of recipe nemo gives NeMo's classes only arguments that the released NeMo 2 has.
 
-NeMo needs GPUs and much that is not in the lock to be imported, so its source is read. NEMO_SOURCE names a
+Importing NeMo needs GPUs and packages that are not in the lock, so its source is read. NEMO_SOURCE names a
 folder with the packages `nemo` (2.x) and `megatron`, such as two unpacked wheels.
 """
 
@@ -26,9 +26,9 @@ PLACES: dict[str, tuple[str, ...]] = {
     "log": ("nemo/lightning/nemo_logger.py:NeMoLogger",),
     "checkpoint": ("nemo/lightning/pytorch/callbacks/model_checkpoint.py:ModelCheckpoint",),
 }
-"""Part of nemo.json -> the classes, with those they inherit from, that take its names as arguments."""
+"""Part of nemo.json -> the class that takes its names as arguments, and its base classes."""
 OF_LIGHTNING = {"dirpath", "filename"}
-"""NeMo's ModelCheckpoint hands these on to Lightning's."""
+"""NeMo's ModelCheckpoint passes these on to Lightning's."""
 
 
 def arguments_of(place: str) -> set[str]:

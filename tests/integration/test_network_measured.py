@@ -19,7 +19,7 @@ OURS = ("PET_", "TRAINYARD_", "MASTER_", "WORLD_", "RANK", "LOCAL_", "NCCL_", "J
 
 
 def on_two_nodes(words: list[str], **more: str) -> list[tuple[int, str, str]]:
-    """Run a command as two pods of a TrainJob do: exit code, stdout and stderr of each."""
+    """Run a command as two pods of a TrainJob do; return exit code, stdout and stderr of each."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     started = [
         subprocess.Popen(

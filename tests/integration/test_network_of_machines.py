@@ -1,4 +1,4 @@
-"""Two machines train over gloo, and a stand-in writes the log that NCCL would have written; it is judged.
+"""Two machines train over gloo; a stand-in writes the log that NCCL would have written, and it is judged.
 
 The stand-in is preloaded into each worker. It writes where `NCCL_DEBUG_FILE` says, as NCCL does, once the
 process group exists. Programs of others and our own trainer are started by the same command.

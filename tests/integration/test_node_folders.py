@@ -54,7 +54,7 @@ class Machines(Nodes):
         return started
 
     def on_both(self, name: str, script: str, *words: str) -> list[tuple[int, str]]:
-        """The script's exit code and words on each machine, run at the same time."""
+        """Run the script on both machines at the same time; return exit code and output of each."""
         stored = ("--store", f"file://{self.folder}/store", "--run-number", "7", *words)
         both = [
             self.script(script, "--run-dir", f"{self.folder}/machine-{number}/{name}", *stored)

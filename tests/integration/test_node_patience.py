@@ -1,4 +1,4 @@
-"""What nodes wait for: data that take long to prepare, and a stop within its grace period. CPU, gloo.
+"""Nodes wait for data that take long to prepare, and stop within their grace period. CPU, gloo.
 
 Two nodes in the environment of a JobSet. A module that Python imports first makes one of them slow.
 """
@@ -94,7 +94,7 @@ def workers_of(node: "subprocess.Popen[str]") -> list[int]:
 
 
 def timed_ends(both: "list[subprocess.Popen[str]]", told: Callable[[], object]) -> list[float]:
-    """The seconds from `told` until each process has ended."""
+    """Call `told`; return the seconds until each process has ended."""
     told()
     begun, ends = time.monotonic(), dict[int, float]()
     while len(ends) < len(both):

@@ -37,7 +37,7 @@ if "LOCAL_RANK" in os.environ and os.path.exists({file!r}):
         return run(self)
     TrainStep.run = slow_run
 """
-"""Steps that take long enough for what happens beside them."""
+"""Slow steps leave time to store and to kill during training."""
 
 
 class Pods(Nodes):
@@ -72,7 +72,7 @@ class Pods(Nodes):
 
     @property
     def slow(self) -> Path:
-        """A file: while it exists, the steps are slow."""
+        """A file: the steps of workers that start while it exists are slow."""
         return self.folder / "slow"
 
     @property
@@ -89,7 +89,7 @@ class Pods(Nodes):
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """End a pod as its node would with it: everything at once."""
+    """End all processes of a pod at once, as the end of its node does."""
     if process.poll() is not None:
         return
     for pid in (*descendants(process.pid), process.pid):
@@ -174,7 +174,7 @@ def parts(directory: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_a_pod_that_is_killed_in_place_goes_on_from_what_it_had_not_stored_yet(pods: Pods) -> None:
-    """The store is slower than the training here: no part of the last checkpoints was sent."""
+    """It is killed as soon as both pods have a checkpoint, which need not be in the store yet."""
     first = pods.pods(grace="3s")
     until(first, lambda: parts(pods.pod(0)) & parts(pods.pod(1)))
     kill(first[1])

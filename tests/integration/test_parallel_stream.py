@@ -1,4 +1,4 @@
-"""A stream of documents that are kept apart, on two processes and on from there on one. CPU, gloo."""
+"""A stream of documents that are kept apart, on two processes and resumed on one. CPU, gloo."""
 
 import json
 import os
@@ -27,7 +27,7 @@ monitoring: {{tensorboard: false, log_steps: 1}}
 
 
 def train(folder: Path, name: str, *settings: str, processes: int = 1) -> list[float]:
-    """The losses of a run of the shipped trainer."""
+    """Run the shipped trainer, and return its losses."""
     words = [word for setting in settings for word in ("--set", setting)]
     command = [
         sys.executable,

@@ -62,7 +62,7 @@ class Runs:
         launcher: tuple[str, ...] = (),
         popen: type[subprocess.Popen[str]] = warm_start.Popen,
     ) -> "subprocess.Popen[str]":
-        """Trains in `processes` of the script's own launcher, or in the one that `launcher` starts."""
+        """Trains in `processes` processes of the script's launcher, or in the one that `launcher` starts."""
         command = [sys.executable, *launcher, str(REPOSITORY_ROOT / "scripts" / "train.py")]
         command += ["--config", f"{self.folder}/config.yaml"]
         paths = {
@@ -121,7 +121,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     result = Runs(tmp_path_factory.mktemp("runs"))
-    # Python and torch start for it alone, so that all others are compared with a usual start.
+    # Only this run starts Python and torch cold; all others are compared with it.
     code, errors = result.end_of(result.start("alone", *ALONE, processes=1, popen=subprocess.Popen))
     assert code == 0, errors
     return result
@@ -137,7 +137,7 @@ def assert_same_numbers(runs: Runs, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fsdp"])  # other tests compare that one
 def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: str) -> None:
-    if kind == "hsdp":  # a copy of the model a machine
+    if kind == "hsdp":  # a copy of the model per machine
         code, errors = runs.finish_on_two_machines(kind, *KINDS[kind])
     else:
         code, errors = runs.finish(kind, *KINDS[kind], processes=2)
@@ -212,7 +212,7 @@ def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
     for key in ("loss", "grad_norm"):
         assert [row[key] for row in resumed] == [row[key] for row in whole]
     assert runs.outcome("powersgd")["state_sha256"] == runs.outcome("powersgd-whole")["state_sha256"]
-    # The first loss is that of the same weights; what is exchanged after it is something else.
+    # The first loss is that of the same weights; the gradients exchanged after it differ.
     plain = runs.rows("alone")
     assert whole[0]["loss"] == pytest.approx(plain[0]["loss"], rel=2e-5)
     assert whole[0]["grad_norm"] < 0.999 * plain[0]["grad_norm"]

@@ -1,4 +1,4 @@
-"""The policy of docs/runbooks/permissions.md, on a server that enforces it: enough, and nothing too much."""
+"""The policy of docs/runbooks/permissions.md, on a server that enforces it: enough, and no more."""
 
 import json
 import re
@@ -29,7 +29,7 @@ OpenAs = Callable[..., Store]
 
 
 def policy(bucket: str, *, without: str | None = None, number: int = 0) -> dict[str, Any]:
-    """The first policy of the runbook (or another one), for `bucket`, less one action."""
+    """The first policy of the runbook (or another one), for `bucket`, without one action."""
     found = re.findall(r"```json\n(.*?)```", RUNBOOK.read_text(), flags=re.S)
     value: dict[str, Any] = json.loads(found[number].replace("ml-runs", bucket))
     for statement in value["Statement"]:

@@ -1,4 +1,4 @@
-"""Pushing to ECR: several regions of which one fails, tags that move nowhere, a scan that finds something."""
+"""Pushes to ECR: several regions and one that fails, tags that do not move, scans with findings."""
 
 import hashlib
 import json
@@ -131,7 +131,7 @@ def test_every_region_gets_the_same_digest_tags_and_record(places: Places, push:
 def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
     places: Places, push: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docker with the containerd image store pushes one, and ECR scans no index."""
+    """docker with the containerd image store pushes such an index, and ECR scans none."""
     image, beside = "sha256:" + "1" * 64, "sha256:" + "2" * 64
     kind = {"annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
     index = {"manifests": [{"digest": image}, {"digest": beside} | kind]}
@@ -214,7 +214,7 @@ def test_a_registry_that_refuses_the_tag_itself_says_where_the_tags_are_set(
 
 
 def test_a_second_push_of_the_same_image_keeps_what_is_set(places: Places, push: Any) -> None:
-    """ECR takes a tag of an immutable repository once, even for the same digest."""
+    """ECR takes a tag of an immutable repository only once, even for the same digest."""
     places.servers[REGION].scan = {"imageScanStatus": {"status": "FAILED"}}
     code, said = push("--region", REGION)
     assert code == 1, said

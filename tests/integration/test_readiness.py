@@ -1,4 +1,4 @@
-"""The check before a run on real stores: each way to be wrong is red, with its reason."""
+"""The check before a run on real stores: each fault is red, with its reason."""
 
 import importlib
 import json
@@ -138,7 +138,7 @@ def test_a_bucket_that_is_not_there_is_named(seaweedfs: Any, check: Check) -> No
 
 @pytest.mark.parametrize("answers", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "breaks off"])
 def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: bytes) -> None:
-    """The server takes every connection and what is sent, and never ends an answer."""
+    """The server accepts every connection and request, and never completes an answer."""
     with ExitStack() as held:
         server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
 
@@ -176,7 +176,7 @@ def enforce(moto: Any) -> Iterator[Callable[[bool], None]]:
 
 @pytest.fixture
 def as_user(moto: Any, enforce: Callable[[bool], None]) -> Callable[..., tuple[str, dict[str, str]]]:
-    """A new bucket's store and the variables of a user who may do `actions` there and nothing else."""
+    """A new bucket's store and the variables of a user who has only the policy `statements` there."""
 
     def make(statements: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:
         enforce(False)
@@ -215,7 +215,7 @@ def without(statements: list[dict[str, Any]], *actions: str) -> list[dict[str, A
 def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_three_objects(
     as_user: Any, check: Check, moto: Any, enforce: Callable[[bool], None]
 ) -> None:
-    """It may not delete: that is a note and no failure, however often it is checked."""
+    """The role may not delete: each check reports that as a note and not as a failure."""
     url, variables = as_user(documented("## artifacts"))
     for _ in range(3):
         done = check("--store", url, **variables)

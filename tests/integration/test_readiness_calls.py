@@ -1,4 +1,4 @@
-"""The check of a store meets what the sync of a run meets: each operation is refused with each answer."""
+"""The check of a store fails as the sync of a run does: each operation is refused with several answers."""
 
 import importlib
 import os
@@ -38,17 +38,17 @@ ANSWERS = {
     "503": ("SlowDown",),
 }
 NEVER = ("400", "405", "411", "501")
-"""The store cannot do it, today or later."""
+"""Statuses of an operation that the store will never do."""
 NEEDED = (
     *("ListObjectsV2", "PutObject", "PutObject if absent", "HeadObject", "GetObject"),
     *("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"),
 )
 NOT_NEEDED = ("AbortMultipartUpload", "DeleteObject", "ListMultipartUploads", "ListParts")
-"""A sync does without: parts and objects remain, and large files are sent from their start."""
+"""A sync does without them: parts and objects remain, and large files are sent from their start."""
 
 
 def cases(operations: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """Server, operation and status: each operation with three of the statuses, each status about as often."""
+    """Server, operation and status: each operation with three statuses, all of them about equally often."""
     statuses = list(ANSWERS)
     return [
         *(
@@ -61,7 +61,7 @@ def cases(operations: tuple[str, ...]) -> list[tuple[str, str, str]]:
 
 
 def operation_of(head: bytes) -> str:
-    """The name of the operation that a request is."""
+    """The name of the operation that a request asks for."""
     line, _, rest = head.partition(b"\r\n")
     method, target, _ = line.decode().split(" ")
     path, _, query = target.partition("?")
@@ -78,7 +78,7 @@ def operation_of(head: bytes) -> str:
 
 
 class RefusingProxy:
-    """Passes requests to an S3 server, one a connection, and refuses one operation."""
+    """Passes requests to an S3 server, one per connection, and refuses one operation."""
 
     def __init__(self, upstream: str, read_message: ReadMessage) -> None:
         self._read_message = read_message
@@ -89,9 +89,9 @@ class RefusingProxy:
         self.refused, self.status, self.code = "", "", ""
         self.seen: list[str] = []
         self.held: dict[str, threading.Event] = {}
-        """Operations whose answer is kept back until the event."""
+        """Operation -> the event until which its answer is held back."""
         self.slow: dict[str, float] = {}
-        """Operations whose answer comes after so many seconds."""
+        """Operation -> the seconds by which its answer is delayed."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ def checked(url: str) -> StoreAnswer:
 
 
 def sync_problem(url: str, run: Any) -> str:
-    """Why the run cannot be stored; empty if it is."""
+    """Store the run; return the reason why it failed, or an empty text."""
     try:
         sync_run(opened(url), run, None)
     except TrainyardError as error:
@@ -302,6 +302,6 @@ def test_an_interrupted_check_leaves_nothing_behind(
     for held in proxy.held.values():
         held.set()
     keys, uploads = left_in(server, bucket)
-    if operation != "CreateMultipartUpload":  # its name is not known then; the lifecycle rule removes it
+    if operation != "CreateMultipartUpload":  # its id is not known then; the lifecycle rule removes it
         assert uploads == []
     assert [key for key in keys if key != READINESS_PARTS] == []

@@ -1,6 +1,6 @@
-"""The programs' own parsers take what the recipes render, and read what was meant.
+"""The programs' own parsers take the options that the recipes render, and read them as meant.
 
-They need much that is not in the lock. A Python that has a program is named by a variable; without it the
+The programs need packages that are not in the lock. A variable names a Python that has one; without it the
 test is skipped. How to make one is in CONTRIBUTING.md.
 """
 
@@ -134,7 +134,7 @@ def key_type(key: str) -> Any:
 
 
 def one_changed(recipe: str) -> dict[str, dict[str, Any]]:
-    """A case per key and other value that is planned, and that changes what the program is given."""
+    """A case for each other value of a key that can be planned and that changes the program's options."""
     found, given = {"": case(recipe, nodes=2)}, recipe_config(recipe).model_dump()
     for key in leaf_keys():
         section, *path = key.split(".")
@@ -192,7 +192,7 @@ def same(ours: Any, read: Any) -> bool:
 
 
 FLOOR = {"megatron": 30, "verl": 30, "torchtitan": 40, "deepspeed": 30}
-"""Fewer cases than this would mean that the rule that makes them has come apart."""
+"""With fewer cases, the rule that makes them would be broken."""
 
 
 @pytest.mark.parametrize("recipe", VARIABLES)

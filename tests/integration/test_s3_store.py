@@ -141,7 +141,7 @@ def test_a_store_without_crc64nvme_gets_sha256(
 
 @pytest.fixture
 def parts_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the parts that went to the store."""
+    """The numbers of the parts that were sent."""
     sent: list[int] = []
     call = Bucket.call
 
@@ -223,7 +223,7 @@ def test_large_files_that_fail_leave_their_memory_to_others(
         raise ServiceError("the test")
 
     monkeypatch.setattr(Parts, "send", fail)
-    for _ in range(3):  # more than there are at once
+    for _ in range(3):  # more than may be sent at once
         with pytest.raises(ServiceError, match="the test"):
             store.stage(file, "big", metadata={})
     monkeypatch.setattr(Parts, "send", send)
@@ -241,7 +241,7 @@ def test_a_file_goes_by_its_own_answer_whatever_another_was_told_meanwhile(
         tried.append(str(algorithm))
         if len(tried) > 1:
             return send(self, path, metadata, algorithm, **rest)
-        monkeypatch.setattr(store, "_fast_parts", True)  # by the file that goes beside it
+        monkeypatch.setattr(store, "_fast_parts", True)  # by a file that is sent at the same time
         return False
 
     monkeypatch.setattr(Parts, "send", refused_once)
@@ -367,7 +367,7 @@ def test_a_part_is_read_and_nothing_beyond_the_end(bucket: str) -> None:
 def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the_end(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both servers send the checksum along; what breaks on the way is put in the answer here."""
+    """Both servers send the checksum along; the test damages the answer."""
     monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     store: Any = open_store(f"s3://{bucket}")
@@ -427,6 +427,6 @@ def test_abandoned_uploads_of_runs_are_swept_and_no_others(weed: Any) -> None:
         begin_upload(weed, bucket, key)
     store = open_store(f"s3://{bucket}/p")
     assert store.sweep(3600) == 0
-    assert store.sweep(-5) == 1  # the store tells the time in whole seconds
+    assert store.sweep(-5) == 1  # the store reports the time in whole seconds
     left = {upload["Key"] for upload in weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]}
     assert left == {"p/run-x/data", "p/other", "run-1/data"}

@@ -1,4 +1,4 @@
-"""Whole runs into real S3 servers: synced, gone on, damaged behind our back, verified."""
+"""Complete runs in real S3 servers: synced, continued, damaged behind our back, verified."""
 
 import os
 import re
@@ -150,7 +150,7 @@ def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory
 def test_a_checkpoint_that_is_stored_is_not_read_again(
     bucket: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does what became of the files here matter any more: the store has what the trainer wrote."""
+    """Later changes of the local files do not matter, either: the store has the trainer's bytes."""
     read: list[Path] = []
 
     def noted(path: Path) -> str:

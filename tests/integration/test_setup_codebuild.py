@@ -62,7 +62,7 @@ def client(service: str, url: str) -> Any:
 
 
 def set_up(*flags: str, code: int = 0) -> dict[str, str]:
-    """Resource -> its standing, as the script says it; in this process, which is quicker."""
+    """Call the script in this process, which is quicker; return resource -> its standing."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert setup_codebuild.main([*flags, "--json"]) == code, said.getvalue()
     return {each["resource"]: each["standing"] for each in json.loads(said.getvalue())["resources"]}
@@ -231,7 +231,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stack_that_was_made_by_hand_is_taken_over(aws: str) -> None:
-    """By the command at the top of the template."""
+    """It was made as the command at the top of the template makes it."""
     subject = {"ParameterKey": "Subjects", "ParameterValue": "repo:me/lab:environment:training"}
     client("cloudformation", aws).create_stack(
         StackName="trainyard",

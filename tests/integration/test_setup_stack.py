@@ -1,6 +1,6 @@
 """`setup_codebuild.py` on a scripted CloudFormation: states of an account x dry run, real run, delete.
 
-A dry run changes nothing, and the real run does what it said. After a real run nothing is left to do.
+A dry run changes nothing, and the real run does what it printed. After a real run nothing is left to do.
 """
 
 import contextlib
@@ -73,13 +73,13 @@ def set_up_by_hand(aws: Aws) -> None:
 
 
 def deleted(aws: Aws) -> None:
-    """What holds data was retained."""
+    """The stack was deleted, and resources that hold data were retained."""
     set_up(aws)
     assert rows("--delete")[0] == 0
 
 
 def earlier_version(aws: Aws) -> None:
-    """Everything exists and no stack, but for the project, which the person deleted as the message asks."""
+    """All resources exist without a stack, except the project, which the user deleted as the message asks."""
     for kind, properties in ResolvedTemplate({"Subjects": SUBJECT}).resources().values():
         if kind != "AWS::CodeBuild::Project":
             aws.taken.setdefault(kind, set()).add(properties[NAMED_BY[kind]])

@@ -22,7 +22,7 @@ def group(name: str, processes: int, **changes: object) -> dict[str, Any]:
 
 
 def groups() -> list[dict[str, Any]]:
-    """Groups of 1 to 4 processes from the start; and groups that end early, each resumed by other ones."""
+    """Groups of 1 to 4 processes from the start; and groups that end early, each resumed by another one."""
     result = []
     for files, sizes, (before, after) in ((1, (1, 2, 3, 4), (4, 1)), (4, (1, 2, 4), (2, 3))):
         result += [group(f"{size}-of-{files}", size, interleaved=files) for size in sizes]
@@ -33,7 +33,7 @@ def groups() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What the processes of each group found, by its name and then by rank."""
+    """The results of each group's processes, by its name and then by rank."""
     folder = tmp_path_factory.mktemp("a folder")
     (folder / "texts").mkdir()
     for file in range(4):

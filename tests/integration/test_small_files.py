@@ -1,4 +1,4 @@
-"""Many small files go and come by awscrt, on real servers; what it does not move, boto3 does."""
+"""awscrt sends and fetches many small files on real servers; boto3 moves the others."""
 
 import base64
 import contextlib
@@ -102,7 +102,7 @@ def send(store: Any, files: Mapping[str, Path]) -> set[str]:
 
 
 def fetch(store: Any, files: list[tuple[str, int, Path]]) -> set[str]:
-    """Fetch the files; return the keys that came."""
+    """Fetch the files; return the keys that arrived."""
     keys, came = {path: key for key, _, path in files}, set[str]()
     store.fetch_small(files, lambda path: came.add(keys[path]))
     return came
@@ -115,7 +115,7 @@ def test_a_run_of_many_small_files_goes_and_comes_whole(
     report = sync_run(store, run, 1)
     assert report.problems == ()
     assert report.sent == report.objects - 1  # without the claim of the number
-    assert len(moved) == 2 * FILES  # of each checkpoint all but the first; its metadata is the other one
+    assert len(moved) == 2 * FILES  # of each checkpoint, its files and `.metadata`, less the first
     assert len(set(moved)) == len(moved)
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     moved.clear()
@@ -260,7 +260,7 @@ def test_a_restore_that_is_stopped_in_the_middle_ends_at_once_and_goes_on_later(
     store = open_store(f"s3://{seaweedfs.new_bucket()}")
     run = make_run(steps=(100,), size=3000, files=4 * FILES)
     sync_run(store, run, 1)
-    proxied.most = len(proxied.requests) + FILES  # after that it answers nothing more
+    proxied.most = len(proxied.requests) + FILES  # after that, no request is answered
     code = textwrap.dedent(RESTORE)
     process = subprocess.Popen([sys.executable, "-c", code, store.url, str(tmp_path / "back")])
     proxied.wait_until_silent()
@@ -365,7 +365,7 @@ def test_a_restore_that_a_sync_overtakes_has_the_newer_bytes(
 def test_what_came_before_is_compared_again_each_time(
     seaweedfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: list[str]
 ) -> None:
-    """By one `Downloader`: another digest, a file that was removed, another place, one key at two places."""
+    """By one `Downloader`: another digest, a removed file, another place, one key at several places."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     store = open_store(f"s3://{seaweedfs.new_bucket()}")
     old = write_files(tmp_path / "old", tuple(f"n{number}" for number in range(FILES)), 3000)
@@ -435,7 +435,7 @@ def test_an_interrupt_in_any_line_comes_out_as_what_it_is(
 
 
 class Between:
-    """Between a client and a server: counts requests, and can stay silent."""
+    """A proxy that records requests, and can stay silent."""
 
     def __init__(self, upstream: str, read_message: Any) -> None:
         host, _, port = upstream.removeprefix("http://").partition(":")
@@ -443,9 +443,9 @@ class Between:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[bytes] = []
-        """The head of each."""
+        """The head of each request."""
         self.most = 1 << 30
-        """Requests that are answered; those after them wait in vain."""
+        """The number of requests that are answered; later ones wait in vain."""
         self.silent_for = range(0)
         """Numbers of requests that wait in vain."""
         self._silent = threading.Event()

@@ -1,7 +1,7 @@
-"""A store that was made by the commit before S3 was reached by boto3 alone: it verifies, restores, goes on.
+"""A store of the commit before S3 was reached by boto3 alone: it verifies, restores, and takes a new sync.
 
-The archive holds the same run as it lay in a folder and in a bucket of SeaweedFS: a small checkpoint, and one
-with a file of 65 MiB that went in five parts with a CRC64NVME. Commit 55e7cb4 made both, by `sync_run`.
+The archive holds the same run as it was in a folder and in a bucket of SeaweedFS: a small checkpoint, and one
+with a file of 65 MiB that was sent in five parts with a CRC64NVME. Commit 55e7cb4 made both, by `sync_run`.
 """
 
 import json
@@ -20,7 +20,7 @@ from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.run.directory import RunDirectory
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Of extraction; Python has them from 3.11.4 on."""
+"""Python has extraction filters from 3.11.4 on."""
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "stores-before-boto3.tar.xz"
 PART_BYTES = 16 << 20
 LARGE = "run-7/checkpoint-200/__0_0.distcp"
@@ -44,7 +44,7 @@ def url(request: pytest.FixtureRequest, unpacked: Path, monkeypatch: pytest.Monk
 
 
 def bucket_as_it_was(server: Any, folder: Path) -> str:
-    """With the objects of the manifest as they were put: their checksums and their parts."""
+    """Make a bucket whose objects are put as they were: with their checksums and their parts."""
     bucket = str(server.new_bucket())
     for path in (path for path in folder.rglob("*") if path.is_file()):
         key, content = path.relative_to(folder).as_posix(), path.read_bytes()

@@ -32,9 +32,9 @@ from trainyard.gateways.s3 import clock
 from trainyard.gateways.s3.small_files import LEAST_FILES
 
 OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "80"))
-"""Requests that may be spoilt in the long run with faults; 1,000 when it is to be shown."""
+"""Requests of the long test that chance may spoil; set 1,000 for a thorough run."""
 NUMBERS_OF_FILES = (1, LEAST_FILES + 4)
-"""Of each checkpoint: few go by boto3 alone, many by awscrt first."""
+"""Of each checkpoint: boto3 alone sends few files; awscrt tries many first."""
 FAULTS = (
     *("cut the request", "cut the answer", "reset", "500", "503", "stall"),
     *("damage the request", "damage the answer"),
@@ -54,7 +54,7 @@ ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
 
 
 class FaultyProxy:
-    """Passes requests to an S3 server, one a connection, and spoils some; seeded."""
+    """Passes requests to an S3 server, one per connection, and spoils some; seeded."""
 
     def __init__(self, upstream: str, read_message: ReadMessage, *, seed: int) -> None:
         self._read_message = read_message
@@ -68,9 +68,9 @@ class FaultyProxy:
         """Share of the requests that are spoilt."""
         self.faults: tuple[str, ...] = FAULTS
         self.for_parts: list[str] = []
-        """What is done to the next requests that send a part, before chance decides."""
+        """The faults of the next requests that send a part; after them, chance decides."""
         self.requests_left = 1_000_000
-        """After so many the endpoint is down: connections are closed at once."""
+        """After this many requests the endpoint is down: connections are closed at once."""
         self.answered: list[bytes] = []
         """The status of each answer that came from the server."""
         self.expired = ""
@@ -79,7 +79,7 @@ class FaultyProxy:
         self.exposed = 0
         """Requests that chance could spoil."""
         self.log: list[tuple[str, str]] = []
-        """Each request's first line, and what was done to it."""
+        """Each request's first line, and its fault."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class FaultyProxy:
         if fault in REFUSALS:
             client.sendall(refusal(*REFUSALS[fault]))
             return
-        if fault == "reset":  # and not the orderly end of a connection
+        if fault == "reset":  # not the orderly end of a connection
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if fault in ("down", "cut the request", "reset"):
             return
@@ -142,7 +142,7 @@ class FaultyProxy:
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
 
     def _damaged(self, answer: bytes) -> bytes:
-        """With a bit of its body flipped, wherever."""
+        """Return the answer with one bit of its body flipped at a random place."""
         start = answer.index(b"\r\n\r\n") + 4
         if start == len(answer):
             return answer
@@ -158,7 +158,7 @@ class FaultyProxy:
 
 
 def refusal(status: str, code: str = "", ahead: float = 0.0) -> bytes:
-    """An answer of S3, by a clock that is so many seconds ahead of ours."""
+    """A refusal of S3, whose clock is `ahead` seconds ahead of ours."""
     code = code or ("SlowDown" if status == "503" else "InternalError")
     body = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
     return (
@@ -336,7 +336,7 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """moto takes any key; the proxy is what knows that a session is over."""
+    """moto takes any key; the proxy refuses that of a session that is over."""
     proxy, credentials = FaultyProxy(moto.url, read_message, seed=1), tmp_path / "credentials"
     write_credentials(credentials, "FIRST")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -414,7 +414,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the clock of this machine, as our code and botocore see it, wrong by so many hours."""
+    """Sets this machine's clock, as our code and botocore read it, wrong by a number of hours."""
     real, theirs = clock.machine_time, botocore.compat.get_current_datetime
 
     def set_wrong(hours: float) -> None:
@@ -436,12 +436,12 @@ def test_a_wrong_clock_is_put_right_by_the_stores_and_said_once(
     wrong_clock: Callable[[float], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """SeaweedFS refuses it, as S3 does."""
+    """SeaweedFS refuses a wrong clock, as S3 does."""
     wrong_clock(hours)
     run = make_run(steps=(100, 200), size=20_000)
     assert sync_run(store, run, None).problems == ()
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
-    assert store.sweep(3600) == 0  # one that botocore sends
+    assert store.sweep(3600) == 0  # a call that botocore sends
     assert 1 <= proxy.answered.count(b"403") <= 2
     assert [record.getMessage() for record in caplog.records if "clock" in record.getMessage()] == [
         f"This machine's clock differs too much from {proxy.url}'s (RequestTimeTooSkewed). It is {word}. "
@@ -490,7 +490,7 @@ def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely
     proxy.faults = (*FAULTS, "expired", "another clock")
     while proxy.exposed < OPERATIONS or not min(judged.values()):
         number = len(runs) + 1
-        files = NUMBERS_OF_FILES[number % 4 == 0]  # many requests are seldom all spared, so few verdicts
+        files = NUMBERS_OF_FILES[number % 4 == 0]  # with many files a fault is likely, and verdicts are few
         runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000 // files, files=files))
         proxy.rate = 0.1
         attempt(lambda run=runs[-1], n=number: not sync_run(store, run, n).problems)  # type: ignore[misc]

@@ -1,9 +1,9 @@
-"""The training image, really built, and a run of `make train`'s steps in a pod of it that is proven.
+"""Build the training image, and prove a run of `make train`'s steps in a pod of it.
 
     Debian (mmdebstrap) --buildah--> docker/fsdp's image --registry--> a real node --pod--> a proven run
 
 It takes half an hour and more, 45 GB of disk, the package archives and the kit in $TRAINYARD_CONTROL_PLANE:
-it runs only where TRAINYARD_BUILD_IMAGE names a folder. What is in that folder already is used again.
+it runs only if TRAINYARD_BUILD_IMAGE names a folder. The Debian and buildah's images in it are used again.
 
     TRAINYARD_BUILD_IMAGE=/big/disk pytest tests/integration/test_trained_in_image.py
 """
@@ -39,7 +39,7 @@ SETTINGS = (
     "checkpointing.save_steps=5 data.sequence_length=64 compute.threads=1"
 )
 AUTHORITIES = Path("/usr/local/share/ca-certificates")
-"""Of this machine's network, such as a proxy of a company, which packages are fetched through."""
+"""Certificates of this machine's network, such as of a company's proxy that packages come through."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -53,13 +53,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Registry:
-    """A real registry, by two doors to the same images."""
+    """A real registry, with two ports for the same images."""
 
     folder: Path
     plain: str
     """HOST:PORT without TLS, for this machine."""
     port: int
-    """With TLS, as `registry.default.svc`, for pods."""
+    """The port with TLS, as `registry.default.svc`, for pods."""
     authority: str
     """The certificate that pods trust."""
 
@@ -77,7 +77,7 @@ def run(*command: str, seconds: float = 60, **more: Any) -> str:
 
 
 def say(what: str, begun: float, **figures: object) -> None:
-    """Time and figures, for the report (pytest -s)."""
+    """Print time and figures, for the report (pytest -s)."""
     shown = ", ".join(f"{name} {value}" for name, value in figures.items())
     print(f"\n  {what:<12} {time.monotonic() - begun:.0f} s {shown}")
 
@@ -113,7 +113,7 @@ def registry(work: Path) -> Iterator[Registry]:
 
 
 def free_ports(memory: Path) -> list[int]:
-    """Two ports, the same in every run if they are free: the base image is named for one."""
+    """Two ports, the same in every run if they are free: the name of the base image contains one."""
     known = json.loads(memory.read_text()) if memory.is_file() else [0, 0]
     ports = []
     with ExitStack() as stack:
@@ -166,7 +166,7 @@ def storage(work: Path, registry: Registry) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def base(work: Path, storage: dict[str, str], registry: Registry) -> str:
-    """A Debian made by Debian's own tools, in the registry, by its digest."""
+    """Push a Debian made by Debian's own tools to the registry; return its name with its digest."""
     begun, archive = time.monotonic(), work / "base.tar"
     if not archive.is_file():
         suite = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)
@@ -192,7 +192,7 @@ def base(work: Path, storage: dict[str, str], registry: Registry) -> str:
 
 @pytest.fixture(scope="module")
 def clone(work: Path) -> Path:
-    """A clean clone of what git knows of this tree: an image of a changed tree has no commit."""
+    """A clean clone of the files that git does not ignore: an image of a changed tree has no commit."""
     folder = work / "clone"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -325,7 +325,7 @@ def make_train(settings: str) -> str:
 
 
 def ended(plane: Any, name: str, seconds: float = 600) -> tuple[int, str]:
-    """Exit code and log of a pod."""
+    """Wait for the end of a pod; return its exit code and log."""
     end = time.monotonic() + seconds
     while True:
         status = plane.request("GET", f"/api/v1/namespaces/default/pods/{name}")["status"]
@@ -361,7 +361,7 @@ def test_make_trains_steps_prove_a_run_in_the_image_that_was_built(
     assert proof["proven"] is True
     assert f"{registry.name} holds the image under that digest" in json.dumps(proof)
 
-    # The registry forgets the image: what was proven cannot be repeated any more.
+    # Without the image in the registry, the run is no longer proven.
     manifest = f"http://{registry.plain}/v2/{IMAGE}/manifests/{digest}"
     urllib.request.urlopen(urllib.request.Request(manifest, method="DELETE"), timeout=20).close()
     prove = ".venv/bin/python scripts/prove_run.py --run-dir runs/pod --store file:///store --run-number auto"

@@ -1,4 +1,4 @@
-"""A training process that is killed, stopped or runs out of time, and goes on to the bit."""
+"""A training process that is killed, stopped or runs out of time resumes equal to the bit."""
 
 import json
 import os
@@ -86,7 +86,7 @@ class Training:
         return [(row["step"], row["loss"], row["grad_norm"], row.get("val_loss")) for row in self.rows(name)]
 
     def wait_for_row(self, name: str, process: "subprocess.Popen[str]") -> None:
-        """Until the process writes its first row, or ends."""
+        """Wait until the process writes its first row, or ends."""
         path = self.folder / name / "metrics.jsonl"
         before = path.stat().st_mtime_ns if path.exists() else 0
         deadline = time.monotonic() + 120
@@ -99,7 +99,7 @@ class Training:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     result = Training(tmp_path_factory.mktemp("training"))
-    # Python and torch start for it alone, so that all others are compared with a usual start.
+    # Only this run starts Python and torch cold; all others are compared with it.
     code, errors = result.end_of(result.start("whole", popen=subprocess.Popen))
     assert code == 0, errors
     return result
@@ -215,7 +215,7 @@ def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) 
     while not (training.folder / "compiled" / "run.json").exists() and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
-    time.sleep(2.0)  # in the middle of the compiler's work, or beyond it where its results are cached
+    time.sleep(2.0)  # in the middle of the compiler's work, or after it if its results are cached
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 75, errors

@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent / "callback_programs" / "stop_transformers.py"
 
 
 def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
-    """Run the program alone with a copy of the callback; return what each rank found, by training."""
+    """Run the program alone with a copy of the callback; return the results of each rank, by training."""
     shutil.copy(PROGRAM, folder / "program.py")
     shutil.copy(str(transformers_callback.__file__), folder)
     launcher = (

@@ -1,4 +1,4 @@
-"""A warm process is like one that Python starts: each fact and each end, compared with a usual start."""
+"""A warm process is like one that Python starts: each fact and each end, compared with a cold start."""
 
 import json
 import os

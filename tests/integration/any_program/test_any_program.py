@@ -180,7 +180,7 @@ for step in range(int(state["model"].item()) + 1, 26):
     if step % 5 == 0:
         torch.save({"model": torch.full((1,), float(step)), "optimizer": torch.ones(1)}, saved)
 """
-"""A program that overwrites one file, in whose content and name no step is found."""
+"""A program that overwrites one file; neither its name nor its content shows a step."""
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ for step in range(int(state["model"].item()) + 1, 26):
 def test_a_checkpoint_that_shows_no_step_is_of_the_step_at_which_it_was_written(
     repository: Repository,
 ) -> None:
-    """It is found seconds later, and this command is killed with the program seconds after that."""
+    """It is found seconds later; seconds after that, the command and the program are killed."""
     (repository.folder / "one.py").write_text(ONE_FILE)
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "Train in one file")
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_shows_no_step_is_of_the_step_at_which_it_was_written(
     assert done.returncode == 0, done.stderr
     events = repository.records("events")
     (resumed,) = [event["step"] for event in events if event["event"] == "resumed"]
-    # The newest row is held until the next one, and is not on record when this command is killed.
+    # The newest row is held until the next one, and is not on record when the command is killed.
     assert resumed == 15, events
     for folder in (repository.folder / "runs/a/checkpoints").glob("step-*"):
         (file,) = folder.glob("*.pt")

@@ -1,6 +1,6 @@
 """docs/bring_your_own.md, literally: its files make a repository, its commands run, its output is compared.
 
-A file is a block behind a paragraph that ends with its name; `sh` is run, `console` is what was printed.
+A file is a block below a paragraph that ends with its name; `sh` is run, `console` is what was printed.
 """
 
 import os
@@ -48,12 +48,12 @@ def shown(command: str, folder: Path) -> tuple[int, str]:
 
 
 def words_of(text: str) -> str:
-    """The words of a text; where its lines break, and how far they are indented, does not count."""
+    """The words of a text, without its line breaks and indentation."""
     return " ".join(text.split())
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """The name of its file or an empty text, the kind and the text of each block, in their order."""
+    """File name (or an empty text), kind and text of each block, in order."""
     found = []
     for match in BLOCK.finditer(PAGE.read_text()):
         name = re.search(r"`([\w./]+)`[.:]?( No other section is needed:)?$", match["before"])

@@ -63,7 +63,7 @@ class Nodes(World):
     folder: Path
     """The volume, as this machine sees it."""
     store: str
-    """As the pods reach it."""
+    """The URL of the store for the pods."""
     outside: str
     """The URL of the S3 server for this machine."""
     client: Any
@@ -71,7 +71,7 @@ class Nodes(World):
     directory: Path
 
     def work(self, kind: str) -> None:
-        """Start the operators of a kind, which stay."""
+        """Start the operators of a kind, which keep running."""
         for name in OPERATORS[kind]:
             if name not in self.operators:
                 environment = self.plane.environment if name == "kuberay" else None
@@ -82,7 +82,7 @@ class Nodes(World):
                 self.operators[name] = self.held.enter_context(running)
 
     def claim(self, name: str, path: Path | None = None) -> Path:
-        """A volume and its claim; returns its folder."""
+        """Create a volume and its claim; return its folder."""
         folder: Path = self.plane.add_volume(name, path=path)
         spec = {
             "accessModes": ["ReadWriteMany"],
@@ -118,7 +118,7 @@ class Nodes(World):
         ]
 
     def deploy(self, job: str, kind: str, *options: str, code: int | None = 0, **settings: Any) -> str:
-        """Deploy a job, and return all that was said."""
+        """Deploy a job, and return the output."""
         return self.run_deploy(self.line(job, kind, *options, **settings), job, code)
 
     def run_deploy(self, line: list[str], job: str, code: int | None = 0) -> str:
@@ -128,7 +128,7 @@ class Nodes(World):
         return done.stdout + done.stderr
 
     def manage(self, *words: str, script: str = "manage_training_job.py", code: int | None = 0) -> str:
-        """Run a script that looks at the cluster, and return what it prints."""
+        """Run a script that reads the cluster, and return its stdout."""
         where = ("--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE)
         line = [sys.executable, str(SCRIPTS / script), *words, *where]
         done = subprocess.run(line, capture_output=True, text=True, timeout=300)
@@ -141,7 +141,7 @@ class Nodes(World):
         return subprocess.run([*line, *where], capture_output=True, text=True, timeout=120).stdout[-12000:]
 
     def jobs(self, first: str) -> list[str]:
-        """The PyTorchJobs of this name and those that were sent in place of it, in their order."""
+        """The PyTorchJob of this name and its retries, in their order."""
         items = self.request("GET", f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs")["items"]
         names = (item["metadata"]["name"] for item in items)
         return sorted(name for name in names if name.rpartition("-")[0] == first or name == first)
@@ -171,7 +171,7 @@ class Nodes(World):
         return outcome["state_sha256"]
 
     def prove(self, job: str) -> Json:
-        """Prove the run from outside the cluster, with what the store gives."""
+        """Prove the run from outside the cluster, from its volume and its store."""
         line = [sys.executable, str(SCRIPTS / "prove_run.py"), "--run-dir", str(self.folder / job)]
         environment = {**os.environ, **s3_variables(self.outside)}
         done = subprocess.run(
@@ -187,7 +187,7 @@ class Nodes(World):
 
 
 def planted(job: str, fault: str, *steps: int) -> tuple[str, ...]:
-    """The variables that let rank 1 fail in these steps, one attempt after the other; see faults/."""
+    """The options that let rank 1 fail in these steps, one per attempt; see faults/."""
     variables = {
         "PYTHONPATH": Path(__file__).parent / "faults",
         "FAULT": fault,
@@ -220,13 +220,13 @@ def ray_version() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _kit() -> None:
-    """Skip before anything is trained where there is no kit."""
+    """Without the kit, skip before anything is trained."""
     kit()
 
 
 @pytest.fixture(scope="session")
 def compiled() -> None:
-    """The packages have bytecode: without it, each new container compiles them again."""
+    """Compile the packages to bytecode; otherwise each new container compiles them again."""
     for python in filter(None, (sys.executable, RAY_PYTHON)):
         code = "import sysconfig; print(sysconfig.get_path('purelib'))"
         said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
@@ -267,7 +267,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, seaweedfs: Endpoint, compile
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Any:
-    """The digest of the same two processes without Kubernetes."""
+    """The digest of the state that two processes reach without Kubernetes."""
     run_dir = tmp_path_factory.mktemp("reference") / "run"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Checkpoints of five formats are found on a volume of a real cluster, copied out, cut off and continued.
+"""Checkpoints of five formats are found on a volume of a real cluster, copied out, cut off and resumed.
 
 They are copied to a folder and to a real S3 server, through the API server, while a pod writes beside them.
 """
@@ -50,7 +50,7 @@ def claim(nodes: Nodes, volume: Path) -> None:
 
 @pytest.fixture(scope="module")
 def writer(nodes: Nodes, claim: None) -> Iterator[None]:
-    """A pod that goes on writing into the folder of every run."""
+    """A pod that keeps writing into the folder of every run."""
     container = {
         "name": "train",
         "image": IMAGE,
@@ -80,7 +80,7 @@ def copy_line(nodes: Nodes, *words: str) -> list[str]:
 
 
 def copied(nodes: Nodes, *words: str) -> Any:
-    """What a copy prints; it may reach the S3 server."""
+    """Copy with the keys of the S3 server, and return the printed JSON."""
     environment = {**os.environ, **s3_variables(nodes.outside)}
     done = subprocess.run(
         copy_line(nodes, *words), env=environment, capture_output=True, text=True, timeout=300
@@ -90,7 +90,7 @@ def copied(nodes: Nodes, *words: str) -> Any:
 
 
 class Place:
-    """Where checkpoints are copied to, and how a person would compare what is there."""
+    """A destination of copies, read as a person would read it."""
 
     def __init__(self, kind: str, nodes: Nodes, folder: Path) -> None:
         self._client, self._folder = nodes.client, folder
@@ -116,7 +116,7 @@ class Place:
         return content
 
     def size(self) -> int:
-        """The bytes that are there of a copy that is not done, but for what is noted of them."""
+        """The bytes of an unfinished copy, without its own record of them."""
         if self.in_store:
             listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/")
             return sum(each["Size"] for each in listed.get("Contents", ()))

@@ -22,7 +22,7 @@ from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 pytestmark = pytest.mark.slow
 BUDGET = 2
 SETTINGS: dict[str, Any] = {"cluster__pod__restarts": 0, "monitoring__hang_seconds": 10}
-"""The operator restarts nothing by itself, so each failure is one of the job; and a hang is soon one."""
+"""The operator restarts no pod, so each failure is one of the job; a hang is noticed soon."""
 HEALING = (f"--auto-retry={BUDGET}", "--monitor", "--timeout=15m")
 FAULT_STEP = 7
 """After the checkpoints of steps 3 and 6."""
@@ -43,7 +43,7 @@ class Failure:
     settings: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     disturb: Callable[[Nodes, str], None] | None = None
-    """Done to the cluster once the job has trained so far."""
+    """Disturbs the cluster once the job has reached FAULT_STEP."""
 
 
 def crash_the_node_of_the_worker(nodes: Nodes, job: str) -> None:
@@ -88,7 +88,7 @@ def _small_disk(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> None:
 def test_a_watcher_that_is_killed_between_two_retries_is_replaced_and_the_budget_holds(
     nodes: Nodes, reference: Any
 ) -> None:
-    """Two processes hang one after the other, each with a later checkpoint, and then none does."""
+    """The first two attempts hang, the second after a later checkpoint; the third does not."""
     options = (*planted("watched", "hangs", 4, 7), *HEALING)
     line = nodes.line("watched", "pytorchjob", *options, **SETTINGS)
     for job in ("watched", "watched-2"):
@@ -137,6 +137,6 @@ def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Node
         assert f"no retry recovers from {failure.expected}" in " ".join(told.split())
         later = json.loads(nodes.manage("status", name, "--json", code=None))
         assert later["retries"] == 0
-        if later["failure"] is not None:  # an image is pulled again and again
+        if later["failure"] is not None:  # None while the pull of an image is retried
             classes = (failure.expected, FailureClass.UNKNOWN)
             assert later["failure"]["class"] in classes, "the operator may have removed the pod that failed"

@@ -1,4 +1,4 @@
-"""Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, how following goes on."""
+"""Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, followers."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def training_operator(nodes: Nodes) -> None:
 
 
 def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode", **container: Any) -> Json:
-    """A PyTorchJob that runs a command of the shell; RANK is the pod's number."""
+    """A PyTorchJob that runs a shell command; RANK is the pod's number."""
     body = {
         "name": "pytorch",
         "image": IMAGE,
@@ -96,7 +96,7 @@ def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: Nodes) -> Non
 
 
 def test_the_logs_of_pods_that_died_are_kept(nodes: Nodes, tmp_path: Path) -> None:
-    """A worker is killed, deleted and made anew by the operator while its log is followed."""
+    """A worker is killed; the operator deletes and recreates it while its log is followed."""
     mark = tmp_path / "mark"
     mark.mkdir(mode=0o777)
     command = (

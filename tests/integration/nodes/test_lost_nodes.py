@@ -1,4 +1,4 @@
-"""A node under a training pod is lost and comes back: the job heals, and ends equal to the bit."""
+"""A node under a training pod is lost and comes back: the job recovers, and ends equal to the bit."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ HEALING = ("--auto-retry=1", "--monitor", "--timeout=15m")
 STEP = 4
 """After the checkpoint of step 3."""
 SHORT_SECONDS = 8
-"""Less than a node may be silent before it is NotReady."""
+"""Less than the silence after which a node is NotReady."""
 
 
 def is_ready(nodes: Nodes, node: str) -> bool:
@@ -46,7 +46,7 @@ def test_a_node_that_is_away_for_a_moment_costs_nothing(trouble: str, nodes: Nod
 
 
 def read_until_end(watcher: "subprocess.Popen[str]", words: str) -> tuple[str, float]:
-    """Return what a watcher prints to its end, and the seconds until it printed these words first."""
+    """Return a watcher's output to its end, and the seconds until it first printed these words."""
     started, seconds, lines = time.monotonic(), float("inf"), []
     assert watcher.stdout is not None
     for line in watcher.stdout:

@@ -102,7 +102,7 @@ def line_of(program: Program, folder: Path, job: str, nodes: Nodes) -> list[str]
 
 
 def judge(job: str, program: Program, nodes: Nodes) -> None:
-    """Judge the record of a run that is done, and its proof."""
+    """Check the record of a finished run, and its proof."""
     run = nodes.run(job)
     outcome = run["outcome"]
     assert (outcome["status"], outcome["steps"]) == ("succeeded", program.steps), outcome

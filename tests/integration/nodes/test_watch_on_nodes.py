@@ -1,4 +1,4 @@
-"""`trainyard watch --job` looks at a job of two real pods while it trains, and ends with the job."""
+"""`trainyard watch --job` watches a job of two real pods while it trains, and ends with the job."""
 
 import json
 import subprocess

@@ -1,7 +1,7 @@
 """A finished run whose store is a bucket of a real S3 server.
 
-The folder `store` mirrors the bucket: what is planted there is put into the bucket before anybody judges,
-and taken back afterwards. So the situations of a folder are those of a bucket, made by the same code.
+The folder `store` mirrors the bucket: damage planted there is copied into the bucket before it is judged, and
+undone afterwards. So the same code makes the situations of a folder and of a bucket.
 """
 
 import base64
@@ -18,7 +18,7 @@ from tests.integration.planted.yard import Yard
 
 @dataclass(frozen=True)
 class Bucket:
-    """The content of a bucket, and the changes of somebody else who may write into it."""
+    """A bucket, which tests change as another client that may write into it."""
 
     name: str
     client: Any
@@ -27,7 +27,7 @@ class Bucket:
     """The bytes of each object, by key."""
 
     def fetch(self, folder: Path) -> None:
-        """Have every object as a file."""
+        """Write every object to a file."""
         self.held.clear()
         for key in self._keys():
             self.held[key] = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
@@ -35,7 +35,7 @@ class Bucket:
             (folder / key).write_bytes(self.held[key])
 
     def become(self, folder: Path) -> None:
-        """Hold what the folder holds; each object that differs is put or deleted."""
+        """Make the bucket equal to the folder: put or delete each object that differs."""
         paths = (path for path in folder.rglob("*") if path.is_file())
         wanted = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         for key in self.held.keys() - wanted.keys():

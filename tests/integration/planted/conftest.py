@@ -6,7 +6,7 @@ from tests.integration.planted.yard import Yard, make_all
 
 @pytest.fixture(scope="session")
 def yards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Yard]:
-    """By the names of their kinds; whoever damages one damages a copy."""
+    """Finished runs by kind; a test damages a copy only."""
     return make_all(tmp_path_factory.mktemp("yards"))
 
 

@@ -1,6 +1,6 @@
-"""Ways to damage one file, each with the bytes of the good one as they were.
+"""Ways to damage one file.
 
-Copies of a yard are hard links: no way writes into a file, each puts another in its place.
+Copies of a yard are hard links, so each way replaces the file, and the bytes of the good one stay.
 """
 
 import os
@@ -39,13 +39,13 @@ def longer(path: Path) -> None:
 
 
 def older(path: Path) -> None:
-    """Its own beginning: records grow, and an older state of one is what it began with."""
+    """Remove the last line: records grow, so the rest is an older state."""
     lines = path.read_bytes().splitlines(keepends=True)
     _replace(path, b"".join(lines[:-1]) if len(lines) > 1 else b"older")
 
 
 def sparse(path: Path) -> None:
-    """A hole of a terabyte, which takes no room and hours to be read."""
+    """A hole of a terabyte, which takes no room on the disk and hours to read."""
     _replace(path, b"")
     os.truncate(path, HOLE_BYTES)
 
@@ -91,13 +91,13 @@ def pipe(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """The one that never ends."""
+    """/dev/zero, which never ends."""
     path.unlink()
     os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))
 
 
 IN_A_BUCKET: tuple[Damage, ...] = (missing, cut, emptied, one_bit, same_size, longer, older, not_utf8)
-"""What may be put in the place of an object: there are no links, pipes and folders."""
+"""Damages of an object: a bucket has no links, pipes and folders."""
 DAMAGES: tuple[Damage, ...] = (
     *IN_A_BUCKET,
     sparse,
@@ -107,7 +107,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def remove_any(path: Path) -> None:
-    """Whatever is there, for clearing up."""
+    """Remove the file or folder, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,7 @@
-"""Scripts called in this process, as a person calls them: the exit code, what was said, and whether it ended.
+"""Call scripts in this process, as a person calls them; return exit code and output, and whether it ended.
 
-A call that lasts longer than the limit is ended by a signal: pipes that somebody waits at are opened then and
-holes that somebody reads are cut off, so that no thread is left behind.
+A signal ends a call that exceeds the limit: its handler opens the pipes and truncates the holes that a thread
+may be reading, so that no thread is left behind.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Answer:
     """The exit code, or HUNG."""
     said: str
     out: str = ""
-    """What of it is on stdout."""
+    """The part of it on stdout."""
 
 
 def call(name: str, *arguments: str, within: Path) -> Answer:
@@ -72,7 +72,7 @@ def sync(yard: Yard) -> Answer:
 
 
 def _stream() -> io.TextIOWrapper:
-    """The environment of a process in an ordinary locale, to which not every text can be written."""
+    """A stream in UTF-8, as in an ordinary locale: not every text can be written to it."""
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
 
@@ -93,13 +93,13 @@ def _limit(within: Path) -> Iterator[None]:
                 if stat.S_ISFIFO(found.st_mode):
                     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
                 elif stat.S_ISREG(found.st_mode) and found.st_size > HOLE_BYTES // 2:
-                    os.truncate(path, 0)  # whoever reads it is at its end now
+                    os.truncate(path, 0)  # its reader is at the end now
         came.append(number)
-        if len(came) == 1:  # later ones only free threads that wait at pipes
+        if len(came) == 1:  # later signals only free threads that wait at pipes
             raise _TooLongError
 
     before = signal.signal(signal.SIGALRM, end)
-    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # processes that share a processor
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # processes per processor
     signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS * busy, 1)
     try:
         yield

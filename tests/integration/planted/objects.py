@@ -1,6 +1,6 @@
 """The parts of a finished run: every file of its directory and every object of its store.
 
-`Role` says who speaks for the file; the verdict that a damaged one must get follows from that.
+`Role` is the part of a file in the proof; the verdict on a damaged file follows from it.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Thing:
 
 
 def things_of(yard: Yard) -> Iterator[Thing]:
-    """Everything there is."""
+    """Each file and each object."""
     for place, root, role_of in (
         ("disk", yard.run.path, _role_on_disk),
         ("store", yard.store_folder, _role_in_store),

@@ -1,4 +1,4 @@
-"""The fields of a run's JSON records, the wrong values to plant in them, and which fields are one.
+"""The fields of a run's JSON records, the wrong values to plant in them, and the classes of fields.
 
 A run has some thousand fields, and most of them are of a few kinds: the objects of a manifest, the rows of
 `metrics.jsonl`, a record as several manifests list it. The rule that makes a sweep of all of them possible:
@@ -7,15 +7,15 @@ A run has some thousand fields, and most of them are of a few kinds: the objects
   `checkpoint-8/…`, `records-1/…` and `records-2/…`), have the same path (indices of lists and keys that are
   digests or steps aside) and hold values of the same JSON type; in a file of lines, when their lines are also
   of the same `event`.
-- Of each class the first field, a middle one and the last one stand for all, each with every wrong value. The
-  order is that of the records, a later manifest after an earlier one, and inside of them that of the file.
+- The first, a middle and the last field of a class represent it, each with every wrong value. Fields are
+  ordered by record, a later manifest after an earlier one, and by their place in the file.
 
-- A value that no JSON reader may take (`UNREADABLE`) makes a whole document damaged before any field of it is
-  looked at, so that for such a value all fields of the documents of one name are one class. A test of its own
+- A value that no JSON reader may take (`UNREADABLE`) damages the complete document before any field of it is
+  read, so that for such a value all fields of the documents of one name are one class. A test of its own
   shows that the product's reader refuses it.
 
-So no path of any record is left out, and neither is the newest or the oldest place where it is. With
-TRAINYARD_EVERY_SITUATION=1 every field stands for itself.
+So every path of every record is covered, in its newest and in its oldest place. With
+TRAINYARD_EVERY_SITUATION=1 every field is changed.
 """
 
 import copy
@@ -30,7 +30,7 @@ from tests.integration.planted.objects import Thing
 from tests.integration.planted.yard import Yard
 
 UNREADABLE = ("NaN", "infinite", "huge", "thousands of digits", "deep", "surrogate")
-"""The wrong values that make a document damaged, whatever field has them. In a line, some can be read."""
+"""Wrong values that damage a document, whatever field has them. In a line of a file, some can be read."""
 Place = tuple[Any, ...]
 """The keys and indices that lead to a field."""
 MISSING = object()
@@ -39,7 +39,7 @@ _STEP_OR_DIGEST = re.compile(r"(?:.*[-_/])?[0-9]+|(?:sha256:)?[0-9a-f]{32,}")
 
 @dataclass(frozen=True)
 class _Raw:
-    """JSON as it is written."""
+    """JSON text that is written as it is."""
 
     text: str
 
@@ -114,7 +114,7 @@ def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def changes_of(yard: Yard, things: Iterable[Thing], *, every: bool) -> Iterator[Change]:
-    """Each wrong value of the fields that stand for their class; of every field with `every`."""
+    """Each wrong value of the fields that represent their class; of every field with `every`."""
     fields = [field for thing in sorted(things, key=_age) for field in _fields_of(thing, yard)]
     contents = {thing: thing.path(yard).read_text() for thing in {field.thing for field in fields}}
     documents = [field for field in fields if field.line is None]
@@ -137,7 +137,7 @@ def _representatives(fields: Iterable[Field], kind: Callable[[Field], Any]) -> s
 
 
 def _age(thing: Thing) -> tuple[str, list[int]]:
-    """An order in which later steps and versions are last: numbers count as such, no number is the first."""
+    """A sort key that puts later steps and versions last: numbers count as such, no number is the first."""
     return re.sub(r"[0-9]+", "#", thing.name), [int(number) for number in re.findall("[0-9]+", thing.name)]
 
 
@@ -168,7 +168,7 @@ def places_in(value: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def _other_values(value: object) -> Iterator[tuple[str, Any]]:
-    """Wrong ones that are not what is there: some fields may be null, or true."""
+    """The wrong values that differ from the present one: some fields are null, or true."""
     for name, new in wrong_values(value):
         if new is MISSING or isinstance(new, _Raw) or json.dumps(new) != json.dumps(value):
             yield name, new
@@ -183,7 +183,7 @@ def _with_change(content: str, field: Field, new: Any) -> str:
 
 
 def with_field(value: Any, at: Place, new: Any) -> str:
-    """The JSON of `value` with another field at `at`."""
+    """The JSON of `value` with `new` at `at`."""
     changed = copy.deepcopy(value)
     inner = _value_at(changed, at[:-1])
     if new is MISSING:

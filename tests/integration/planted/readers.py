@@ -1,6 +1,6 @@
 """Every other script that reads a run directory or a store.
 
-Whatever it finds there, it ends soon, and never in a crash. What it answers is for its own tests.
+Whatever it finds there, it ends soon and without a crash. Its own tests check its answers.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,4 +55,4 @@ STORE: Mapping[str, Reader] = {
     ),
     "second sync": sync,
 }
-"""By what they are called here."""
+"""Readers by a name for the messages of the tests."""

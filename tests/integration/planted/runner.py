@@ -1,9 +1,9 @@
-"""Calls scripts one after the other in a process of its own, and writes down what they answered.
+"""Call scripts one after the other in a process of their own, and write down their exit codes.
 
     runner.py CALLS ANSWERS [UID]     CALLS: JSON, a list of [script, word, ...]
 
-Surroundings are of a process: its locale, its streams, its user. With UID the calls are made twice: by
-whoever started it, so that everything is imported that another user may not read, and then by that user.
+A process has its own locale, streams and user. With UID the calls are made twice: by whoever starts this,
+so that everything is imported that the other user may not read, and then by the other user.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Every situation as a name, what to plant, and the verdict that must follow, by rule.
 
-thing x damage x {disk, store}       what is judged or compared and is not as it was: no
-field x wrong value of each record   of a record that is compared: no; all digests mended: no crash, no wait
-what is owed and not listed          no
+thing x damage x {disk, store}       no if the thing is judged or compared
+field x wrong value of each record   no if the record is compared; any if all digests are recomputed
+object missing from the list         no
 two damages                          the verdict of the worse one
 """
 
@@ -60,7 +60,7 @@ class Situation:
     plant: Callable[[Yard], None]
     prove: Verdict
     verify: Verdict
-    """With the run's directory."""
+    """Verifying with the run's directory."""
     store_alone: Verdict | None = None
     """Verifying without a directory; None where the store was not touched."""
     restore: Verdict | None = None
@@ -81,11 +81,11 @@ def of_things(
                 verdict = _on_disk(thing.role, is_missing=damage is missing)
                 yield Situation(yard_name, name, plant, verdict, verdict)
             else:
-                # A newline more changes nothing that the newest manifest says, and nothing names its bytes.
+                # One more newline changes no fact of the newest manifest, and no record has its digest.
                 same = thing.name == newest and damage is longer
                 seen = Verdict.ANY if same else Verdict.NO
-                # What arrives is compared byte for byte; what else a manifest tells is not brought. Without
-                # the newest one, the store is that of a run which is still going: it is brought as it was.
+                # Restored files are compared byte for byte; other facts in a manifest are not. Without
+                # the newest one, the store is that of an unfinished run, which is restored as it is.
                 told = thing.name == newest and damage in (one_bit, missing, folder)
                 brought = Verdict.ANY if same or told or thing.role in _NOT_BROUGHT else Verdict.NO
                 yield Situation(yard_name, name, plant, seen, seen, seen, brought)
@@ -110,7 +110,7 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
 
 
 def of_pairs(situations: list[Situation]) -> Iterator[Situation]:
-    """Each of these damages with one to another file or object: two are never better than the worse one."""
+    """Each damage together with one of another file or object: the verdict is that of the worse one."""
     for one in situations:
         other = situations[zlib.crc32(one.name.encode()) % len(situations)]
         if one.name.rpartition(": ")[0] != other.name.rpartition(": ")[0]:
@@ -163,12 +163,12 @@ def of_fields(yard_name: str, yard: Yard, things: list[Thing], *, every: bool = 
 def of_mended_fields(
     yard_name: str, yard: Yard, things: list[Thing], *, every: bool = False
 ) -> Iterator[Situation]:
-    """The same of the JSON records of the disk, all digests mended, stored anew.
+    """The same for the JSON records on disk, with all digests recomputed, and stored again.
 
-    Whether such a run is good, nobody can say by rule; storing and judging it ends soon, and in no crash.
+    No rule says whether such a run is good; storing and judging it ends soon and without a crash.
     """
     stored = [each for each in things if each.place == "disk" and each.role in (Role.RECORD, Role.CHECKPOINT)]
-    if keeps_parts(yard.run):  # a sync waits for what its manifest names, and that never comes
+    if keeps_parts(yard.run):  # a sync waits for the files of its manifest, which never come
         stored = [each for each in stored if not each.name.endswith(MANIFEST_NAME)]
     for change in changes_of(yard, filter(_is_json, stored), every=every):
         plant = _written_and_mended(change.thing, change.make)
@@ -192,9 +192,9 @@ def _written_and_mended(thing: Thing, content: Callable[[], str]) -> Callable[[Y
 
 
 def of_mended_objects(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
-    """Each object of the store with each damage, its size and digests in the newest manifest mended.
+    """Each object of the store with each damage, and the newest manifest with its new size and digests.
 
-    What the disk, a checkpoint's own manifest or run.json says of it is against that.
+    The disk, a checkpoint's own manifest or run.json may contradict it.
     """
     for thing in things:
         if thing.place == "disk" or thing.role is Role.MANIFEST:
@@ -227,7 +227,7 @@ def _damaged_and_listed(thing: Thing, damage: Damage) -> Callable[[Yard], None]:
 
 _COMPARED = ("run_id", "run_number", "schema", "objects", "outcome", "provenance", "statement", "supersedes")
 _NO_STATEMENT = ("missing", "null", "of another type", "a list")
-"""Of the whole statement: manifests of before had none, and an empty one is none."""
+"""Changes that leave a manifest without a statement, as earlier manifests were."""
 
 
 def _is_compared(change: Change) -> bool:
@@ -249,12 +249,12 @@ def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]
     return plant
 
 
-# What is owed, what is unlisted, and records that were forged with all digests mended.
+# Missing objects, unlisted objects, and records that were forged with all digests recomputed.
 
 
 def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
-    """Each listed object taken out of the list, with and without its bytes; objects beside the list; an open
-    end; groups that point elsewhere; records forged before they were stored.
+    """Each listed object taken out of the list, with and without its bytes; objects beside the list; listed
+    leftovers; `records` that points elsewhere; records forged before they were stored.
     """
     for thing in things:
         if thing.place == "store" and thing.role is not Role.MANIFEST:
@@ -275,7 +275,7 @@ def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
 
 
 def _has_tensors(yard: Yard) -> bool:
-    """Whether the last checkpoint is one of the trainer, and whole on this machine."""
+    """Whether the last checkpoint has the trainer's tensor files on this machine."""
     return any(yard.run.checkpoint(STEPS).glob("*.distcp"))
 
 
@@ -286,11 +286,11 @@ _BESIDE = (
     "run-1/checkpoint-3/planted",
 )
 _LIKE_A_LEFTOVER = ("run-1/checkpoint-3/planted",)
-"""Of a step that a run may have saved: only its events, which a proof has, say that it did not."""
+"""Of a step that the run may have saved: only its events, which a proof reads, show that it did not."""
 
 
 def _unlisted(yard_name: str, yard: Yard, thing: Thing) -> Iterator[Situation]:
-    # Nothing but a checkpoint left: as stored by the flags --checkpoint and --metrics, which need no record.
+    # Logs and earlier records may be missing; a store alone may also lack objects of an older checkpoint.
     for gone in (False, True):
         name = f"store {thing.name}: not listed{', and removed' if gone else ''}"
         seen = Verdict.ANY if gone and thing.role in (Role.LOG, Role.EARLIER) else Verdict.NO
@@ -339,7 +339,7 @@ def _unlist(key: str, *, remove: bool) -> Callable[[Yard], None]:
 
 
 def _rewrite_manifest(yard: Yard, change: Callable[[RunManifest], RunManifest]) -> None:
-    """The newest manifest with a change, its statement to match where the change says so."""
+    """Change the newest manifest; its statement changes only if `change` restates it."""
     path = max((yard.store_folder / "manifests").iterdir(), key=lambda path: len(path.name))
     manifest = change(parse_run_manifest(path.read_bytes(), path.name))
     path.unlink()
@@ -347,9 +347,9 @@ def _rewrite_manifest(yard: Yard, change: Callable[[RunManifest], RunManifest]) 
 
 
 def _stored_anew(forge: Callable[[Yard], None], *, remove: bool = False) -> Callable[[Yard], None]:
-    """Forge the run, mend every digest on the disk, and store it as if it had never been another.
+    """Forge the run, recompute every digest on disk, and store it in the emptied store.
 
-    With `remove`, its last checkpoint is no longer on disk: to be read, it must be fetched.
+    With `remove`, its last checkpoint is no longer on disk: it must be downloaded to be read.
     """
 
     def plant(yard: Yard) -> None:
@@ -363,7 +363,7 @@ def _stored_anew(forge: Callable[[Yard], None], *, remove: bool = False) -> Call
 
 
 def mend(yard: Yard, *, manifests: bool = True) -> None:
-    """Let events and outcome name the bytes that are there; with `manifests`, those of checkpoints, too."""
+    """Recompute the digests in events and outcome; with `manifests`, those in checkpoint manifests, too."""
     named = {}
     for step in yard.run.checkpoint_steps():
         path = yard.run.checkpoint(step)
@@ -384,13 +384,13 @@ def mend(yard: Yard, *, manifests: bool = True) -> None:
 
 
 def put(path: Path, content: str) -> None:
-    """Another file in its place."""
+    """Replace the file."""
     path.unlink()
     path.write_text(content)
 
 
 def _other_weights(yard: Yard) -> None:
-    """One bit of a weight in the last checkpoint."""
+    """Flip one bit of a weight in the last checkpoint."""
     path = max(yard.run.checkpoint(8).glob("*.distcp"), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[_inside_a_tensor(path)] ^= 1
@@ -403,7 +403,7 @@ def _inside_a_tensor(path: Path) -> int:
     with zipfile.ZipFile(io.BytesIO(path.read_bytes()[: _first_archive(path)])) as archive:
         info = next(each for each in archive.infolist() if "/data/" in each.filename)
         start = info.header_offset + _LOCAL_HEADER_BYTES
-        names = path.read_bytes()[start - 4 : start]  # the lengths of the name and of what pads it
+        names = path.read_bytes()[start - 4 : start]  # the lengths of the name and of the extra field
         lengths = int.from_bytes(names[:2], "little") + int.from_bytes(names[2:], "little")
         return start + lengths + info.file_size // 2
 
@@ -419,7 +419,7 @@ def _first_archive(path: Path) -> int:
 
 
 def _of_another_step(yard: Yard) -> None:
-    """The weights of an earlier checkpoint in the last one."""
+    """Put the weights of an earlier checkpoint into the last one."""
     steps = yard.run.checkpoint_steps()
     for path in yard.run.checkpoint(steps[0]).glob("*.distcp"):
         target = yard.run.checkpoint(8) / path.name
@@ -431,7 +431,7 @@ def _of_another_step(yard: Yard) -> None:
 
 
 def _called_another_programs(yard: Yard) -> None:
-    """Other weights, and a recipe whose tensors nobody here can read; the digests of the state stay."""
+    """Change a weight, and name a recipe whose tensors we cannot read; the digests of the state stay."""
     _other_weights(yard)
     run = json.loads(yard.run.run_file.read_bytes())
     put(yard.run.run_file, json.dumps({**run, "recipe": "of another program"}))
@@ -470,7 +470,7 @@ def _renamed_weights(yard: Yard, name: str) -> None:
 
 
 def _weights_below(yard: Yard) -> None:
-    """On disk they are where the index says, and every store has them: no name is left out of a manifest."""
+    """Move the weights to `below/manifest.json`, as the index says: a manifest lists that file, too."""
     (yard.run.checkpoint(STEPS) / "below").mkdir()
     file = yard.run.checkpoint(STEPS) / "__0_0.distcp"
     file.rename(yard.run.checkpoint(STEPS) / "below" / "manifest.json")

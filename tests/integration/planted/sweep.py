@@ -10,13 +10,13 @@ from tests.integration.planted.yard import Yard
 
 _ASKED = os.environ.get("TRAINYARD_EVERY_SITUATION")
 EVERY_FIELD = _ASKED == "1"
-"""Each field is planted in, and not only those that stand for their class (`planted_fields`)."""
+"""Plant in each field, not only in those that represent their class (`planted_fields`)."""
 EVERY = _ASKED in ("1", "classes")
-"""Every situation is planted, and not only a share."""
+"""Plant every situation, not only a share."""
 
 
 def a_share(situations: list[Situation], of: int) -> list[Situation]:
-    """One of so many, by a digest of the name: the same ones each time."""
+    """About one situation in `of`, chosen by a checksum of its name: the same ones each time."""
     chosen = [each for each in situations if zlib.crc32(f"{each.yard} {each.name}".encode()) % of == 0]
     return situations if EVERY else chosen
 

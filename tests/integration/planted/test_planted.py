@@ -1,8 +1,8 @@
 """Finished runs and their stores, damaged from outside: no false green, no crash, no wait.
 
-What there is to damage is found by walking real runs; the verdict that must follow is a rule (`situations`).
+The things to damage are found by walking real runs; rules state the expected verdicts (`situations`).
 A run of the tests takes a share of the situations, always the same one. TRAINYARD_EVERY_SITUATION=classes
-takes all of them, with fields that stand for their class (`planted_fields`); =1 plants in every single field.
+takes all of them, with fields that represent their class (`planted_fields`); =1 plants in every single field.
 """
 
 import pytest
@@ -83,7 +83,7 @@ def test_each_field_of_each_record_with_each_wrong_value(yards: dict[str, Yard])
 
 
 def test_a_value_that_no_reader_may_take_makes_a_document_damaged(yards: dict[str, Yard]) -> None:
-    """So that such a value need not be planted in every field (`planted_fields`)."""
+    """Therefore such a value need not be planted in every field (`planted_fields`)."""
     name = "run.json"
     record = next(each for each in things_of(yards["plain"]) if (each.place, each.name) == ("disk", name))
     refused = set()
@@ -111,7 +111,7 @@ def test_what_was_forged_before_it_was_stored(yards: dict[str, Yard], name: str)
 
 
 def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
-    """All digests were mended: what nobody can tell may be answered either way, and soon."""
+    """All digests were recomputed: where no command can tell, either answer is right, but it comes soon."""
     objects = [
         each for name, yard in yards.items() for each in of_mended_objects(name, list(things_of(yard)))
     ]
@@ -122,7 +122,7 @@ def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
 
 
 def test_a_removed_checkpoint_is_compared_with_the_events(yards: dict[str, Yard]) -> None:
-    """Nothing else on the disk tells what its manifest was, when the store has another one."""
+    """Nothing else on the disk shows what its manifest was when the store has another one."""
     yard = yards["resumed"]
     objects = of_mended_objects("resumed", list(things_of(yard)))
     replaced = [each for each in objects if f"/{MANIFEST_NAME}: " in each.name]
@@ -149,7 +149,7 @@ def test_every_other_reader_of_a_damaged_run_or_store(yards: dict[str, Yard]) ->
 
 
 def test_a_list_where_a_run_says_one_thing_is_no_crash_of_any_reader(yards: dict[str, Yard]) -> None:
-    """A list cannot be looked up, as a text of a wrong content can."""
+    """A list cannot be looked up in a dictionary; a text with wrong content can."""
     for name in ("followed", "foreign"):
         own = [each for each in fields_in(name, yards[name]) if each.name.startswith("disk run.json: ")]
         lists = [each for each in own if each.name.endswith(" a list") and each.name.count(".") <= 2]
@@ -159,7 +159,7 @@ def test_a_list_where_a_run_says_one_thing_is_no_crash_of_any_reader(yards: dict
 
 
 def require_usable_answers(yard: Yard, situation: Situation) -> None:
-    """Of every script that reads what the situation damages, beside those that `mistakes` calls."""
+    """Check every reader of the damaged place that `mistakes` does not call."""
     readers = DISK if situation.name.startswith("disk ") else STORE
     with yard.damaged(situation.plant) as damaged:
         for name, ask in readers.items():

@@ -67,12 +67,12 @@ def test_each_field_and_each_object_beside_the_list(yard: BucketYard) -> None:
 
 
 def put_plainly(bucket: Bucket, key: str) -> None:
-    """By a client that asks for no SHA-256."""
+    """Put the object as a client that asks for no SHA-256."""
     bucket.client.put_object(Bucket=bucket.name, Key=key, Body=bucket.held[key], ChecksumAlgorithm="CRC32")
 
 
 def put_in_parts(bucket: Bucket, key: str) -> None:
-    """Its ETag and checksum are then others."""
+    """Put the object in parts, which changes its ETag and checksum."""
     where = {"Bucket": bucket.name, "Key": key}
     upload = bucket.client.create_multipart_upload(**where)["UploadId"]
     part = bucket.client.upload_part(**where, UploadId=upload, PartNumber=1, Body=bucket.held[key])

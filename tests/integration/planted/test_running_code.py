@@ -1,6 +1,6 @@
 """A checkpoint whose bytes would run code when they are unpickled: no script that reads a checkpoint runs it.
 
-All digests are mended and the run is stored anew, so that nothing but the form of the bytes can be refused.
+All digests are recomputed and the run is stored again, so that only the form of the bytes can be refused.
 """
 
 import io
@@ -46,19 +46,19 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def an_index_that_runs(yard: Yard) -> None:
-    """As the first thing when it is unpickled."""
+    """The code runs as soon as the index is unpickled."""
     replace(yard.run.checkpoint(STEPS) / INDEX_NAME, pickle.dumps(Touch(yard)))
 
 
 def an_index_with_a_part_that_runs(yard: Yard) -> None:
-    """A good one, but for a part that no tensor needs."""
+    """A good index, except for a part that no tensor needs."""
     index = index_of(yard)
     index.planner_data = Touch(yard)
     replace(yard.run.checkpoint(STEPS) / INDEX_NAME, pickle.dumps(index))
 
 
 def an_entry_that_is_no_tensor(yard: Yard) -> None:
-    """torch unpickles such an entry without asking what it would run; the index itself is harmless."""
+    """torch unpickles such an entry without checking what it would run; the index itself is harmless."""
     index = index_of(yard)
     content = io.BytesIO()
     torch.save(Touch(yard), content)
@@ -75,7 +75,7 @@ def an_entry_that_is_no_tensor(yard: Yard) -> None:
 
 
 def a_tensor_that_runs(yard: Yard) -> None:
-    """The index is good; where it says that tensors lie is a pickle that runs."""
+    """The index is good; a pickle that runs is at the place of its tensors."""
     index = index_of(yard)
     content = io.BytesIO()
     torch.save(Touch(yard), content)
@@ -106,7 +106,7 @@ def trained(yard: Yard, *more: str) -> Answer:
 
 
 def go_on(yard: Yard) -> Answer:
-    """As if the run had not ended: it goes on from its newest checkpoint."""
+    """Resume the run from its newest checkpoint, as if it had not ended."""
     run = json.loads(yard.run.run_file.read_bytes())
     del run["outcome"]
     put(yard.run.run_file, json.dumps(run))
@@ -129,7 +129,7 @@ def export(yard: Yard, *more: str) -> Answer:
 
 
 def prove_fetched(yard: Yard) -> Answer:
-    """The checkpoint is gone from the disk, so that it is fetched to be read."""
+    """Prove the run without the checkpoint on disk, so that it is downloaded to be read."""
     shutil.rmtree(yard.run.checkpoint(STEPS))
     return prove(yard)
 
@@ -141,14 +141,14 @@ REFUSING = {
     "prove": prove,
     "prove what is fetched": prove_fetched,
 }
-"""Those that need the tensors: they say no."""
+"""Commands that need the tensors: they refuse."""
 BYTES_ONLY = {
     "resume": go_on,
     "export the newest": export,
     "verify": verify,
     "restore": restore,
 }
-"""Those that pass over such a checkpoint, or read it as bytes."""
+"""Commands that pass over such a checkpoint, or read it as bytes."""
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -170,7 +170,7 @@ def test_nothing_runs_what_a_checkpoint_asks_for(yard: Yard, plant: Callable[[Ya
 
 
 def test_the_planted_code_would_run(yard: Yard) -> None:
-    """The plant is one: torch's own reader runs it."""
+    """torch's own reader runs it."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     an_index_with_a_part_that_runs(yard)
@@ -179,7 +179,7 @@ def test_the_planted_code_would_run(yard: Yard) -> None:
 
 
 def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
-    """A new one is named in `readers`, or here with the reason why it reads no checkpoint."""
+    """A new script must be named in `readers`, or here with the reason why it reads no checkpoint."""
     asked = {"train", "export_model", "prove_run", "verify_artifact", "restore_artifact"}
     asked |= {
         "training_dashboard",

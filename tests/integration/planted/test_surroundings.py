@@ -1,8 +1,8 @@
 """Ordinary surroundings change no verdict: places, names, languages, times, users, streams.
 
-Each of the commands is given the run in each of the surroundings. By rule the answer is the usual one, with a
-note where something could not be written; it is never a bug, and never a false red. Locale, streams and user
-are tried with real processes, which get them when they start; the rest in this one.
+Each command gets the run in each of them. The answer must be the usual one, with a note where something
+could not be written; never a crash, and never a false red. Locale, streams and user are tried with real
+processes, which get them at their start; the rest is tried in this process.
 """
 
 import json
@@ -35,7 +35,7 @@ COMMANDS = (
     "training_artifact_sync",
 )
 READERS = ("prove_run", "verify_artifact", "training_dashboard", "training_artifact_sync")
-"""Those that have nothing to write into the run or, a second time, into the store."""
+"""Commands that need not write into the run, nor a second time into the store."""
 RUNNER = "tests.integration.planted.runner"
 
 
@@ -74,7 +74,7 @@ def parts_of(answer: Answer) -> list[tuple[str, bool]]:
 
 
 def require_usual_answers(yard: Yard) -> None:
-    """Every command on the run, in the surroundings of now."""
+    """Require the usual answer of every command in the current surroundings."""
     stored = {path: path.stat().st_mtime_ns for path in yard.store_folder.rglob("*") if path.is_file()}
     for name in COMMANDS:
         answer = call(name, *words_for(name, yard), within=yard.path)
@@ -163,7 +163,7 @@ def test_no_room_for_temporary_files_there(yard: Yard, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def full_folder(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one page, which is taken."""
+    """A full file system of one page."""
     folder = tmp_path / "full"
     folder.mkdir()
     line = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
@@ -197,7 +197,7 @@ def test_a_second_proof_and_a_second_sync_answer_alike(yard: Yard) -> None:
 
 
 def test_a_clock_that_was_set_back(yard: Yard) -> None:
-    """The records of a verdict say what it is of; when it was made says nothing."""
+    """The records that a verdict names show what it judged; its time does not matter."""
     require_usual_answers(yard)
     proof = yard.run.report / "proof.json"
     proof.write_text(json.dumps({**json.loads(proof.read_bytes()), "time": 1.0}))
@@ -206,7 +206,7 @@ def test_a_clock_that_was_set_back(yard: Yard) -> None:
 
 
 COMMANDING = "a\x1b[2J\n::set-output name=proven::false"
-"""Clears a terminal; and its second line is a command to whoever runs a workflow."""
+"""It clears a terminal, and its second line is a command to the runner of a workflow."""
 
 
 @pytest.mark.parametrize("name", [RAW, COMMANDING, "\u202egol", "e\u0301", "\u00e9"])
@@ -217,7 +217,7 @@ def test_a_log_of_any_name(yard: Yard, name: str) -> None:
         assert answer.code == 0, answer.said
         assert "\x1b" not in answer.said
     there = (yard.store_folder / "run-1" / "logs" / name).exists()
-    assert there is (name != RAW)  # no bucket can hold that name, which is said
+    assert there is (name != RAW)  # no bucket can hold that name
 
 
 @pytest.mark.parametrize("where", ["run-1", "run-1/checkpoint-8", "run-1/records-7"])
@@ -295,7 +295,7 @@ def run_apart(
     names: Sequence[str] = COMMANDS,
     code: int = 0,
 ) -> str:
-    """Make every call in a process of its own; what that said. Fails where one does not end with `code`."""
+    """Make the calls in a process of their own; return its stderr. Fail if one does not end with `code`."""
     calls = [[name, *words_for(name, yard)] for name in names]
     given, answered = tmp_path / "calls", tmp_path / "answers"
     given.write_text(json.dumps(calls))

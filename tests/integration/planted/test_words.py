@@ -1,4 +1,4 @@
-"""Messages about a store that differs from its address name the thing that is there."""
+"""Messages about a store that is not what its address says name the thing that is there."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Real, tiny runs in a folder of their own, with the store that they are in.
 
-They are trained once; whoever damages something damages a copy.
+They are trained once; tests damage copies only.
 """
 
 import importlib
@@ -48,7 +48,7 @@ class StopAt:
             self.stop.reason = "the test asked for it"
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Yard:
     def train(
         self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42, shared: bool = True
     ) -> None:
-        """Train, or go on with, the run; with `stop_at`, until that step."""
-        # Torch takes seconds, which a process that only judges runs does not pay.
+        """Train or resume the run; with `stop_at`, until that step."""
+        # Importing torch takes seconds; a process that only judges runs does without it.
         from trainyard.training.data.tokenize_corpus import prepare_data
         from trainyard.training.recipe import trainer_of
         from trainyard.training.run.run_request import Request
@@ -97,13 +97,13 @@ class Yard:
         sync_run(open_store(self.store), self.run, None)
 
     def follow(self) -> None:
-        """Store what is new as a follower does that sees the run while it goes on."""
+        """Store what is new, as a follower does while the run is in progress."""
         running = RunningRun(open_store(self.store), self.run, 1)
         while running.store_newest(frozenset()) is not None:
             pass
 
     def store_anew(self) -> None:
-        """Empty the store and store the run as if it had never been there."""
+        """Empty the store, then store the run."""
         shutil.rmtree(self.store_folder)
         self.sync()
 
@@ -114,7 +114,7 @@ class Yard:
 
     @contextmanager
     def damaged(self, plant: Callable[["Yard"], None]) -> Iterator["Yard"]:
-        """A copy that something was planted in, for as long as it is judged."""
+        """Yield a copy with the damage, and remove it afterwards."""
         copy = self.copy_to(self.path.parent / "copy")
         try:
             plant(copy)

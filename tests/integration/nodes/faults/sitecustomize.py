@@ -1,4 +1,4 @@
-"""Let a process of a training fail: Python imports this as it starts where PYTHONPATH names this folder.
+"""Let a training process fail: Python imports this at its start if PYTHONPATH names this folder.
 
 $FAULT names what happens and $FAULT_RANK the process. $FAULT_STEPS are the steps, as "4,8": the first time in
 step 4, the second time in step 8, and never again; empty: in every step. $FAULT_MARKS is a folder that all
