@@ -252,11 +252,10 @@ class ProgramRun:
     """Seconds from the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
-    _placed_state: str = ""
-    _placed_step: int = 0
-    """The step of the checkpoint with `_placed_state`, if the checkpoint itself names none."""
-    _written: float = 0.0
-    """When that checkpoint was written, in Unix seconds; 0 if this start resumed from it."""
+    _placed: dict[str, int] = field(default_factory=dict)
+    """State of a checkpoint that shows no step -> the step that it was given."""
+    _written: dict[str, float] = field(default_factory=dict)
+    """State of such a checkpoint -> when it was written, in Unix seconds."""
     _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _searched: float = 0.0
@@ -292,6 +291,7 @@ class ProgramRun:
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
         from trainyard.programs.program_hang import HANG, HangRule
+        from trainyard.programs.program_records import steps_of_states
         from trainyard.programs.step_times import StepTimes
         from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
@@ -304,8 +304,9 @@ class ProgramRun:
         started = time.time()
         self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
+        self._placed = steps_of_states(self.directory)
         if found is not None and found.state is not None:
-            self._placed_state, self._placed_step = found.state, found.step
+            self._placed.setdefault(found.state, found.step)
         metrics = self.metrics_reader(
             started, found
         )  # raises for a wrong program.metrics before there is a record
@@ -738,7 +739,7 @@ class ProgramRun:
             elif isinstance(event, LoggedFigures) and not event.is_summary:
                 self._reports_rows = True
                 row = event.row()
-                times.note(row["step"], row.get("time"))
+                times.note(row["step"], event.time)
                 self.keep([row], writer, reported=True)
             elif isinstance(event, WrittenCheckpoint):
                 self._last_search = 0.0
@@ -771,6 +772,7 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
+        from trainyard.programs.program_records import steps_of_states
         from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
         from trainyard.run.records import read_rows
 
@@ -785,7 +787,8 @@ class ProgramRun:
                 LOG.warning("%s", note)
             if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
                 rows = read_rows(self.directory.metrics_file)
-                points.append(resume_point(own, rows))
+                known = steps_of_states(self.directory)
+                points.append(resume_point(own, known, logged=int(rows[-1]["step"]) if rows else 0))
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
@@ -825,7 +828,8 @@ class ProgramRun:
     def take_newest(self, step_at: Callable[[float], int], *, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        A checkpoint that names no step is of the step that `step_at` returns for the time of its writing.
+        A checkpoint that names no step is of the one that `step_at` returns for the time of its writing. It
+        keeps it until it is written again.
         """
         from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.programs.checkpoints.taken_checkpoint import take_newest
@@ -842,18 +846,20 @@ class ProgramRun:
         if has_other_rows(self.directory, state):
             LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
             return
-        if state != self._placed_state:
-            self._placed_state, self._placed_step = state, 0
-            # The clock of a file server may be slow: the search before would have found it.
-            self._written = max(written_at(newest), before - QUIET_SECONDS)
-        if self._written:  # by this start; what it resumed from has its step
-            self._placed_step = step_at(self._written)
-        if newest.step is None and self._placed_step < 1:
-            return
-        taken = take_newest(found, self.directory, step=self._placed_step)
+        if newest.step is None and state not in self._placed:
+            if state not in self._written:
+                written = written_at(newest)
+                # A file server's clock may be slow, or fast: the search before would have found it.
+                is_wrong = bool(before) and not before - QUIET_SECONDS <= written <= self._searched
+                self._written[state] = self._searched if is_wrong else written
+            if not (step := step_at(self._written[state])):
+                return
+            self._placed[state] = step
+        placed = self._placed.get(state)
+        taken = take_newest(found, self.directory, step=placed)
         if taken is not None:
             self._taken, self._taken_state = taken, state
-            note_checkpoint(self.directory, taken)
+            note_checkpoint(self.directory, taken, state if taken.step == placed else None)
             remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
 
     def fault_without_step(self, metrics: "ProgramMetrics") -> str | None:

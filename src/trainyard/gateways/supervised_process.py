@@ -148,10 +148,12 @@ class _Stop(SignalHandler):
             seconds = _LEFTOVER_SECONDS
         else:
             seconds = self._asked_at + self._grace - time.monotonic()
+        until = time.monotonic() + _LEFTOVER_SECONDS / 2
         if not self._is_gone(seconds):
             self._kill()
+            until = time.monotonic() + _LEFTOVER_SECONDS
             self._is_gone(_LEFTOVER_SECONDS)
-        self._wait_for_killed()
+        self._wait_for_killed(until)
 
     def take(self, number: int, _frame: object) -> None:
         if self.reason is None:
@@ -200,17 +202,17 @@ class _Stop(SignalHandler):
             for process in self._remaining():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
+                    self.has_killed = True
 
-    def _wait_for_killed(self) -> None:
+    def _wait_for_killed(self, until: float) -> None:
         """Wait until the processes that `_kill` killed outside the group have ended."""
-        until = time.monotonic() + _LEFTOVER_SECONDS
         with self._killing:
             while self.has_killed and self._remaining() and time.monotonic() < until:
                 time.sleep(_PAUSE)
 
     def _remaining(self) -> list[int]:
         """Return the remembered processes that still run. One that has ended and was not reaped does not."""
-        return [each for each, start in self._below.items() if start and _start_of(each) == start]
+        return [each for each, start in list(self._below.items()) if start and _start_of(each) == start]
 
     def _send(self, number: int) -> bool:
         """Send a signal to the group, and return whether any process was there."""

@@ -195,15 +195,29 @@ def announced_steps(directory: RunDirectory) -> int | None:
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
-def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint) -> None:
-    """Record that a checkpoint was taken into the run directory, unless the last record is of it."""
+def steps_of_states(directory: RunDirectory) -> dict[str, int]:
+    """Return the step of each checkpoint that was copied, by the state of the program's files then."""
+    return {
+        event["state"]: event["step"]
+        for event in read_rows(directory.events_file)
+        if event.get("event") == "checkpoint_saved"
+        and isinstance(event.get("state"), str)
+        and isinstance(event.get("step"), int)
+    }
+
+
+def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None) -> None:
+    """Record that a checkpoint was taken into the run directory, unless the last record is of it.
+
+    `state` is that of the program's files.
+    """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     for event in reversed(read_rows(directory.events_file)):
         if event.get("event") == "checkpoint_saved":
             if {key: event.get(key) for key in named} == named:
                 return
             break
-    append_event(directory.events_file, "checkpoint_saved", **named)
+    append_event(directory.events_file, "checkpoint_saved", **named, **({"state": state} if state else {}))
 
 
 def program_facts(

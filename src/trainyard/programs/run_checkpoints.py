@@ -8,7 +8,7 @@ The folder of the program may hold checkpoints of other runs, which are older an
 
 import glob
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,9 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     state_of,
 )
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
-from trainyard.programs.step_times import StepTimes
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import Row
 from trainyard.run.run_advice import checkpoint_advice
 
 AUTO = "auto"
@@ -136,13 +134,15 @@ def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
     return each.step is not None, each.step or 0, written_at(each)
 
 
-def resume_point(found: ProgramCheckpoint, rows: Iterable[Row]) -> ResumePoint:
+def resume_point(found: ProgramCheckpoint, known: Mapping[str, int], *, logged: int) -> ResumePoint:
     """Return the resume point of a checkpoint of the program.
 
-    If it shows no step, it is of the last step that was on record when it was written.
+    If it shows no step, it has the one in `known`, by its state, with which it was copied; if it was never
+    copied it was written just before the end, and has `logged`, the last step on record.
     """
-    step = StepTimes(rows).step_at(written_at(found)) if found.step is None else found.step
-    return ResumePoint(step, found.path, state_of(found))
+    state = state_of(found)
+    step = known.get(state, logged) if found.step is None else found.step
+    return ResumePoint(step, found.path, state)
 
 
 def newest_taken(directory: RunDirectory) -> ResumePoint | None:

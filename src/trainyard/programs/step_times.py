@@ -1,22 +1,17 @@
 """Which step a program was at when it wrote a checkpoint that shows none: by the times of its rows.
 
-    row 10 ─── row 20 ─[save]──── row 30     row 20 was printed before the save: step 20
-    row 10 ─────────[save]row 20 ─ row 30    row 20 follows at once: the program saves, then prints
-
-A row also arrives a moment after it was printed, so one that follows at once counts in any case.
+row 10 ─ row 20 [save] ─────── row 30    printed before the save: step 20
+row 10 ───────── [save] row 20 ─ row 30  printed soon after it: step 20 too, the program saves first
 """
 
 from collections import deque
-from collections.abc import Iterable
 from itertools import islice, pairwise
 from statistics import median
-
-from trainyard.run.records import Row
 
 _MOST_STEPS = 100_000
 """The most steps that are remembered; a checkpoint is found within seconds."""
 _AT_ONCE_SECONDS = 1.0
-"""The latest that a row follows at once. It is less where rows are printed more often."""
+"""A row may arrive so much later than it was printed."""
 _INTERVALS = 20
 """How many of the last rows show how often rows are printed."""
 
@@ -24,35 +19,38 @@ _INTERVALS = 20
 class StepTimes:
     """The last steps of a program, in the order in which they were printed."""
 
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
+    def __init__(self) -> None:
         self._steps: deque[tuple[int, float | None]] = deque(maxlen=_MOST_STEPS)
-        for row in rows:
-            self.note(row["step"], row.get("time"))
 
-    def note(self, step: int, time: object) -> None:
+    def note(self, step: int, time: float | None) -> None:
         """Add a step that was printed at `time` in Unix seconds; None if that is not known."""
-        self._steps.append((step, time if isinstance(time, int | float) else None))
+        self._steps.append((step, time))
 
     def step_at(self, moment: float, *, is_over: bool = False) -> int:
-        """Return the step of what was written at `moment` in Unix seconds; 0 if no row was printed by then.
+        """Return the step of what was written at `moment` in Unix seconds; 0 if no row was printed yet.
 
-        A step whose time is not known may have been printed before. Once the program is over, the last step
-        counts if it was printed less than a second after `moment`.
+        Only rows that were certainly printed later are disregarded. Once the program is over, a single later
+        row counts: it may be that of the last step, which was validated between the save and the row. So do
+        rows that arrive within a second of it.
         """
-        next_step = next_time = None
+        later: list[tuple[int, float]] = []
+        before = 0
         for step, time in reversed(self._steps):
             if time is None or time <= moment:
+                before = step
                 break
-            if next_time is None and is_over and time - moment < _AT_ONCE_SECONDS:
-                return step
-            next_step, next_time = step, time
-        else:
-            step = 0
-        follows = next_time is not None and next_time - moment < self._at_once_seconds()
-        return next_step if follows and next_step is not None else step
+            later.append((step, time))
+        if not later:
+            return before
+        (last_step, last_time), (next_step, next_time) = later[0], later[-1]
+        if is_over and (len(later) == 1 or not before or last_time - moment < _AT_ONCE_SECONDS):
+            return last_step
+        if not before:
+            return last_step if last_time - next_time < _AT_ONCE_SECONDS else next_step
+        return next_step if next_time - moment < self._usual_interval() / 2 else before
 
-    def _at_once_seconds(self) -> float:
-        """Return half of the usual time between two rows, at most a second."""
+    def _usual_interval(self) -> float:
+        """Return the median of the seconds between two of the last rows; 0 if none is known."""
         last = [time for _, time in islice(reversed(self._steps), _INTERVALS)]
         between = [later - time for later, time in pairwise(last) if later is not None and time is not None]
-        return min(_AT_ONCE_SECONDS, median(between) / 2) if between else _AT_ONCE_SECONDS
+        return median(between) if between else 0.0

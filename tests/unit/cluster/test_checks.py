@@ -290,3 +290,6 @@ def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorde
     put(recorded.state, "/apis/apps/v1/namespaces/kubeflow/deployments", body)
     found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
     assert "JobSet controller: no Deployment" in found["operator"]
+    no_namespace(recorded.state, plain_eks())
+    found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
+    assert "JobSet controller: no Deployment" in found["operator"], "the webhook would not be asked"

@@ -1,6 +1,7 @@
-"""The step of a checkpoint that shows none, by rule: arrival of the rows × time of the checkpoint."""
+"""The step of a checkpoint that shows none, by rule: how the rows arrive × when it was written."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,18 @@ from trainyard.programs.step_times import StepTimes
 
 STEPS = range(10, 101, 10)
 """Step N is printed at second N."""
-MOMENTS = [step + shift for step in (0, *STEPS) for shift in (0.0, 0.5, 8.5)]
-LATE = [0.0, 0.01, 0.9]
-"""How many seconds later a row arrives; the next row comes in ten seconds."""
+MOMENTS = [step + shift for step in (0, *STEPS) for shift in (0.0, 0.5, 4.5)]
 
 
 def line(step: int) -> str:
     return json.dumps({"step": step, "loss": 2.0 + 1 / step}) + "\n"
+
+
+def times_of(rows: Iterable[tuple[int, float | None]]) -> StepTimes:
+    found = StepTimes()
+    for step, time in rows:
+        found.note(step, time)
+    return found
 
 
 def metrics_of(chunks: list[tuple[float, str]], folder: Path) -> ProgramMetrics:
@@ -28,64 +34,84 @@ def metrics_of(chunks: list[tuple[float, str]], folder: Path) -> ProgramMetrics:
     return found
 
 
-@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("late", [0.0, 0.01, 0.9])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_rows_that_arrive_one_by_one_show_the_step_at_every_moment(
-    moment: float, late: float, tmp_path: Path
-) -> None:
+def test_a_program_that_prints_and_then_saves(moment: float, late: float, tmp_path: Path) -> None:
+    """Each row arrives a little later than it was printed."""
     found = metrics_of([(step + late, line(step)) for step in STEPS], tmp_path)
-    assert found.times.step_at(moment) == max((step for step in STEPS if step <= moment), default=0)
+    printed = max((step for step in STEPS if step <= moment), default=0)
+    assert found.times.step_at(moment) == (printed or STEPS[0]), "without a row before, the next one counts"
 
 
-@pytest.mark.parametrize("late", [0.01, 0.9])
+@pytest.mark.parametrize("validation", [0.01, 0.9, 4.5])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_row_that_follows_a_save_at_once_is_of_its_step(step: int, late: float, tmp_path: Path) -> None:
+def test_a_program_that_saves_and_then_prints(step: int, validation: float, tmp_path: Path) -> None:
     found = metrics_of([(float(step), line(step)) for step in STEPS], tmp_path)
-    assert found.times.step_at(step - late) == step
+    assert found.times.step_at(step - validation) == step
 
 
 @pytest.mark.parametrize("interval", [0.001, 0.01, 0.2, 1.0, 30.0])
 @pytest.mark.parametrize("save", [0.0, 0.4, 3.0, 100.0])
-def test_the_next_row_does_not_count_after_a_long_save(interval: float, save: float) -> None:
-    """A program prints step 5, saves and continues; its next row comes one interval after the save."""
+def test_the_row_after_a_long_save_does_not_count(interval: float, save: float) -> None:
+    """A program prints step 5, saves, and goes on; the next row comes one interval after the save."""
     saved = 1000.0
-    times = StepTimes([{"step": n, "time": saved - save + (n - 5) * interval} for n in range(1, 6)])
-    for step in range(6, 9):
-        times.note(step, saved + (step - 5) * interval)
-    assert times.step_at(saved) == 5
-
-
-@pytest.mark.parametrize("interval", [0.001, 0.3, 5.0])
-@pytest.mark.parametrize("late", [0.0, 0.2, 0.9])
-def test_what_is_written_at_the_end_is_of_the_last_step(interval: float, late: float) -> None:
-    times = StepTimes([{"step": step, "time": step * interval + late} for step in STEPS])
-    assert times.step_at(100 * interval, is_over=True) == 100
-    if interval == 5.0:
-        assert times.step_at(70 * interval, is_over=True) == 70
+    before = [(step, saved - save + (step - 5) * interval) for step in range(1, 6)]
+    after = [(step, saved + (step - 5) * interval) for step in range(6, 9)]
+    assert times_of([*before, *after]).step_at(saved) == 5
 
 
 @pytest.mark.parametrize("size", [2, 3, 10])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_rows_that_were_buffered_never_show_too_early_a_step(
-    size: int, moment: float, tmp_path: Path
-) -> None:
-    """Buffered rows may have been printed long before they arrive, so their steps count as printed."""
+def test_buffered_rows_never_show_too_early_a_step(size: int, moment: float, tmp_path: Path) -> None:
+    """They may have been printed long before they arrive, so they count as printed."""
     parts = [STEPS[begin : begin + size] for begin in range(0, len(STEPS), size)]
     found = metrics_of([(float(part[-1]), "".join(map(line, part))) for part in parts], tmp_path)
     assert found.times.step_at(moment) >= max((step for step in STEPS if step <= moment), default=0)
 
 
+def test_rows_of_files_count_as_printed(tmp_path: Path) -> None:
+    """A file is read seconds after a row was written into it, and TensorBoard writes once in two minutes."""
+    (tmp_path / "metrics.jsonl").write_text("".join(map(line, STEPS)))
+    found = ProgramMetrics(LogReader(), MetricFiles(tmp_path, 0.0, "metrics.jsonl"))
+    found.poll()
+    assert found.times.step_at(0.0) == 100
+
+
+@pytest.mark.parametrize("interval", [0.001, 0.3, 5.0])
+@pytest.mark.parametrize("late", [0.0, 0.2, 0.9])
+def test_what_is_written_last_is_of_the_last_step(interval: float, late: float) -> None:
+    times = times_of((step, step * interval + late) for step in STEPS)
+    assert times.step_at(100 * interval, is_over=True) == 100
+
+
+@pytest.mark.parametrize("rows_before", [0, 1, 5])
+@pytest.mark.parametrize("validation", [1.5, 30.0, 3000.0])
+def test_a_last_row_that_follows_a_long_validation_counts(rows_before: int, validation: float) -> None:
+    rows = [(step, 10.0 * step) for step in range(1, rows_before + 2)]
+    saved = rows[-1][1]
+    times = times_of([*rows[:-1], (rows[-1][0], saved + validation)])
+    assert times.step_at(saved, is_over=True) == rows_before + 1
+
+
+@pytest.mark.parametrize("interval", [1.0, 5.0])
+@pytest.mark.parametrize("saved", STEPS[:-2])
+def test_a_program_that_goes_on_after_its_last_save_is_not_given_the_last_step(
+    interval: float, saved: int
+) -> None:
+    times = times_of((step, step * interval / 10) for step in STEPS)
+    assert times.step_at((saved + 0.5) * interval / 10, is_over=True) == saved
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_rows_that_are_all_printed_at_the_end_are_of_the_last_save(is_over: bool) -> None:
+    times = times_of((step, 50.0 + step / 1000) for step in range(1, 6))
+    assert times.step_at(45.0, is_over=is_over) == 5
+
+
 def test_a_step_that_is_trained_again_is_the_last_one() -> None:
-    times = StepTimes([{"step": 1, "time": 1.0}, {"step": 2, "time": 2.0}, {"step": 1, "time": 3.0}])
-    assert [times.step_at(moment) for moment in (0.5, 1.0, 2.0, 3.0)] == [0, 1, 2, 1]
+    times = times_of([(1, 1.0), (2, 2.0), (3, 3.0), (1, 4.0), (2, 5.0)])
+    assert [times.step_at(moment) for moment in (1.1, 2.1, 3.1, 4.1, 5.1)] == [1, 2, 3, 1, 2]
 
 
-@pytest.mark.parametrize("time", [None, "soon", []])
-def test_a_row_without_a_known_time_counts_as_printed(time: object) -> None:
-    assert StepTimes([{"step": 4, "time": time}]).step_at(0.0) == 4
-
-
-def test_rows_have_the_time_at_which_they_were_printed_unless_it_is_not_known(tmp_path: Path) -> None:
-    chunks = [(10.0, line(1)), (20.0, line(2) + line(3)), (30.0, line(4)), (40.0, line(5))]
-    rows = metrics_of(chunks, tmp_path).rows()
-    assert [row.get("time") for row in rows] == [10.0, None, None, 30.0, 40.0]
+def test_without_a_row_there_is_no_step() -> None:
+    assert StepTimes().step_at(1.0) == StepTimes().step_at(1.0, is_over=True) == 0

@@ -33,17 +33,17 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_readable(deployments)
         return
     found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
-    elsewhere = not any(found.values()) and _webhook_answered(facts)
+    has_none = not any(found.values())
     for controller in facts.kind.controllers:
-        yield _judge_controller(controller, found[controller.name], facts, elsewhere=elsewhere)
+        yield _judge_controller(controller, found[controller.name], facts, has_none=has_none)
     if facts.kind.needs_runtime:
         yield from _runtimes(facts)
 
 
 def _judge_controller(
-    controller: Controller, found: tuple[Workload, ...], facts: Facts, *, elsewhere: bool
+    controller: Controller, found: tuple[Workload, ...], facts: Facts, *, has_none: bool
 ) -> Outcome:
-    """Judge a controller; `elsewhere`: none of the kind has a Deployment, but their webhook answered."""
+    """Judge a controller; `has_none`: no controller of the kind has a Deployment."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
         return success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
@@ -55,10 +55,11 @@ def _judge_controller(
             f"kubectl -n {first.namespace} describe deployment {first.name}; "
             f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
-    if elsewhere:
+    if has_none and _webhook_answered(facts):
         return success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
     space = facts.snapshot.namespace
-    if facts.kind.has_webhook and not isinstance(space, MissingData) and not space.exists:
+    is_missing = not isinstance(space, MissingData) and not space.exists
+    if has_none and facts.kind.has_webhook and is_missing:
         return not_applicable(
             f"{controller.name}: no Deployment of it was found, and its webhook can be asked only in the "
             f"namespace {facts.demand.namespace}, which is missing"

@@ -175,7 +175,8 @@ class JobEditor:
         first = first_name(job.raw)
         for other in self._jobs_of_this_kind():
             if name_of(other) != job.name and first_name(other) == first:
-                require_ended(self._reader.state(job.namespace, name_of(other), job.kind.name))
+                found = FoundJob(job.kind, job.namespace, name_of(other), other)
+                require_ended(judge_job(self._reader.observe(found)))
         return make_resubmission(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:

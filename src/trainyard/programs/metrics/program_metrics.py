@@ -26,6 +26,7 @@ class ProgramMetrics:
     def __init__(self, log: LogReader, files: MetricFiles) -> None:
         self.log, self.files = log, files
         self.times = StepTimes()
+        """When the rows were printed; those of files have no known time, because files are written late."""
         self._open: dict[int, _Step] = {}
         self._done: dict[int, _Step] = {}
         self._newest = 0
@@ -99,8 +100,7 @@ class ProgramMetrics:
                     continue
                 ready += self._release(at_end=True)
                 self._forget_from(row["step"])
-            timed = row if time is None else {**row, "time": time}
-            self._step(row["step"], time).add(timed, is_printed=True)
+            self._step(row["step"], time).add(row, is_printed=True)
         return ready
 
     def _add_filed(self, rows: Iterable[Row]) -> list[Row]:

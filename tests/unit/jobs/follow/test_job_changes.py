@@ -410,6 +410,19 @@ def test_a_job_whose_successor_may_still_write_is_not_submitted_anew(
             changing(cluster).resubmission()
 
 
+def test_a_successor_that_is_deleted_meanwhile_is_no_reason_to_refuse(cluster: MemoryCluster) -> None:
+    plant(cluster, "Failed", running=False)
+    change = changing(cluster)
+    change.create(change.resubmission())
+
+    def before(method: str, path: str) -> None:
+        if path == NEW[2] and path in cluster.objects:
+            cluster.remove(path)
+
+    cluster.before = before
+    assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-2"
+
+
 def planned(cluster: MemoryCluster) -> tuple[JobEditor, Any]:
     plant(cluster, "Failed", running=False)
     change = changing(cluster)
