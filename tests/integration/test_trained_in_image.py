@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -313,15 +314,10 @@ def make_train(settings: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     line = ["make", "-n", "-o", ".venv/training.stamp", "train", *words, f"SET={settings}"]
     printed = run(*line, cwd=ROOT, env=environment)
-    steps = re.split(r"(?<!\\)\n", printed.strip())
-    assert [re.findall(r"scripts/(\w+)\.py", step)[:1] for step in steps[2:]] == [
-        [name]
-        for name in (
-            *("check_environment", "check_readiness", "prepare_data", "train", "training_artifact_sync"),
-            *("prove_run", "training_dashboard", "notify_slack"),
-        )
-    ]
-    return "set -e\n" + "\n".join(f"(\n{step}\n)" for step in steps)
+    *install, pipeline = re.split(r"(?<!\\)\n", printed.strip())
+    assert all("install_environment.sh" in line for line in install), printed
+    assert "-m trainyard run " in pipeline
+    return f"set -e\nexport SET={shlex.quote(settings)}\n{pipeline}"
 
 
 def ended(plane: Any, name: str, seconds: float = 600) -> tuple[int, str]:

@@ -48,25 +48,31 @@ def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:
     assert "no volume" in done.stderr
 
 
+SCRIPT = "scripts/deploy_training_job.py"
+
+
 def documented_examples() -> list[str]:
     """The examples that can run unchanged: those of a dry run, and the one of --help as a dry run."""
     found = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = re.sub(r" \\\n +", " ", path.read_text(encoding="utf-8"))
-        lines = re.findall(r"scripts/deploy_training_job\.py --config [^`\n]+", text)
+        form = r"(?:scripts/deploy_training_job\.py|trainyard job deploy) --config [^`|\n]+"
+        lines = [line.replace("trainyard job deploy", SCRIPT) for line in re.findall(form, text)]
         found += [line for line in lines if "--dry-run" in line and "…" not in line]
         found += [f"{line} --dry-run" for line in lines if path.name == "scripts.md"]
     return found
 
 
 def test_examples_of_every_document_are_found() -> None:
-    assert len(documented_examples()) >= 4
+    assert len(documented_examples()) >= 4, documented_examples()
 
 
 def written_file(name: str, folder: Path) -> str:
     """Write the block of YAML that a page shows below the file's name; return its path."""
     pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-    (text,) = [m[1] for page in pages for m in re.finditer(rf"`{name}`:\n\n```yaml\n(.*?)```", page, re.S)]
+    (text,) = [
+        m[1] for page in pages for m in re.finditer(rf"`{name}`[^`]{{1,60}}\n\n```yaml\n(.*?)```", page, re.S)
+    ]
     (folder / name).write_text(text)
     return str(folder / name)
 
@@ -77,7 +83,7 @@ def test_every_example_of_a_dry_run_works_as_it_is_written(
 ) -> None:
     config = str(CONFIGS / "training_configuration.yaml")
     words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[1:]]
-    filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE}
+    filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE, "IMAGE": IMAGE}
     filled |= {word: written_file(word, tmp_path) for word in words if re.fullmatch(r"\w+\.yaml", word)}
     done = program("deploy_training_job.py", *(filled.get(word, word) for word in words))
     assert done.returncode == 0, done.stderr
