@@ -325,8 +325,9 @@ class ProgramRun:
         reported = StepTimes()
 
         def step_at(moment: float, *, is_over: bool = False) -> int:
-            times = reported if self._reports_rows else metrics.times
-            return times.step_at(moment, is_over=is_over)
+            with self._lock:  # the program prints meanwhile
+                times = reported if self._reports_rows else metrics.times
+                return times.step_at(moment, is_over=is_over)
 
         hang = HangRule(self.directory.logs, self.config.program.hang_minutes, number=number)
         log = self.directory.logs / f"node-{number}.log"
