@@ -179,6 +179,7 @@ for step in range(int(state["model"].item()) + 1, 61):
     time.sleep(pause)
     print(json.dumps({"step": step, "loss": 2 + 1 / step}), flush=True)
     if step in (5, 12, 60):
+        time.sleep(pause / 2)  # a row may arrive late on a busy machine
         torch.save({"model": torch.full((1,), float(step)), "optimizer": torch.ones(1)}, saved)
 """
 """A program that overwrites one file, in whose content and name no step is found."""
