@@ -42,6 +42,7 @@ from trainyard.errors import ConfigError, ExitCode, TrainyardError
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.supervised_process import ProgramExit
+    from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
     from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
     from trainyard.programs.metric_rows import MetricRowWriter
     from trainyard.programs.metrics.program_metrics import ProgramMetrics
@@ -252,6 +253,7 @@ class ProgramRun:
     """Seconds from the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
+    _taken_format: "CheckpointFormat | None" = None
     _placed: dict[str, int] = field(default_factory=dict)
     """State of a checkpoint that shows no step -> the step that it was given."""
     _written: dict[str, float] = field(default_factory=dict)
@@ -860,6 +862,7 @@ class ProgramRun:
         taken = take_newest(found, self.directory, step=placed)
         if taken is not None:
             self._taken, self._taken_state = taken, state
+            self._taken_format = newest.found.format
             note_checkpoint(self.directory, taken, state if taken.step == placed else None)
             remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
 
@@ -910,6 +913,8 @@ class ProgramRun:
                 others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
         self._taken_state = ""
         self.take_newest(step_at, quiet_seconds=0)
+        if ended.exit_code == 0 and ended.stopped_by is None:
+            self.drop_unsaved_iteration()
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,
@@ -927,6 +932,23 @@ class ProgramRun:
             failure=self.explain_failure(ended),
         )
         return finish(self.directory, end, seconds=seconds)
+
+    def drop_unsaved_iteration(self) -> None:
+        """Drop the row of nanoGPT's last iteration: the script ends after it, and never saves its result.
+
+        It evaluates and saves at `max_iters`, then trains once more. All other rows are of the saved model.
+        """
+        from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+        from trainyard.run.records import keep_rows_up_to, read_rows
+
+        rows = read_rows(self.directory.metrics_file)
+        if self._taken is None or self._taken_format is not CheckpointFormat.NANOGPT or len(rows) < 2:
+            return
+        *_, saved, last = rows
+        evaluated = saved.get("step") == self._taken.step and "val_loss" in saved
+        if evaluated and last.get("step") == self._taken.step + 1 and "val_loss" not in last:
+            keep_rows_up_to(self.directory.metrics_file, self._taken.step)
+            LOG.info("step %s is not in the record: nanoGPT does not save it", f"{self._taken.step + 1:,}")
 
     def explain_failure(self, ended: "ProgramExit") -> dict[str, str]:
         """Return the cause that the program's output shows; empty if it did not fail or shows none."""

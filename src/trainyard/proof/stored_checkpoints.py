@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
@@ -26,6 +26,9 @@ class CheckpointProblem:
     """None when the run's record does not name it."""
     written: Any = None
     """SHA-256 of the manifest that the run wrote, if it is recorded."""
+    _: KW_ONLY
+    is_early: bool = False
+    """Whether the run went on after its newest checkpoint, and ended without another one."""
 
 
 def checkpoint_problem(
@@ -35,11 +38,15 @@ def checkpoint_problem(
     outcome = section_or_empty(run, "outcome")
     last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
     written = digest_or_none(named.get("manifest_sha256"))
-    if last is None or written is None or integer_or_none(named.get("step")) != last:
+    newest = integer_or_none(named.get("step"))
+    if last is not None and written is not None and newest is not None and newest < last:
+        text = f"the newest checkpoint is of step {newest:,}, and the run ended at step {last:,}"
+        return CheckpointProblem(text, None, is_early=True)
+    if last is None or written is None or newest != last:
         return CheckpointProblem("run.json does not name the checkpoint that the run ended with", None)
     if last not in checkpoints:
-        newest = f"the newest stored one is of step {max(checkpoints):,}" if checkpoints else "none is stored"
-        text = f"the checkpoint of step {last:,}, the last one, is not stored; {newest}"
+        stored = f"the newest stored one is of step {max(checkpoints):,}" if checkpoints else "none is stored"
+        text = f"the checkpoint of step {last:,}, the last one, is not stored; {stored}"
         return CheckpointProblem(text, last, written)
     for step in sorted(checkpoints, reverse=True):
         names = [name for name in (written if step == last else None, saved.get(step)) if name is not None]

@@ -219,6 +219,47 @@ def test_a_checkpoint_that_shows_no_step_is_of_the_step_at_which_it_was_written(
     assert [row["step"] for row in repository.records("metrics")] == list(range(1, 61))
 
 
+NANOGPT = """
+import math, os, sys, torch
+last = int(sys.argv[1])
+os.makedirs("out", exist_ok=True)
+for iter_num in range(last + 1):
+    loss = 1 + 3 * math.exp(-iter_num / 20)
+    if iter_num % 20 == 0:
+        print(f"step {iter_num}: train loss {loss:.4f}, val loss {loss:.4f}")
+        state = {"model": {"w": torch.ones(2)}, "optimizer": {"state": torch.ones(2)}, "model_args": {}}
+        print("saving checkpoint to out")
+        state |= {"iter_num": iter_num, "best_val_loss": torch.tensor(loss), "config": {}}
+        torch.save(state, "out/ckpt.pt")
+    if iter_num % 5 == 0:
+        print(f"iter {iter_num}: loss {loss:.4f}, time 101.50ms, mfu -100.00%")
+"""
+"""The loop of nanoGPT's train.py: it evaluates and saves before a step, and ends after one more."""
+
+
+@pytest.mark.parametrize("last", [60, 70])
+def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(last: int, repository: Repository) -> None:
+    (repository.folder / "train.py").write_text(NANOGPT)
+    repository.git("commit", "-q", "-am", "Train as nanoGPT does")
+    repository.set = ["program.data=[data]"]
+
+    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", str(last))
+
+    found = json.loads(done.stdout)
+    rows = repository.records("metrics")
+    assert "loss" not in rows[0] and rows[0]["step"] == 0, "the evaluation before the first step"
+    assert found["outcome"]["checkpoint"]["step"] == 60
+    wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["holds"]}
+    if last == 60:
+        assert (done.returncode, wrong) == (0, {}), done.stderr
+        assert found["outcome"]["steps"] == rows[-1]["step"] == 60
+        assert "step 61 is not in the record" in done.stderr
+    else:
+        assert list(wrong) == ["stored"]
+        assert "the newest checkpoint is of step 60, and the run ended at step 71" in wrong["stored"]
+        assert "save once more after its last step" in parts_of(found)["stored"]["next_step"]
+
+
 def content_of(file: Path) -> bytes:
     """The bytes of the model's one number in a file of torch.save."""
     with zipfile.ZipFile(file) as archive:

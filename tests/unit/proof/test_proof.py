@@ -206,6 +206,7 @@ AGAIN = "scripts/train.py --config runs/a/config.yaml"
             "a row of step 150, which should not have been logged",
         ),
         (list(reversed(whole_rows())), "no row of step 100"),
+        ([{"step": 0, "val_loss": 1.0}, *whole_rows()], "the row of step 0 has no loss"),
         ([{"step": 0, "loss": 1.0}, *whole_rows()], "a row of step 0, before the run's first one"),
     ],
 )
