@@ -61,7 +61,7 @@ class MetricRowWriter:
             return self._complete(before, row)
         if step <= self._newest and not (faulty or self._may_drop_from(step)):
             return False
-        if step <= self._resumed_at:
+        if self._resumed_at and step <= self._resumed_at:
             self._on_other_row(step)
             self._resumed_at = 0
         dropped = self._drop_from(step) if step <= self._newest else []

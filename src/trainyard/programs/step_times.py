@@ -10,8 +10,10 @@ from statistics import median
 
 _MOST_STEPS = 100_000
 """The most steps that are remembered; a checkpoint is found within seconds."""
+_LATE_SECONDS = 0.5
+"""A row may arrive so much later than it was printed; rows that arrive together have no known time."""
 _AT_ONCE_SECONDS = 1.0
-"""A row may arrive so much later than it was printed."""
+"""Rows within this time of each other, or of the last save, are printed together at the end."""
 _INTERVALS = 20
 """How many of the last rows show how often rows are printed."""
 
@@ -34,9 +36,9 @@ class StepTimes:
         rows that arrive within a second of it.
         """
         later: list[tuple[int, float]] = []
-        before = 0
+        before, soon = 0, moment + max(_LATE_SECONDS, self._usual_interval() / 2)
         for step, time in reversed(self._steps):
-            if time is None or time <= moment:
+            if time is None or time <= soon:
                 before = step
                 break
             later.append((step, time))
@@ -47,7 +49,7 @@ class StepTimes:
             return last_step
         if not before:
             return last_step if last_time - next_time < _AT_ONCE_SECONDS else next_step
-        return next_step if next_time - moment < self._usual_interval() / 2 else before
+        return before
 
     def _usual_interval(self) -> float:
         """Return the median of the seconds between two of the last rows; 0 if none is known."""

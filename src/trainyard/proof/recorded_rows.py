@@ -118,8 +118,8 @@ def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> 
     step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
         return f"metrics.jsonl has a row of step {step:,}, but the run has {cadence.last:,} steps"
-    if step == 0 and not cadence.logs_last and cadence.begins_after == 0 and "loss" not in row:
-        return None if before is None else f"metrics.jsonl has step 0 after step {before:,}"
+    if step == 0 and before is None and not cadence.logs_last and cadence.begins_after == 0:
+        return None  # a program that counts from 0, or that validates before its first step
     if step < max(1, cadence.begins_after):
         return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
     if before is not None and step <= before:

@@ -260,6 +260,29 @@ def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(last: int, repository: 
         assert "save once more after its last step" in parts_of(found)["stored"]["next_step"]
 
 
+FROM_ZERO = """
+import json, os, torch
+os.makedirs("out", exist_ok=True)
+for step in range(40):
+    print(json.dumps({"step": step, "loss": 1 + 3 / (1 + step)}))
+torch.save({"model": {"w": torch.ones(2)}, "optimizer": {"state": torch.ones(2)}}, "out/last.pt")
+"""
+
+
+def test_a_program_that_counts_from_zero_is_proven(repository: Repository) -> None:
+    (repository.folder / "train.py").write_text(FROM_ZERO)
+    repository.git("commit", "-q", "-am", "Count from zero")
+    repository.set = ["program.data=[data]"]
+
+    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py")
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["proof"]["proven"]) == (0, True), done.stderr
+    assert [row["step"] for row in repository.records("metrics")] == list(range(40))
+    assert [event["event"] for event in repository.records("events")][:2] == ["started", "checkpoint_saved"]
+    assert "trained again" not in done.stderr
+
+
 def content_of(file: Path) -> bytes:
     """The bytes of the model's one number in a file of torch.save."""
     with zipfile.ZipFile(file) as archive:

@@ -60,6 +60,17 @@ def test_steps_that_are_done_again_replace_those_of_before(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("resumed_at", [0, 20])
+def test_a_first_start_trains_no_step_again(resumed_at: int, tmp_path: Path) -> None:
+    """Its first row may be of step 0; after a resume, a row of an earlier step shows a wrong checkpoint."""
+    again: list[int] = []
+    rows = keeper(tmp_path, log_steps=1, resumed_at=resumed_at, on_other_row=again.append)
+    rows.keep({"step": 0, "loss": 2.0})
+    rows.keep({"step": 1, "loss": 1.0})
+    rows.close()
+    assert again == ([0] if resumed_at else [])
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     found = RunDirectory(tmp_path / "run")

@@ -57,7 +57,16 @@ def test_the_row_after_a_long_save_does_not_count(interval: float, save: float) 
     saved = 1000.0
     before = [(step, saved - save + (step - 5) * interval) for step in range(1, 6)]
     after = [(step, saved + (step - 5) * interval) for step in range(6, 9)]
-    assert times_of([*before, *after]).step_at(saved) == 5
+    found = times_of([*before, *after]).step_at(saved)
+    assert found == 5 if interval >= 1 else 5 <= found <= 5 + 0.5 / interval
+
+
+@pytest.mark.parametrize("interval", [0.0001, 0.005, 0.1, 3.0])
+@pytest.mark.parametrize("late", [0.001, 0.05, 0.4])
+def test_rows_that_arrive_after_the_save_are_those_before_it(interval: float, late: float) -> None:
+    """The program prints its last rows and saves at once; it ends much later, so that a search finds it."""
+    times = times_of((step, 100.0 + (step - 20) * interval + late) for step in range(1, 21))
+    assert times.step_at(100.0) == 20
 
 
 @pytest.mark.parametrize("size", [2, 3, 10])
