@@ -86,13 +86,17 @@ def train(
         eval_dataset=rows[:world],
         callbacks=callbacks,
     )
+    timer = threading.Timer(seconds or 0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     if seconds is not None:
-        threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        timer.start()
         # SIGTERM may come before the callback handles it, or after the end.
         signal.signal(signal.SIGTERM, lambda *_: None)
     trainer.train()
     if world > 1:
         torch.distributed.barrier()
+    if seconds is not None:  # a fast machine is done before the signal
+        timer.cancel()
+        timer.join()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     newest = folder / "out" / f"checkpoint-{trainer.state.global_step}"
     return {
