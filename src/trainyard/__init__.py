@@ -25,6 +25,10 @@ import sys
 import time
 from types import ModuleType
 
+TYPE_CHECKING = False  # that of `typing` would import it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __version__ = "0.1.0"
 
 
@@ -161,7 +165,7 @@ class _StopRequest:
         self.signal_received = False
         self._is_agreed = self._is_installed = False
         self._previous: object = None
-        self._vote: tuple[object, object] | None = None
+        self._vote: tuple[Callable[[], object], Callable[[], object]] | None = None
 
     def requested(self) -> bool:
         if not self._is_agreed:
@@ -200,12 +204,37 @@ class _StopRequest:
         distributed = _distributed()
         if not distributed or distributed.get_world_size() == 1 or not distributed.is_gloo_available():
             return wanted
-        world = distributed.group.WORLD
-        if self._vote is None or self._vote[0] is not world:
-            self._vote = (world, distributed.new_group(backend="gloo"))
+        group = self._group(distributed)
         vote = sys.modules["torch"].tensor([int(wanted)])
-        distributed.all_reduce(vote, op=distributed.ReduceOp.MAX, group=self._vote[1])
+        distributed.all_reduce(vote, op=distributed.ReduceOp.MAX, group=group)
         return bool(vote.item())
+
+    def _group(self, distributed: ModuleType) -> object:
+        """Return the group to vote in, a new one for each world.
+
+        Only torch.distributed holds it: a group that outlived `destroy_process_group` would have threads at
+        the interpreter's end, which can abort the program.
+        """
+        import atexit
+        import weakref
+
+        world = distributed.group.WORLD
+        group = self._vote[1]() if self._vote and self._vote[0]() is world else None
+        if group is None:
+            if self._vote is None:
+                atexit.register(self._destroy_group, os.getpid())
+            group = distributed.new_group(backend="gloo")
+            self._vote = (weakref.ref(world), weakref.ref(group))
+        return group
+
+    def _destroy_group(self, process: int) -> None:
+        """Destroy the group at the end of `process` if it is left. A fork has none of its threads."""
+        try:
+            group = self._vote[1]() if self._vote and os.getpid() == process else None
+            if group is not None and (distributed := _distributed()):
+                distributed.destroy_process_group(group)
+        except Exception:
+            return
 
 
 _STOP = _StopRequest()

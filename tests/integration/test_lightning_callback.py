@@ -48,6 +48,8 @@ def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
 def test_sigterm_at_any_moment_saves_a_step_that_all_ranks_agree_on(tmp_path: Path, world: int) -> None:
     ranks = run_program(tmp_path, world=world)
     stops = 0
+    for rank in ranks:  # the group to vote in is destroyed with each training, also its threads
+        assert len({training["gloo_threads"] for training in rank.values()}) == 1
     for name in ranks[0]:
         (step,) = {rank[name]["step"] for rank in ranks}
         (exit_code,) = {rank[name]["exit_code"] for rank in ranks}

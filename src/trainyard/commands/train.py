@@ -69,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.gpu_lock import with_gpu_lock
 
     code = report_exit_code(handler.exit_code_of(with_gpu_lock(lambda: run(argv))))
-    if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
-        world.end_if_joined(code)
     if (
         trackers := sys.modules.get("trainyard.training.run.trackers")
     ) is not None and trackers.is_still_closing():
         os._exit(code)
+    if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
+        world.end_if_joined(code)
     return code
 
 

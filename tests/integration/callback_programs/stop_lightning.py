@@ -121,8 +121,15 @@ def train(
         "rank": rank,
         "step": trainer.global_step,
         "exit_code": exit_code,
+        "gloo_threads": count_gloo_threads(),
         "sent_at": signaller.sent_at if signaller else None,
     }
+
+
+def count_gloo_threads() -> int:
+    """Return the number of threads of this process that serve a gloo group."""
+    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop")
 
 
 def main() -> None:

@@ -103,9 +103,16 @@ def train(
         "rank": rank,
         "step": trainer.state.global_step,
         "stopped": callback.stopped,
+        "gloo_threads": count_gloo_threads(),
         "sent_at": signaller.sent_at if signaller else None,
         "files": sorted(path.name for path in newest.iterdir()) if newest.exists() else [],
     }
+
+
+def count_gloo_threads() -> int:
+    """Return the number of threads of this process that serve a gloo group."""
+    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop")
 
 
 def main() -> None:

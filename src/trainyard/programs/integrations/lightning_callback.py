@@ -130,6 +130,10 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
             finished = self._steps is not None and trainer.global_step >= self._steps
             self._write("end", trainer.global_step, steps=self._steps, finished=finished)
         self._has_ended = True
+        if self._group is not None:
+            with contextlib.suppress(Exception):  # its threads can abort an interpreter that ends
+                torch.distributed.destroy_process_group(self._group)
+            self._group = None
 
     def _report_checkpoints(self, trainer: Any) -> None:
         """Report the files written since `on_save_checkpoint`; Lightning ends a save with a barrier."""

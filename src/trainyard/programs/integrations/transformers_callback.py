@@ -100,6 +100,9 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._group is not None:
             self._agree_on_stop()  # every rank is here, so every rank has left the last save
+            with contextlib.suppress(Exception):  # its threads can abort an interpreter that ends
+                torch.distributed.destroy_process_group(self._group)
+            self._group = None
         self._report_checkpoint()
         finished = state.global_step >= state.max_steps
         self._write("end", state.global_step, steps=state.max_steps, finished=finished)

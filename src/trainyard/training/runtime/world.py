@@ -4,6 +4,7 @@ A world of size one needs no process group and uses the same calls. Control mess
 group, so that their collectives never interleave with those of training.
 """
 
+import atexit
 import os
 import signal
 import socket
@@ -207,6 +208,8 @@ class DataShare:
 
 
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
+_joined = threading.Event()
+"""Set for good once this process has joined a group."""
 
 
 def attempt(work: Callable[[], Result]) -> tuple[Exception | None, Result | None]:
@@ -243,11 +246,13 @@ def join_world(
     if size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
+        _joined.set()
         world = ALONE
     else:
         waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
         with _explain_missing_peers(), limit_wait(is_stopping), waiting:
             dist.init_process_group(backend, timeout=limit)
+            _joined.set()
             world = _world(environment)
     with ExitStack() as leaving:
         leaving.push(partial(_leave, world))
@@ -263,16 +268,22 @@ def _leave(
 
 
 def end_if_joined(code: int) -> None:
-    """End this process at once if an error has left its group in place; otherwise return.
+    """End this process at once if it has joined a world; otherwise return. Everything is printed by then.
 
-    Called after the error was printed. NCCL may destroy a group only together with all processes, and the
-    others may sit in a collective that this one will never join. An abort waits for nobody.
+    What still refers to a group, such as a wrapped model, keeps its threads. If one of them releases a tensor
+    while the interpreter ends, that aborts the process.
+
+    After an error the group is in place: NCCL may destroy it only together with all processes, and the others
+    may sit in a collective that this one will never join. An abort waits for nobody.
     """
-    if not dist.is_initialized():
+    if not _joined.is_set():
         return
-    aborting = threading.Thread(target=_abort, name="abort", daemon=True)
-    aborting.start()
-    aborting.join(_ABORT_SECONDS)
+    if dist.is_initialized():
+        aborting = threading.Thread(target=_abort, name="abort", daemon=True)
+        aborting.start()
+        aborting.join(_ABORT_SECONDS)
+    else:
+        atexit._run_exitfuncs()  # temporary folders are removed there
     os._exit(code)
 
 

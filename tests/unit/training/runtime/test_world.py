@@ -58,3 +58,38 @@ def test_another_thread_than_the_main_one_waits_as_it_is() -> None:
     thread.start()
     thread.join(60)
     assert done == [True]
+
+
+ENDING = """
+import atexit, os, sys, threading
+from trainyard.training.runtime.world import end_if_joined, join_world
+atexit.register(lambda: os.write(1, b"cleans up\\n"))
+if sys.argv[1] != "none":
+    os.environ |= {"RANK": "0", "WORLD_SIZE": sys.argv[2], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    try:
+        with join_world("cpu", sys.argv[1]):
+            if sys.argv[3] == "fails":
+                raise OSError("an error of this process alone")
+    except OSError:
+        pass
+end_if_joined(7)
+os.write(1, b"the interpreter ends\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "outcome", "code", "output"),
+    [
+        ("none", "", 0, "the interpreter ends\ncleans up\n"),
+        ("single", "", 0, "the interpreter ends\ncleans up\n"),
+        ("fsdp", "", 7, "cleans up\n"),
+        ("fsdp", "fails", 7, "cleans up\n"),
+    ],
+)
+def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
+    strategy: str, outcome: str, code: int, output: str
+) -> None:
+    """Its end would now and then abort a process whose training was done."""
+    command = [sys.executable, "-c", ENDING, strategy, "1", outcome]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (code, output), done.stderr
