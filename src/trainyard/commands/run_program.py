@@ -169,7 +169,8 @@ def announce_end(outcome: dict[str, Any]) -> None:
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    output.announce("training", f"{outcome['steps']:,} steps{loss}", "ok")
+    steps = outcome["steps"] + bool(outcome.get("counts_from_zero"))
+    output.announce("training", f"{steps:,} steps{loss}", "ok")
 
 
 def program_here(

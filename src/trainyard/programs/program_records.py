@@ -5,7 +5,7 @@ step.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,6 +180,14 @@ def planned_steps(plan: Mapping[str, Any]) -> int | None:
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
+def count_from_zero(rows: Sequence[Row]) -> bool:
+    """Return whether the first step of a program is 0: the last of 60 steps is then 59.
+
+    A row of step 0 without `loss` is that of a validation before the first step.
+    """
+    return bool(rows) and rows[0].get("step") == 0 and "loss" in rows[0]
+
+
 def note_announced_steps(directory: RunDirectory, steps: int) -> None:
     """Record the total of steps that the program reports, so that a later attempt knows it."""
     run = read_run(directory.run_file)
@@ -258,12 +266,14 @@ def program_outcome(
     """
     logged = int(rows[-1]["step"]) if rows else 0
     done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
-    status, code, reason = _verdict(end, done, planned, has_rows=bool(rows))
+    from_zero = not logs_all and logged == done and count_from_zero(rows)
+    status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,
         "exit_code": code,
         "reason": reason,
         "steps": done,
+        "counts_from_zero": from_zero or None,
         "program_exit_code": end.exit_code,
         "announced_steps": end.announced,
         "changed_inputs": list(end.changed) or None,
@@ -284,11 +294,12 @@ def program_outcome(
 
 
 def _verdict(
-    end: ProgramEnd, done: int, planned: int | None, *, has_rows: bool
+    end: ProgramEnd, done: int, planned: int | None, *, from_zero: bool, has_rows: bool
 ) -> tuple[str, int, str | None]:
     """Return status, exit code and reason."""
     total = planned or end.announced
-    shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
+    place = (f" of {total:,}" if total else "") + (" (counted from 0)" if from_zero else "")
+    shown = f"step {done:,}{place}" if done or from_zero else "no step"
     if end.problem is not None:
         return "failed", ExitCode.USAGE, end.problem
     if end.fallback is not None:
@@ -298,7 +309,7 @@ def _verdict(
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
-    is_done = total is not None and done >= total
+    is_done = total is not None and done + from_zero >= total
     if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
         if end.others is not None:
             return "failed", ExitCode.NO, end.others

@@ -75,9 +75,14 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
         return problem
     if done is None or done < 1:
         return "no step is on record"
-    if planned is not None and done < planned:
-        return f"{done:,} of {planned:,} steps"
+    if planned is not None and (counted := steps_of_program(outcome)) < planned:
+        return f"{counted:,} of {planned:,} steps"
     return None
+
+
+def steps_of_program(outcome: RecordedFacts) -> int:
+    """Return how many steps a program did: one more than the last one's number if it counts from 0."""
+    return (integer_or_none(outcome.get("steps")) or 0) + (outcome.get("counts_from_zero") is True)
 
 
 def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
@@ -112,6 +117,9 @@ def _program_records_problem(
         logs_last=False,
     )
     read = judge_rows(rows, cadence)
+    from_zero = read.counts_from_zero and read.last_step == done
+    if read.problem is None and outcome.get("counts_from_zero") is True and not from_zero:
+        return f"the outcome says that the steps are 0 to {done:,}, the rows differ"
     return read.problem or _other_figures(
         outcome, read.figures, ("first_loss", "final_loss", "validation_loss")
     )

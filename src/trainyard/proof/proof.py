@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.proof import PARTS
-from trainyard.proof.completion import completion_problem, is_unfinished
+from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
 from trainyard.proof.joining_network import joining_network
 from trainyard.proof.learning import Curves
@@ -257,7 +257,7 @@ def _program_length(run: RecordedFacts) -> str:
     outcome = section_or_empty(run, "outcome")
     requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
-    done = f"{outcome['steps']:,}"
+    done = f"{steps_of_program(outcome):,}"
     if requested is not None:
         return f"{done} of {requested:,} steps"
     if announced is None:

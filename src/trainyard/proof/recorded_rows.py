@@ -70,6 +70,7 @@ class RowsResult:
     problem: str | None = None
     """The first problem found in them."""
     last_step: int | None = None
+    counts_from_zero: bool = False
     figures: dict[str, Any] = field(default_factory=dict)
     """The values in the rows under the names that the outcome uses."""
 
@@ -83,6 +84,8 @@ def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRe
         )
         if row is None or read.problem is not None:
             return read
+        if read.last_step is None:
+            read.counts_from_zero = row["step"] == 0 and "loss" in row
         read.last_step = row["step"]
         if "loss" in row:
             read.figures.setdefault("first_loss", row["loss"])

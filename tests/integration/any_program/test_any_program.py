@@ -269,15 +269,28 @@ torch.save({"model": {"w": torch.ones(2)}, "optimizer": {"state": torch.ones(2)}
 """
 
 
-def test_a_program_that_counts_from_zero_is_proven(repository: Repository) -> None:
+@pytest.mark.parametrize(
+    ("requested", "trained"),
+    [
+        (None, "40 steps, and the program ended with exit code 0"),
+        (40, "40 of 40 steps"),
+        (41, "ended with exit code 0 after step 39 of 41 (counted from 0) in its records"),
+    ],
+)
+def test_a_program_that_counts_from_zero_is_proven(
+    repository: Repository, requested: int | None, trained: str
+) -> None:
     (repository.folder / "train.py").write_text(FROM_ZERO)
     repository.git("commit", "-q", "-am", "Count from zero")
-    repository.set = ["program.data=[data]"]
+    repository.set = ["program.data=[data]", *([f"program.steps={requested}"] if requested else [])]
 
     done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py")
 
     found = json.loads(done.stdout)
-    assert (done.returncode, found["proof"]["proven"]) == (0, True), done.stderr
+    is_complete = requested != 41
+    assert (done.returncode == 0, found["proof"]["proven"]) == (is_complete, is_complete), done.stderr
+    (evidence,) = [part["evidence"] for part in found["proof"]["parts"] if part["name"] == "trained"]
+    assert trained in evidence
     assert [row["step"] for row in repository.records("metrics")] == list(range(40))
     assert [event["event"] for event in repository.records("events")][:2] == ["started", "checkpoint_saved"]
     assert "trained again" not in done.stderr

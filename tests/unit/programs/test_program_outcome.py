@@ -80,6 +80,25 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             assert exit_code != ExitCode.INTERRUPTED or stop == "SIGINT" or code == 130
 
 
+@pytest.mark.parametrize(
+    "first", [{"step": 0, "loss": 3.0}, {"step": 0, "val_loss": 3.0}, {"step": 1, "loss": 3.0}]
+)
+@pytest.mark.parametrize(
+    ("logged", "saved", "planned"), list(product((8, 9, 10), (None, 8, 9, 10), (None, 9, 10, 11)))
+)
+def test_the_last_of_ten_steps_is_the_ninth_from_zero(
+    first: dict[str, float], logged: int, saved: int | None, planned: int | None
+) -> None:
+    """Only a row shows that: a checkpoint of step 9 may be that of nine steps, or of ten."""
+    end = ProgramEnd(0, checkpoint=taken(saved))
+    outcome = program_outcome(end, [first, {"step": logged, "loss": 1.0}], planned)
+    last = max(logged, saved or 0)
+    from_zero = first == {"step": 0, "loss": 3.0} and logged == last
+    succeeds = planned is None or last + from_zero >= planned
+    assert outcome["status"] == ("succeeded" if succeeds else "failed")
+    assert (outcome["steps"], outcome.get("counts_from_zero", False)) == (last, from_zero)
+
+
 def test_a_program_that_prints_nothing_is_told_what_to_do() -> None:
     outcome = program_outcome(ProgramEnd(0, unread="no metrics were seen: print rows"), [], None)
 

@@ -1,0 +1,44 @@
+"""Whether another program did all requested steps, by its outcome and the rows that confirm it."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from trainyard.proof.completion import completion_problem
+from trainyard.proof.recorded_events import Course
+
+FIRST: list[dict[str, Any]] = [
+    {"step": 0, "loss": 3.0},
+    {"step": 0, "val_loss": 3.0},
+    {"step": 1, "loss": 3.0},
+]
+
+
+@pytest.mark.parametrize(
+    ("claim", "first", "last", "planned"),
+    list(product((None, False, True, 1, "yes"), FIRST, (8, 9), (None, 9, 10, 11))),
+)
+def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zero(
+    claim: object, first: dict[str, Any], last: int, planned: int | None
+) -> None:
+    """`claim` is what the outcome says, which counts only as true and with a row of the last step."""
+    outcome: dict[str, Any] = {"status": "succeeded", "exit_code": 0, "steps": 9, "final_loss": 1.0}
+    outcome |= {"first_loss": first.get("loss", 1.0)}
+    outcome |= {"validation_loss": first["val_loss"]} if "val_loss" in first else {}
+    outcome |= {} if claim is None else {"counts_from_zero": claim}
+    run = {"recipe": "command", "program": {"command": "x"}, "outcome": outcome}
+    run["plan"] = {} if planned is None else {"steps": planned}
+    rows = [first, {"step": last, "loss": 1.0}]
+
+    problem = completion_problem(
+        run,
+        rows,
+        Course(None, "no retries", 0, {}, frozenset()),
+        settings={"recipe": "command", "program": {"steps": planned}},
+    )
+
+    is_true = first == FIRST[0] and last == 9
+    is_wrong = claim is True and not is_true
+    done = 9 + (claim is True)
+    assert (problem is None) == (not is_wrong and (planned is None or done >= planned)), problem
