@@ -163,14 +163,15 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
 
 def announce_end(outcome: dict[str, Any]) -> None:
     """Report in one line how the program ended."""
+    from trainyard.proof.completion import steps_of_program
+
     if outcome.get("status") != "succeeded":
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    steps = outcome["steps"] + bool(outcome.get("counts_from_zero"))
-    output.announce("training", f"{steps:,} steps{loss}", "ok")
+    output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
 
 
 def program_here(

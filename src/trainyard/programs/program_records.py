@@ -84,7 +84,7 @@ def begin(
     _require_resumable(directory, before, facts, resumed_at)
     directory.create()
     # Only the rows that this attempt prints show that later steps were done.
-    shown = 0 if resumed_at is None or has_other_rows(directory, state) else resumed_at
+    shown = -1 if resumed_at is None or has_other_rows(directory, state) else resumed_at
     keep_rows_up_to(directory.metrics_file, shown)
     kept: dict[str, Any] = {}
     if before:
@@ -266,7 +266,8 @@ def program_outcome(
     """
     logged = int(rows[-1]["step"]) if rows else 0
     done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
-    from_zero = not logs_all and logged == done and count_from_zero(rows)
+    is_short = done < (planned or end.announced or done + 1)
+    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,
@@ -309,7 +310,8 @@ def _verdict(
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
-    is_done = total is not None and done + from_zero >= total
+    # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
+    is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
     if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
         if end.others is not None:
             return "failed", ExitCode.NO, end.others

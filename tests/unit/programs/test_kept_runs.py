@@ -106,7 +106,7 @@ def test_the_first_node_waits_for_the_others(directory: RunDirectory) -> None:
 def write(directory: RunDirectory, *steps: int) -> None:
     rows = MetricRowWriter(directory.metrics_file, log_steps=10, last=20)
     for step in steps:
-        rows.keep({"step": step, "loss": 1.0 / step})
+        rows.keep({"step": step, "loss": 1.0 / (step + 1)})
     rows.close()
 
 
@@ -151,17 +151,17 @@ def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory
     ]
 
 
-@pytest.mark.parametrize(("resumed_at", "kept"), [(None, []), (5, []), (10, [10]), (20, [10, 20])])
+@pytest.mark.parametrize(("resumed_at", "kept"), [(None, []), (5, [0]), (10, [0, 10]), (20, [0, 10, 20])])
 def test_only_rows_of_the_checkpoint_that_is_resumed_from_stay_on_record(
     resumed_at: int | None, kept: list[int], directory: RunDirectory
 ) -> None:
     """Steps after that checkpoint were lost, so an attempt that prints none of them has not done them."""
-    write(directory, 10, 20)
+    write(directory, 0, 10, 20)
     finish(directory, ProgramEnd(1), seconds=1.0)
     begin(directory, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=resumed_at)
     assert steps(directory.path) == kept
     done = finish(directory, ProgramEnd(0), seconds=1.0)
-    assert (done == 0) is (kept == [10, 20])
+    assert (done == 0) is (kept == [0, 10, 20])
 
 
 FAULTS = [{"loss": "nan"}, {}, {"loss": math.inf}, {"loss": 1.0, "grad_norm": "inf"}]

@@ -84,18 +84,26 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
     "first", [{"step": 0, "loss": 3.0}, {"step": 0, "val_loss": 3.0}, {"step": 1, "loss": 3.0}]
 )
 @pytest.mark.parametrize(
-    ("logged", "saved", "planned"), list(product((8, 9, 10), (None, 8, 9, 10), (None, 9, 10, 11)))
+    ("logged", "saved", "planned", "stopped_by"),
+    list(product((8, 9, 10), (None, 8, 9, 10), (None, 9, 10, 11), (None, "SIGTERM"))),
 )
 def test_the_last_of_ten_steps_is_the_ninth_from_zero(
-    first: dict[str, float], logged: int, saved: int | None, planned: int | None
+    first: dict[str, float], logged: int, saved: int | None, planned: int | None, stopped_by: str | None
 ) -> None:
-    """Only a row shows that: a checkpoint of step 9 may be that of nine steps, or of ten."""
-    end = ProgramEnd(0, checkpoint=taken(saved))
+    """Only a row shows that: a checkpoint of step 9 may be that of nine steps, or of ten.
+
+    Neither the number planned nor a stop is contradicted: rows 0 to 10 of ten steps are ten steps with the
+    loss before the first one.
+    """
+    end = ProgramEnd(0, checkpoint=taken(saved), stopped_by=stopped_by)
     outcome = program_outcome(end, [first, {"step": logged, "loss": 1.0}], planned)
     last = max(logged, saved or 0)
-    from_zero = first == {"step": 0, "loss": 3.0} and logged == last
-    succeeds = planned is None or last + from_zero >= planned
-    assert outcome["status"] == ("succeeded" if succeeds else "failed")
+    from_zero = first == {"step": 0, "loss": 3.0} and logged == last and (planned is None or last < planned)
+    if stopped_by:
+        status = "succeeded" if planned and last >= planned else "stopped" if saved else "failed"
+    else:
+        status = "succeeded" if planned is None or last + from_zero >= planned else "failed"
+    assert outcome["status"] == status
     assert (outcome["steps"], outcome.get("counts_from_zero", False)) == (last, from_zero)
 
 

@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,8 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._signal_received = False
         self._previous: Any = None
         self._process = 0
-        self._group: Any = None
+        self._group: Any = lambda: None
+        """A weak reference to the group to vote in: no call follows an exception, to let go of it."""
 
     def exit_if_stopped(self) -> None:
         """Exit with 75 if training stopped early, so that launchers see that steps are left to do."""
@@ -66,10 +68,10 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if not getattr(args, "enable_jit_checkpoint", False):
             self._handle_sigterm()
             _keep_workers(kwargs.get("train_dataloader"))
-        if args.world_size > 1 and self._group is None:
+        if args.world_size > 1 and self._group() is None:
             # A group of its own: the vote neither waits for the GPU nor mixes with the trainer's collectives.
             with contextlib.suppress(Exception):
-                self._group = torch.distributed.new_group(backend="gloo")
+                self._group = weakref.ref(torch.distributed.new_group(backend="gloo"))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         figures = logs or {}
@@ -98,11 +100,11 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._group is not None:
+        if (group := self._group()) is not None:
             self._agree_on_stop()  # every rank is here, so every rank has left the last save
             with contextlib.suppress(Exception):  # its threads can abort an interpreter that ends
-                torch.distributed.destroy_process_group(self._group)
-            self._group = None
+                torch.distributed.destroy_process_group(group)
+            del group
         self._report_checkpoint()
         finished = state.global_step >= state.max_steps
         self._write("end", state.global_step, steps=state.max_steps, finished=finished)
@@ -112,11 +114,11 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Return whether any rank wants to stop; every rank gets the same answer."""
         file = os.environ.get("TRAINYARD_STOP_FILE")
         wanted = self._signal_received or bool(file and os.path.exists(file))
-        if self._group is None:
+        if (group := self._group()) is None:
             return wanted
         vote = torch.tensor([int(wanted)])
         with contextlib.suppress(Exception):
-            torch.distributed.all_reduce(vote, op=torch.distributed.ReduceOp.MAX, group=self._group)
+            torch.distributed.all_reduce(vote, op=torch.distributed.ReduceOp.MAX, group=group)
         return bool(vote.item())
 
     def _handle_sigterm(self) -> None:

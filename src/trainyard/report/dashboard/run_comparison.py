@@ -41,7 +41,7 @@ def _settled(name: str) -> Value:
 
 
 _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
-    ("steps", lambda run: run.step, "{:,.0f}".format),
+    ("steps", lambda run: run.steps_done, "{:,.0f}".format),
     ("loss", lambda run: run.loss, format_loss),
     ("validation loss", lambda run: run.validation_loss, format_loss),
     ("reward", lambda run: run.reward, format_loss),

@@ -206,16 +206,16 @@ def _validation_tile(facts: RunFacts) -> Tile | None:
 
 
 def _steps_tile(facts: RunFacts) -> Tile | None:
-    if facts.step is None:
+    if facts.steps_done is None:
         return None
-    return Tile("steps", f"{facts.step:,}", f"of {facts.steps:,}" if facts.steps else "")
+    return Tile("steps", f"{facts.steps_done:,}", f"of {facts.steps:,}" if facts.steps else "")
 
 
 def _steps_words(facts: RunFacts, _markup: Markup) -> str:
-    if facts.step is None:
+    if facts.steps_done is None:
         return ""
     time = f" in {format_duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
-    return f"{format_count(facts.step, 'step')}{time}"
+    return f"{format_count(facts.steps_done, 'step')}{time}"
 
 
 def _memory_text(facts: RunFacts) -> str | None:
@@ -338,7 +338,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Total Steps",
-        lambda facts: _of(facts.step, facts.steps),
+        lambda facts: _of(facts.steps_done, facts.steps),
         lambda facts: {"step": facts.step, "steps": facts.steps},
         tile=_steps_tile,
         tile_place=3,

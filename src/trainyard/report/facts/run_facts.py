@@ -108,6 +108,11 @@ class RunFacts:
         return None if last is None else int(last)
 
     @property
+    def steps_done(self) -> int | None:
+        """The number of steps on record, which the last one's number is not if a program counts from 0."""
+        return None if self.step is None else self.step + (self.outcome.get("counts_from_zero") is True)
+
+    @property
     def steps(self) -> int | None:
         """The number of planned steps."""
         return self._plan("steps")
@@ -203,7 +208,8 @@ class RunFacts:
     @property
     def completion(self) -> float | None:
         """Share of the planned steps that are done, 0 to 1."""
-        return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
+        done = self.steps_done
+        return None if done is None or not self.steps else min(1.0, done / self.steps)
 
     @property
     def usd(self) -> float | None:

@@ -8,6 +8,7 @@ import atexit
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -284,6 +285,9 @@ def end_if_joined(code: int) -> None:
         aborting.join(_ABORT_SECONDS)
     else:
         atexit._run_exitfuncs()  # temporary folders are removed there
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
     os._exit(code)
 
 
