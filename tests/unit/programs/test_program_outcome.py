@@ -92,8 +92,8 @@ def test_the_last_of_ten_steps_is_the_ninth_from_zero(
 ) -> None:
     """Only a row shows that: a checkpoint of step 9 may be that of nine steps, or of ten.
 
-    Neither the number planned nor a stop is contradicted: rows 0 to 10 of ten steps are ten steps with the
-    loss before the first one.
+    Rows 0 to 10 of ten planned steps are ten steps, and the loss before the first one. After a stop, a step
+    that may be missing does not count as done.
     """
     end = ProgramEnd(0, checkpoint=taken(saved), stopped_by=stopped_by)
     outcome = program_outcome(end, [first, {"step": logged, "loss": 1.0}], planned)

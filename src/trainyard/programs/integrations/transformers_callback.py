@@ -45,7 +45,7 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._previous: Any = None
         self._process = 0
         self._group: Any = lambda: None
-        """A weak reference to the group to vote in: no call follows an exception, to let go of it."""
+        """A weak reference to the group to vote in, because no method is called after an exception."""
 
     def exit_if_stopped(self) -> None:
         """Exit with 75 if training stopped early, so that launchers see that steps are left to do."""
