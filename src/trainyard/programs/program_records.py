@@ -300,7 +300,7 @@ def _verdict(
     """Return status, exit code and reason."""
     total = planned or end.announced
     place = (f" of {total:,}" if total else "") + (" (counted from 0)" if from_zero else "")
-    shown = f"step {done:,}{place}" if done or from_zero else "no step"
+    shown = f"step {done:,}{place}" if done else "no step"
     if end.problem is not None:
         return "failed", ExitCode.USAGE, end.problem
     if end.fallback is not None:

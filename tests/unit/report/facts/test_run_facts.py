@@ -134,6 +134,17 @@ def test_the_time_left_is_taken_from_the_last_rows(new_run: NewRun) -> None:
     assert math.isclose(left, 500 * 0.18, rel_tol=1e-3)
 
 
+def test_the_steps_of_a_program_that_counts_from_zero_are_one_more_than_its_last_number(
+    new_run: NewRun,
+) -> None:
+    run = new_run().train(599)
+    run.end("succeeded", 0, "all steps done", counts_from_zero=True)
+    facts = read_facts(run.path)
+    assert (facts.step, facts.steps_done, facts.completion) == (599, 600, 1.0)
+    assert "Total Steps: 600 / 600" in text_report(facts)
+    assert "600 steps" in markdown_report(facts)
+
+
 def test_a_checkpoint_without_a_manifest_is_ignored(new_run: NewRun) -> None:
     run = new_run().train(200)
     (run.layout.checkpoint(200) / "manifest.json").write_text('{"step": 2')

@@ -1,5 +1,6 @@
 """The processes of a run come together, and none waits long for one that does not join."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -63,7 +64,7 @@ def test_another_thread_than_the_main_one_waits_as_it_is() -> None:
 ENDING = """
 import atexit, os, sys, threading
 from trainyard.training.runtime.world import end_if_joined, join_world
-atexit.register(lambda: os.write(1, b"cleans up\\n"))
+atexit.register(print, "cleans up")
 if sys.argv[1] != "none":
     os.environ |= {"RANK": "0", "WORLD_SIZE": sys.argv[2], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     try:
@@ -91,5 +92,6 @@ def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
 ) -> None:
     """Its end would now and then abort a process whose training was done."""
     command = [sys.executable, "-c", ENDING, strategy, "1", outcome]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (code, output), done.stderr
