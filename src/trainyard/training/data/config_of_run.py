@@ -19,6 +19,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings, setting
+from trainyard.training.data.validation_split import with_split
 
 _SPLIT = "data.validation_split"
 # The sections that affect only the work before and after training.
@@ -135,11 +136,6 @@ def _with_split_of(file: Path, config: Config) -> Config:
         return config
     known = setting(read_settings(file.read_bytes(), str(file)), _SPLIT) is not None
     return with_split(config, load_config(file).config.data.validation_split if known else "files")
-
-
-def with_split(config: Config, split: str) -> Config:
-    """Return `config` with `data.validation_split` set."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
 
 
 def with_revision(config: Config, revision: str | None) -> Config:
