@@ -130,6 +130,7 @@ def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import read_run
+    from trainyard.run.untrusted_files import read_json_object
 
     found: dict[str, Any] = {"run_dir": str(run_dir), "exit_code": int(code)}
     with suppress(OSError, TrainyardError):
@@ -137,7 +138,7 @@ def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
         found |= {"run_id": run["run_id"], "outcome": run.get("outcome", {})}
         proof = read_proof(RunDirectory(run_dir), run)
         if proof is not None:
-            found["proof"] = json.loads((run_dir / "report" / "proof.json").read_bytes())
+            found["proof"] = read_json_object(run_dir / "report" / "proof.json")
     return found
 
 
