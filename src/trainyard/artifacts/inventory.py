@@ -1,11 +1,12 @@
 """List the runs and checkpoints of a store: size, age, completeness and monthly cost.
 
-By default the verdict rests on names and sizes, which takes listings and the manifests of each run.
+By default the verdict rests on names and sizes, which takes listings and the manifests of each run. Whether a
+run is proven is judged by whoever calls, for runs that succeeded; nothing else can be proven.
 Nothing is changed. Old object versions and the parts of interrupted uploads are neither listed nor counted.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,6 +26,8 @@ S3_USD_PER_GB_MONTH = 0.023
 _GB = 1 << 30
 """The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
+PROVEN = "proven"
+Judge = Callable[[int], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class ListedRun:
     run_id: str
     status: str
     """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
+    proof: str
+    """`proven`, or `not proven` and the parts that fail."""
     age_seconds: float | None
     """Seconds since its newest manifest was put."""
     created: float | None
@@ -83,20 +88,35 @@ def price_for(url: str, given: float | None) -> float | None:
 
 
 def list_runs(
-    store: Store, numbers: Iterable[int], *, price: float | None, depth: Depth | None = None
+    store: Store,
+    numbers: Iterable[int],
+    *,
+    judge: Judge,
+    price: float | None,
+    depth: Depth | None = None,
 ) -> list[ListedRun]:
-    """Return the runs, oldest first. Raises ServiceError when the store cannot be reached."""
+    """Return the runs, oldest first. `judge` returns the failing parts of a run's proof.
+
+    Raises ServiceError when the store cannot be reached.
+    """
     names = list(list_promotions(store))
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(
             pool.map(
-                lambda number: _list_run(store, number, names, price=price, depth=depth), sorted(numbers)
+                lambda number: _list_run(store, number, names, judge=judge, price=price, depth=depth),
+                sorted(numbers),
             )
         )
 
 
 def _list_run(
-    store: Store, number: int, names: Sequence[Promotion], *, price: float | None, depth: Depth | None
+    store: Store,
+    number: int,
+    names: Sequence[Promotion],
+    *,
+    judge: Judge,
+    price: float | None,
+    depth: Depth | None,
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
     listed = listed_objects(store, number)
@@ -111,6 +131,7 @@ def _list_run(
         run_number=number,
         run_id=manifest.run_id if manifest else "",
         status=_status(manifest),
+        proof=_proof(number, manifest, judge=judge, is_complete=not problems),
         age_seconds=round(time.time() - put, 1) if put else None,
         **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
         checkpoints=_checkpoints(manifest, listed, names),
@@ -151,6 +172,13 @@ def _status(manifest: RunManifest | None) -> str:
     return "running" if manifest.is_open else str(manifest.outcome.get("status", "no outcome"))
 
 
+def _proof(number: int, manifest: RunManifest | None, *, judge: Judge, is_complete: bool) -> str:
+    if _status(manifest) != "succeeded":
+        return "not proven"
+    failing = judge(number) if is_complete else ("stored",)
+    return f"not proven: {', '.join(failing)}" if failing else PROVEN
+
+
 def _checkpoints(
     manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: Sequence[Promotion]
 ) -> tuple[ListedCheckpoint, ...]:
@@ -165,7 +193,7 @@ def _checkpoints(
 
 def inventory_table(runs: Sequence[ListedRun]) -> str:
     """Return a table for people: one line per run, and the total cost."""
-    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
+    head = ("run", "run id", "proof", "training", "checkpoints", "size", "age", "$ per month", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -191,6 +219,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     return (
         str(run.run_number),
         run.run_id,
+        run.proof,
         run.status,
         text,
         size_text(run.bytes),
