@@ -18,6 +18,7 @@ from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
     build_variables,
+    exported_answers,
     github_source,
     same_digest,
     source_names,
@@ -29,6 +30,7 @@ from trainyard.image.building.build_secrets import (
     build_variables_of_secrets,
 )
 from trainyard.image.context.build_context import checked_tag
+from trainyard.image.release.check_levels import checks_of
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import CodeBuild
@@ -150,10 +152,14 @@ class AwsBuilder:
     ) -> dict[str, Any] | TrainyardError:
         if isinstance(ended, TrainyardError):
             return ended
-        if held is not None:
-            return self._record(request, held.digest, None)
-        assert ended is not None
         try:
+            if held is not None:
+                record = self._record(request, held.digest, None)
+                if ended is not None:
+                    checks, spec = checks_of(self.options.level), self.root / "buildspec.yml"
+                    exported_answers(ended, record["uri"], checks, spec.read_bytes())
+                return record
+            assert ended is not None
             return self._record(request, same_digest(request, ended, partial(self._digest, request)), ended)
         except TrainyardError as error:
             return error

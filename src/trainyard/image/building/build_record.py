@@ -3,15 +3,17 @@
 It starts nothing and reads nothing.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainyard.errors import ConfigError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, VerificationError
 from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.conflict.version_facts import row_of
+from trainyard.run.untrusted_files import parse_json_object
 
 FOREIGN = ".image-context"
 """The folder in the archive for a context that is not in this repository."""
@@ -133,6 +135,34 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
             f"{request.image}: the build {state.build_id} pushed {pushed}, but ECR holds {held} for it"
         )
     return held
+
+
+def exported_answers(
+    ended: CompletedBuild, image: str, checks: Sequence[str], buildspec: bytes
+) -> dict[str, bool | None]:
+    """Return the answers of a build that checked `image` with this `buildspec`; None is not known.
+
+    Raises VerificationError unless it exported an answer to each of `checks`, and none that failed.
+    """
+    state = ended.state
+    try:
+        found = parse_json_object(state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
+        answers, says = dict(found["answers"]), ""
+        if found["buildspec"] != hashlib.sha256(buildspec).hexdigest():
+            says = "it ran another buildspec than the buildspec.yml of this repository"
+        elif found["image"] != image:
+            says = f"it checked another image, {found['image']}"
+        elif missing := [name for name in checks if name not in answers]:
+            says = f"it exported no answer to {', '.join(missing)}"
+        elif failed := [name for name, ok in answers.items() if ok is not None and ok is not True]:
+            says = f"these checks failed: {', '.join(failed)}"
+    except (DamagedFileError, KeyError, TypeError, ValueError):
+        says = "it exported no IMAGE_CHECK. The project must build with the buildspec.yml of this repository"
+    if says:
+        raise VerificationError(
+            f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+        )
+    return answers
 
 
 def aws_result(
