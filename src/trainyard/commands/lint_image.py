@@ -265,6 +265,7 @@ def report(
     failed = any(finding.severity == "error" for finding in findings)
     data = {
         "ok": not failed,
+        "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
         "not_checked": list(unchecked),
