@@ -35,6 +35,7 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [f"  unknown       {one}" for one in data["unknown"]]
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
+    lines += [f"  driver        {data['driver']}"] if data["driver"] else []
     for finding in data["findings"]:
         place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
         lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]

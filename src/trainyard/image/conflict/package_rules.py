@@ -371,6 +371,19 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
 
 
+def driver_note(before: DeclaredVersions, after: DeclaredVersions) -> str:
+    """Return what a change of the packages implies for the driver of the machine."""
+    was, now = cuda_of(before), cuda_of(after)
+    if before.torch == after.torch and was == now:
+        return "torch and its CUDA stay, so the same drivers are enough"
+    if not was or not now:
+        return "the CUDA of torch is not known before or after; compare the driver that it needs yourself"
+    change = (
+        f"CUDA stays {version_text(now)}" if was == now else f"CUDA {version_text(was)} → {version_text(now)}"
+    )
+    return f"{change}, which needs driver {version_text(oldest_driver(now)) or 'unknown'} or newer"
+
+
 def cuda_of(declared: DeclaredVersions) -> Version:
     """Return the CUDA release that torch runs with; empty if it is unknown."""
     if declared.base_is_used:
