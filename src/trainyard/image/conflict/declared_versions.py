@@ -269,7 +269,7 @@ def declare(
         efa_installer=efa,
         efa_plugin=plugin,
         has_efa=has_efa or bool(efa or plugin),
-        installs_trainyard="trainyard" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
+        installs_trainyard="trainyard-ci" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
         nccl=wheel or nccl,
         has_latest_efa=latest,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
