@@ -161,7 +161,7 @@ def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None
     """Return what the buildspec exports about the check of an image."""
     digest = hashlib.sha256(spec or (ROOT / "buildspec.yml").read_bytes()).hexdigest()
     found = dict.fromkeys(checks_of(level), True) | changed
-    return json.dumps({"buildspec": digest, "image": image, "answers": found})
+    return json.dumps({"buildspec": digest, "image": image, "level": level, "answers": found})
 
 
 def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
@@ -207,12 +207,17 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
         "right": (right, 0, ""),
         "not known": (answers(image, "standard", versions=None), 0, ""),
         "missing": ("", 1, "exported no IMAGE_CHECK"),
-        "no answers": ("{}", 1, "exported no IMAGE_CHECK"),
+        "nothing": ("{}", 1, "exported no IMAGE_CHECK"),
+        "no answers": (right.partition(', "answers"')[0] + "}", 1, "these checks failed: any"),
         "a list": ("[]", 1, "exported no IMAGE_CHECK"),
         "a key twice": (right[:-1] + ', "answers": {}}', 1, "exported no IMAGE_CHECK"),
-        "other image": (answers(f"{image[:-1]}z", "standard"), 1, "checked another image"),
-        "other buildspec": (answers(image, "standard", spec=b"version: 0.2"), 1, "ran another buildspec"),
-        "lower level": (answers(image, "quick"), 1, "no answer to secrets, cuda"),
+        "other image": (answers(f"{image[:-1]}z", "standard"), 1, "checked by another image"),
+        "other buildspec": (
+            answers(image, "standard", spec=b"version: 0.2"),
+            1,
+            "checked by another buildspec",
+        ),
+        "lower level": (answers(image, "quick"), 1, "checked by another level, quick"),
         "failed": (answers(image, "standard", torch=False), 1, "these checks failed: torch"),
     }
     wrong = []

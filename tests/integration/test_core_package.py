@@ -116,5 +116,5 @@ def test_a_command_that_trains_names_the_missing_extra(trainyard: Path, yard: Ya
     assert done.returncode == 2
     python = shlex.quote(str(trainyard.parent / "python"))
     command = f"{python} -m pip install 'trainyard-ci[train]==0.1.0'"
-    assert done.stderr == f"torch is not installed. Install the extra `train`: {command}\n"
+    assert done.stderr == f"torch is not installed. Add the extra `train`: {command}\n"
     assert "Traceback" not in done.stderr

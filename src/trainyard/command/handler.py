@@ -164,12 +164,10 @@ def _answer_of(main: Callable[[], int]) -> int:
             _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
             return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
         if isinstance(error, ModuleNotFoundError):
-            from trainyard.run.missing_extra import extra_of, install_command
+            from trainyard.command.missing_extra import extra_of, install_command
 
             if extra := extra_of(error.name or ""):
-                _say(
-                    f"{error.name} is not installed. Install the extra `{extra}`: {install_command(extra)}\n"
-                )
+                _say(f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n")
                 return ExitCode.USAGE
         _say(traceback.format_exc())
         return ExitCode.BUG

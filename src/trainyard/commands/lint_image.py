@@ -60,9 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     index = "URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve"
     parser.add_argument("--index", default="", metavar="INDEX", help=index)
-    parser.add_argument(
-        "--fix", action="store_true", help="correct single lines; torch keeps its minor release"
-    )
+    parser.add_argument("--fix", action="store_true", help="correct single lines, and show the difference")
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
@@ -128,11 +126,8 @@ class Linter:
         platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
         resolution = resolve_installs(declared, self.resolve, platform)
         declared = with_resolved(declared, resolution.packages)
-        return (
-            declared,
-            list(resolution.unchecked),
-            judge_versions(declared, self.machine, resolution.findings),
-        )
+        findings = judge_versions(declared, self.machine, resolution.findings)
+        return declared, list(resolution.unchecked), findings
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.errors import ConfigError
 from trainyard.sweep.search_space import Choices, Dimension, combinations, format_number
 
 if TYPE_CHECKING:
@@ -60,8 +61,13 @@ class SweepStudy:
     def __init__(
         self, folder: Path, space: Sequence[Dimension], *, sampler: str, maximize: bool, seed: int
     ) -> None:
-        """Open the journal in `folder`, or create it."""
-        import optuna
+        """Open the journal in `folder`, or create it. Raises ConfigError if Optuna is not installed."""
+        try:
+            import optuna
+        except ImportError:
+            raise ConfigError(
+                "Optuna is not installed; docs/evaluation.md#a-sweep-over-settings has the command"
+            ) from None
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 

@@ -260,9 +260,9 @@ def test_a_fix_takes_the_nearest_version_and_keeps_the_minor_release_of_torch(
     base = "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel\nRUN pip install triton==3.0.9\nUSER 1\n"
     _, result = lint(base, "--fix")
     assert "+RUN pip install triton==3.2.0" in result["difference"], "that of torch 2.6, not the newest"
-    assert result["driver"] == "torch and its CUDA stay, so the same drivers are enough"
+    assert result["driver"] == "CUDA of torch: 12.4; its oldest driver: 525"
     _, result = lint("FROM python:3.11\nRUN pip install torch==2.7.9\nUSER 1\n", "--fix", "--dry-run")
-    assert result["driver"] == "CUDA stays 12.6, which needs driver 525 or newer"
+    assert result["driver"] == "CUDA of torch: 12.6; its oldest driver: 525"
 
 
 def test_a_later_command_that_replaces_torch_is_named(lint: Callable[..., Any]) -> None:

@@ -138,31 +138,29 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
 
 
 def exported_answers(
-    ended: CompletedBuild, image: str, checks: Sequence[str], buildspec: bytes
+    ended: CompletedBuild, image: str, level: str, buildspec: bytes
 ) -> dict[str, bool | None]:
-    """Return the answers of a build that checked `image` with this `buildspec`; None is not known.
+    """Return the answers of a build that checked `image` by this `buildspec`; None is not known.
 
-    Raises VerificationError unless it exported an answer to each of `checks`, and none that failed.
+    Raises VerificationError unless it exported the answers of this level, and none that failed.
     """
     state = ended.state
+    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
     try:
         found = parse_json_object(state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
-        answers, says = dict(found["answers"]), ""
-        if found["buildspec"] != hashlib.sha256(buildspec).hexdigest():
-            says = "it ran another buildspec than the buildspec.yml of this repository"
-        elif found["image"] != image:
-            says = f"it checked another image, {found['image']}"
-        elif missing := [name for name in checks if name not in answers]:
-            says = f"it exported no answer to {', '.join(missing)}"
-        elif failed := [name for name, ok in answers.items() if ok is not None and ok is not True]:
-            says = f"these checks failed: {', '.join(failed)}"
-    except (DamagedFileError, KeyError, TypeError, ValueError):
+    except DamagedFileError:
+        found = {}
+    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
+    answers = found.get("answers") or {"any": False}
+    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
+    says = f"it checked by {', '.join(other)}" if other else f"these checks failed: {', '.join(failed)}"
+    if not found:
         says = "it exported no IMAGE_CHECK. The project must build with the buildspec.yml of this repository"
-    if says:
+    if other or failed:
         raise VerificationError(
             f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
         )
-    return answers
+    return dict(answers)
 
 
 def aws_result(

@@ -48,18 +48,8 @@ _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 _OTHER_ENVIRONMENT = re.compile(r"\b(?:venv|virtualenv|conda|mamba|micromamba)\b")
 _SYSTEMS = frozenset(
     (
-        *(
-            "scratch",
-            "ubuntu",
-            "debian",
-            "alpine",
-            "amazonlinux",
-            "fedora",
-            "rockylinux",
-            "almalinux",
-            "centos",
-        ),
-        *("busybox", "buildpack-deps"),
+        *("scratch", "ubuntu", "debian", "alpine", "amazonlinux", "fedora", "rockylinux", "almalinux"),
+        *("centos", "busybox", "buildpack-deps"),
     )
 )
 _CUDA_TAG = re.compile(r"cu(?:da)?-?(\d{2})\.?(\d)")

@@ -29,23 +29,13 @@ OLDEST_PYTHON = (3, 11)
 """The oldest Python that Trainyard runs on."""
 _BUILD_TOOLS = frozenset(
     (
-        "pip",
-        "setuptools",
-        "wheel",
-        "packaging",
-        "ninja",
-        "cmake",
-        "build",
-        "uv",
-        "psutil",
-        "einops",
-        "pybind11",
+        *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
+        *("pybind11",),
     )
 )
 """Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
-
 _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 """Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
@@ -373,15 +363,9 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
 
 def driver_note(before: DeclaredVersions, after: DeclaredVersions) -> str:
     """Return what a change of the packages implies for the driver of the machine."""
-    was, now = cuda_of(before), cuda_of(after)
-    if before.torch == after.torch and was == now:
-        return "torch and its CUDA stay, so the same drivers are enough"
-    if not was or not now:
-        return "the CUDA of torch is not known before or after; compare the driver that it needs yourself"
-    change = (
-        f"CUDA stays {version_text(now)}" if was == now else f"CUDA {version_text(was)} → {version_text(now)}"
-    )
-    return f"{change}, which needs driver {version_text(oldest_driver(now)) or 'unknown'} or newer"
+    was, now = (version_text(cuda_of(one)) or "unknown" for one in (before, after))
+    driver = version_text(oldest_driver(cuda_of(after))) or "unknown"
+    return f"CUDA of torch: {was if was == now else f'{was} → {now}'}; its oldest driver: {driver}"
 
 
 def cuda_of(declared: DeclaredVersions) -> Version:

@@ -16,12 +16,7 @@ from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.declared_versions import BaseImage, DeclaredVersions, InstallStep
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding
-from trainyard.image.conflict.stated_packages import (
-    MAIN_INDEXES,
-    OTHER_INDEXES,
-    Package,
-    StatedRequirement,
-)
+from trainyard.image.conflict.stated_packages import MAIN_INDEXES, OTHER_INDEXES, Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
@@ -124,12 +119,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
     if len(pythons) == 1:  # with several, the Python of the image is unknown
         flags = (
-            "--python-platform",
-            platform,
-            "--index-strategy",
-            "unsafe-best-match",
-            "--python-version",
-            python,
+            f"--python-platform={platform}",
+            "--index-strategy=unsafe-best-match",
+            f"--python-version={python}",
         )
         found.findings += _final(declared, found.packages, resolver, flags)
     return found
@@ -271,9 +263,7 @@ def _refusal(
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,
-        "change one of these versions; uv pip compile shows which ones are compatible"
-        + ", and another minor release of torch may need a newer driver"
-        * any(one.name == "torch" for one, _ in involved),
+        "change one of these versions (uv pip compile shows which); another torch may need a newer driver",
     )
     base = replace(step.base, python=version(answer.python))
     # Change torch last: the other packages were chosen for it.

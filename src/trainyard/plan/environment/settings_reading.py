@@ -63,23 +63,16 @@ class EnvironmentFile:
 
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
-    """Return the settings of a file; facts in a manifest replace those in `given`.
-
-    Raises ConfigError for a file that is no Dockerfile, no shell script or NAME=value lines, and no manifest.
-    """
-    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-    first = next(lines, "")
+    """Return the settings of a file; facts in a manifest replace those in `given`. Raises ConfigError."""
+    first = next((line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"), "")
     if _FROM.fullmatch(first):
         return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
     if not first or _ASSIGNMENT.fullmatch(first) or (_SCRIPT.search(text) and not _YAML.match(first)):
         return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text, name)), given),))
-    documents = read_documents(text, name)
-    flat = [item for document in documents for item in (document.items_of("items") or [document])]
+    flat = [item for one in read_documents(text, name) for item in (one.items_of("items") or [one])]
     groups = tuple(_manifest_groups(flat, given))
     if not groups and not any(document.text("kind") for document in flat):
-        raise ConfigError(
-            f"{name}: not checked: neither a Dockerfile, nor NAME=value lines, nor a Kubernetes object"
-        )
+        raise ConfigError(f"{name}: not checked: no Dockerfile, no NAME=value lines, no Kubernetes object")
     return EnvironmentFile(name, groups, tuple(flat))
 
 

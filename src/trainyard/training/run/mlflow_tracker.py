@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError
 from trainyard.run.identity import read_run
-from trainyard.run.missing_extra import install_command
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +50,7 @@ class MlflowTracker:
     def __init__(self, run: "TrackedRun") -> None:
         """Raises ImportError if MLflow is not installed."""
         if importlib.util.find_spec("mlflow") is None:
-            raise ImportError(f"mlflow is not installed; install it: {install_command('mlflow')}")
+            raise ImportError("mlflow is not installed; docs/watching.md#mlflow has the command")
         self._run = run
         self._rows: SimpleQueue[Row | tuple[str, str] | None] = SimpleQueue()
         self._error: Exception | None = None

@@ -15,7 +15,6 @@ import pytest
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.missing_extra import install_command
 from trainyard.run.records import read_rows
 from trainyard.training.run import mlflow_tracker
 from trainyard.training.run.mlflow_tracker import mlflow_file
@@ -149,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_reported_once(
     assert [record.getMessage().count(str(tmp_path / "logs")) for record in caplog.records] == [1]
 
 
-def test_a_missing_mlflow_is_a_warning_with_the_command_that_installs_it(
+def test_a_missing_mlflow_is_a_warning_that_names_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -158,7 +157,7 @@ def test_a_missing_mlflow_is_a_warning_with_the_command_that_installs_it(
     opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
     close_trackers(opened)
     assert caplog.messages == [
-        f"MLflow failed (mlflow is not installed; install it: {install_command('mlflow')}); "
+        "MLflow failed (mlflow is not installed; docs/watching.md#mlflow has the command); "
         "training continues without it"
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from trainyard.run.missing_extra import extra_of, install_command
+from trainyard.command.missing_extra import extra_of, install_command
 
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"url": "https://example.com/o/r", "vcs_info": {"vcs": "git", "commit_id": "a" * 40}}

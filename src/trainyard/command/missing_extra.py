@@ -1,4 +1,4 @@
-"""Tell how to install an extra of this distribution, in the way in which it was installed itself.
+"""Say how to install an extra of this distribution, in the way in which it was installed itself.
 
 The distribution is called `trainyard-ci`; the package `trainyard` of an index is another project.
 """
@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "trainyard-ci"
-_LOCKED = ("train", "cluster", "sign", "images")
-"""The extras in the lock of a checkout."""
+_LOCKED = ("train", "cluster", "sign", "images")  # extras in the lock of a checkout
 
 
 def extra_of(module: str) -> str:
@@ -23,7 +22,7 @@ def extra_of(module: str) -> str:
     except metadata.PackageNotFoundError:
         return ""
     top = module.partition(".")[0]
-    name = {"websocket": "websocket-client", "mlflow": "mlflow-skinny"}.get(top, top.replace("_", "-"))
+    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
     pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
     return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 
@@ -33,26 +32,21 @@ def install_command(extra: str) -> str:
 
     https://packaging.python.org/en/latest/specifications/direct-url/
     """
-    named = f"{DISTRIBUTION}[{extra}]"
-    installer = [sys.executable, "-m", "pip", "install"]
-    try:
-        own = metadata.distribution(DISTRIBUTION)
-    except metadata.PackageNotFoundError:  # its files alone are here, as in an image
-        return shlex.join([*installer, f"{named} @ {Path(__file__).parents[3].as_uri()}"])
+    own, prefix = metadata.distribution(DISTRIBUTION), Path(sys.prefix)
     origin = json.loads(own.read_text("direct_url.json") or "{}")
-    url, folder = re.sub(r"//[^/@]*:[^/@]*@", "//", origin.get("url", "")), origin.get("dir_info", {})
-    root = Path(unquote(urlsplit(url).path)) if folder.get("editable") else None
-    if root and extra in _LOCKED and Path(sys.prefix) == root / ".venv":
+    url = re.sub(r"//[^/@]*:[^/@]*@", "//", origin.get("url", ""))  # without a password
+    root = Path(unquote(urlsplit(url).path)) if origin.get("dir_info", {}).get("editable") else None
+    if root and extra in _LOCKED and prefix == root / ".venv":
         return f"make -C {shlex.quote(str(root))} install"
     if "vcs_info" in origin:  # the same commit, so that only the extra is added
         url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
     url += f"#subdirectory={origin['subdirectory']}" if "subdirectory" in origin else ""
-    words = [f"{named} @ {url}" if url else f"{named}=={own.version}"]
-    words = ["--editable", f"{root}[{extra}]"] if root else words
-    if (Path(sys.prefix) / "uv-receipt.toml").is_file():
+    installer = [sys.executable, "-m", "pip", "install"]
+    if (prefix / "uv-receipt.toml").is_file():
         installer = ["uv", "tool", "install"]
     elif (own.read_text("INSTALLER") or "").strip() == "uv":
-        pinned = root / ".uv" / "bin" / "uv" if root else Path()
-        uv = str(pinned) if pinned.is_file() else "uv"
-        installer = [uv, "pip", "install", "--python", sys.executable]
-    return shlex.join([*installer, *words])
+        installer = ["uv", "pip", "install", "--python", sys.executable]
+    if root:
+        return shlex.join([*installer, "--editable", f"{root}[{extra}]"])
+    named = f"{DISTRIBUTION}[{extra}]"
+    return shlex.join([*installer, f"{named} @ {url}" if url else f"{named}=={own.version}"])
