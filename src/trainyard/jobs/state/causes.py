@@ -123,7 +123,8 @@ def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailur
 def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
     """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
-        if suspect.failure_class not in _OPEN and not suspect.recovered and not suspect.consequence:
+        is_own = not suspect.recovered and not suspect.consequence and not suspect.beside
+        if suspect.failure_class not in _OPEN and is_own:
             return _suspect_failure(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
     if unproven := not_proven_on_record(code, reading.lines):

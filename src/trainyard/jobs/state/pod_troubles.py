@@ -1,17 +1,24 @@
-"""Find why pods that have not ended do not run, and which of these troubles do not end by themselves.
+"""Find why pods of a job are missing or do not run, and which of these troubles do not end by themselves.
 
-Image pulls recover, volumes attach late, and nodes are added. So a trouble is a failure only if trying again
-cannot help, or after it has lasted for `PATIENCE` seconds.
+Image pulls recover, volumes attach late, quota is returned, and nodes are added. So a trouble is a failure
+only if trying again cannot help, or after it has lasted for `PATIENCE` seconds.
+
+An operator with many pods may drop events (client-go sends 25 at once for an object); then a missing pod has
+no reason until the next one, five minutes later.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from trainyard.cluster.resource_quantities import parse_quantity
+from trainyard.jobs.job_labels import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
+from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
-from trainyard.jobs.state.reading import count, time_of
+from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
+from trainyard.jobs.state.reading import Phase, Reading, count, read_labels, time_of
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -39,28 +46,60 @@ _PASSING_PULL = re.compile(
     r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
 )
 _DISK = re.compile(r"no space left", re.I)
+_MOUNT = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
+_STARTED = ("Pulling", "Pulled", "Created", "Started")
+"""Events of a pod whose volumes and sandbox are ready."""
+_ABSENT = re.compile(r'(?:configmap|secret|persistentvolumeclaim) "[^"]+" not found')
 _NO_PROGRAM = re.compile(
     r"executable file .*not found|exec: .*(?:no such file or directory|permission denied)|exec format error"
 )
 _FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
 _STARTS = 3
 """The number of starts without a program after which the image is wrong."""
+_QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
+_FIX_OF_QUOTA = "wait until other jobs of the namespace end, or have the quota raised"
+_FIX_OF_REQUEST = "request fewer nodes, or less for each; or have the quota raised"
+_CONTAINERS = re.compile(r'containers? ((?:"[^"]+"(?:, )?)+)')
+FIX_OF_INIT = (
+    "use --kind trainjob: the training operator adds a container to the workers of a PyTorchJob that lacks "
+    "the securityContext of this level"
+)
+_FIX_OF_SIDECAR = (
+    "let the sidecar end with the program: make it an init container with restartPolicy Always; then delete "
+    "this job, which holds its nodes"
+)
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """The reason why a pod waits."""
+    """The reason why a pod waits, or does not exist."""
 
-    pod: PodFacts
     waiting: Waiting
     hopeless: bool
     """Waiting longer does not help."""
+    pod: PodFacts | None = None
+    """None if the pod does not exist."""
+
+    def order(self) -> tuple[bool, bool, int, str]:
+        """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
+        if self.pod is None:
+            return not self.hopeless, False, -1, ""
+        rank = 1 << 30 if self.pod.rank is None else self.pod.rank
+        return not self.hopeless, self.pod.running, rank, self.pod.name
 
 
-def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
-    """Return the reasons why these pods do not run, the hopeless ones first."""
-    found = [t for pod in pods if pod.live for t in _pod_troubles(pod, now, events)]
-    return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
+def find_troubles(observed: Observed, past: History, reading: Reading) -> list[Trouble]:
+    """Return the reasons why pods of this job are missing or do not run, the hopeless ones first.
+
+    Nothing is hopeless for an elastic job of which enough pods run.
+    """
+    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
+    start = trouble_of_starts(observed.pods, observed.events, since=created)
+    found = [t for t in (start, _refusal(observed, past, reading)) if t is not None]
+    found += [t for pod in observed.pods if pod.live for t in _pod_troubles(pod, observed)]
+    if reading.enough is not None and sum(pod.running for pod in observed.pods) >= reading.enough:
+        found = [replace(t, hopeless=False) for t in found]
+    return sorted(found, key=Trouble.order)
 
 
 def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since: float) -> Trouble | None:
@@ -78,7 +117,7 @@ def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since
             text = f"{pod.name} cannot start: {short}"
             waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
             starts = sum(count(e.get("count"), 1) for e in failed)
-            return Trouble(pod, waiting, hopeless=starts >= _STARTS)
+            return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
     return None
 
 
@@ -89,46 +128,126 @@ def _lacks_program(event: Json, name: str) -> bool:
     )
 
 
-def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
-    """Return the newest refusal to create pods; None if there is none."""
-    refused = [
-        e for e in events if e.get("type") == "Warning" and str(e.get("reason")).startswith("FailedCreate")
-    ]
+def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | None:
+    """Return the newest refusal to create a pod that is missing; older ones than the newest pod are over."""
+    present = sum(not pod.helps for pod in observed.pods)
+    submits = observed.kind.on_ray and reading.phase is Phase.WAITING
+    if reading.phase is Phase.SUSPENDED or (present >= (reading.wanted or 1) and not submits):
+        return None
+    newest = max((created for pods in past.pods.values() for created, _ in pods), default=0.0)
+    refused = [e for e in observed.events if _refuses_pod(e) and (time_of(_moment(e)) or newest) >= newest]
     for event in sorted(refused, key=_moment, reverse=True):
         message = " ".join(str(event.get("message") or "").split())
-        if re.search(r"exceeded quota", message):
-            return Waiting(FailureClass.QUOTA, message)
-        if re.search(r"forbidden|invalid|denied the request", message, re.I):
-            return Waiting(FailureClass.CONFIGURATION, message)
+        lasting = observed.now - min(time_of(_first_moment(e)) or observed.now for e in refused) >= _SOON
+        if "failed calling webhook" in message:
+            return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
+        if "exceeded quota" in message:
+            is_too_much = _exceeds_quota(message, _alike(observed, reading))
+            fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
+            return Trouble(Waiting(FailureClass.QUOTA, message, fix=fix), hopeless=is_too_much and lasting)
+        if re.search(r"forbidden|invalid|denied", message, re.I):
+            fix = FIX_OF_INIT if _names_of_containers(message) == {INIT_CONTAINER} else ""
+            return Trouble(Waiting(FailureClass.CONFIGURATION, message, fix=fix), hopeless=lasting)
     return None
 
 
-def _pod_troubles(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
+def _refuses_pod(event: Json) -> bool:
+    """Return whether an operator or a Job could not create a pod."""
+    is_of_pod = (event.get("involvedObject") or {}).get("kind") == "Pod"
+    refuses = re.match(r"FailedCreate|FailedToCreate", str(event.get("reason")))
+    return event.get("type") == "Warning" and refuses is not None and not is_of_pod
+
+
+def _alike(observed: Observed, reading: Reading) -> int:
+    """Return how many pods of the job surely request the same: all, if we rendered it from one template."""
+    is_ours = JOB_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
+    return reading.wanted or 1 if is_ours else 1
+
+
+def _exceeds_quota(message: str, pods: int) -> bool:
+    """Return whether a quota that refused one of `pods` equal pods can never hold them all."""
+    found = _QUOTA.search(message)
+    if found is None:
+        return False
+    requested, limited = (dict(re.findall(r"([\w./-]+)=([\w.]+)", text)) for text in found.groups())
+    return any(
+        parse_quantity(amount) * pods > parse_quantity(limited[name])
+        for name, amount in requested.items()
+        if name in limited
+    )
+
+
+def _names_of_containers(message: str) -> set[str]:
+    return {name for names in _CONTAINERS.findall(message) for name in re.findall(r'"([^"]+)"', names)}
+
+
+def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
     is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
     if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
         lost = Waiting(FailureClass.NODE_LOST, message, node=pod.node)
-        return [Trouble(pod, lost, hopeless=False)]
+        return [Trouble(lost, hopeless=False, pod=pod)]
     if pod.deleting:
         return []
+    waited = max(0.0, observed.now - pod.changed) if pod.changed else 0.0
     if pod.unschedulable:
         waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
-        return [Trouble(pod, waiting, hopeless=False)]
-    waited = max(0.0, now - pod.changed) if pod.changed else 0.0
-    return [t for w in pod.waiting if (t := _wait_trouble(pod, w, waited, events)) is not None]
+        hopeless = bool(_ABSENT.search(pod.unschedulable)) and waited > _SOON
+        return [Trouble(waiting, hopeless=hopeless, pod=pod)]
+    if pod.kept_by:
+        return [_kept_trouble(pod, observed)]
+    found = [t for w in pod.waiting if (t := _wait_trouble(pod, w, waited, observed.events)) is not None]
+    found += [t for t in (_mount_trouble(pod, waited, observed.events),) if t is not None]
+    # The program runs on without its sidecar.
+    return [replace(t, hopeless=t.hopeless and not pod.running) for t in [*found, *_dead_sidecars(pod)]]
+
+
+def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
+    """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
+    end = next(end for end in pod.ends if not end.beside and not end.recovered)
+    text = (
+        f"{pod.name}: container {end.container} ended with exit code {end.exit_code}, and the sidecar "
+        f"{pod.kept_by} keeps the pod"
+    )
+    waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_SIDECAR)
+    others_train = any(p.live and not p.kept_by and not p.helps for p in observed.pods)
+    lasting = observed.now - (end.finished or observed.now) >= _SOON
+    # KubeRay removes such a pod itself.
+    hopeless = lasting and not observed.kind.on_ray and (end.failed or not others_train)
+    return Trouble(waiting, hopeless=hopeless, pod=pod)
+
+
+def _dead_sidecars(pod: PodFacts) -> Iterator[Trouble]:
+    for end in pod.ends:
+        if end.beside and end.failed and not end.recovered:
+            text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
+            yield Trouble(Waiting(FailureClass.UNKNOWN, text, node=pod.node), hopeless=False, pod=pod)
+
+
+def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trouble | None:
+    """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
+    about = sorted((e for e in events if _is_of(e, pod)), key=_moment)
+    about = [e for e in about if e.get("reason") in (*_MOUNT, *_STARTED)]
+    if pod.phase != "Pending" or not about or about[-1].get("reason") in _STARTED:
+        return None
+    message = " ".join(str(about[-1].get("message") or "").split())
+    named = explain_lines([message], None)
+    waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
+    limit = _SOON if _ABSENT.search(message) else PATIENCE
+    return Trouble(waiting, hopeless=waited > limit, pod=pod)
 
 
 def _wait_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
     message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
     if found.reason in _NEVER:
-        return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, message), hopeless=True)
+        return Trouble(Waiting(FailureClass.IMAGE_PULL, message), hopeless=True, pod=pod)
     if found.reason in _PULL:
         return _pull_trouble(pod, found, waited, events)
     if found.reason in _CREATE:
         hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
-        return Trouble(pod, Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless)
+        return Trouble(Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless, pod=pod)
     if found.reason == "CrashLoopBackOff":
-        return Trouble(pod, Waiting(FailureClass.UNKNOWN, message), hopeless=False)
+        return Trouble(Waiting(FailureClass.UNKNOWN, message), hopeless=False, pod=pod)
     return None
 
 
@@ -150,11 +269,15 @@ def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
     final = bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
     text = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
-    return Trouble(pod, Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE)
+    return Trouble(Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE, pod=pod)
 
 
 def _is_of(event: Json, pod: PodFacts) -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
+
+
+def _first_moment(event: Json) -> str:
+    return str(event.get("firstTimestamp") or _moment(event))
 
 
 def _moment(event: Json) -> str:

@@ -17,7 +17,7 @@ from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_f
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.state.pod_troubles import Trouble, trouble_of_events, trouble_of_starts, troubles
+from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import (
     Phase,
     Reading,
@@ -88,8 +88,8 @@ def _succeeded_state(observed: Observed, past: History, reading: Reading) -> Job
     end = _end_of_master(observed)
     if end is not None:
         for suspect in suspects_of(observed, past):
-            alone = not suspect.recovered and not suspect.consequence and suspect.pod.rank is not None
-            if alone and suspect.finished is not None and suspect.finished < end:
+            weak = suspect.recovered or suspect.consequence or suspect.beside or suspect.pod.rank is None
+            if not weak and suspect.finished is not None and suspect.finished < end:
                 return _failed_state(observed, past, reading, failure_of_job(observed, past, reading))
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
 
@@ -122,18 +122,17 @@ def _interrupted_state(observed: Observed, past: History, reading: Reading) -> J
         return _failed_state(
             observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
         )
-    for trouble in _troubles(observed):
-        if trouble.hopeless:
-            failure = JobFailure(
-                trouble.waiting.failure_class,
-                (_sentence(trouble.waiting.evidence), "The job would not end by itself."),
-                rank=trouble.pod.rank,
-                pod=trouble.pod.name,
-                node=trouble.pod.node,
-                fix=trouble.waiting.fix,
-            )
-            return _failed_state(observed, past, reading, failure)
-    return None
+    hopeless = next((found for found in find_troubles(observed, past, reading) if found.hopeless), None)
+    if hopeless is None:
+        return None
+    waiting, pod = hopeless.waiting, hopeless.pod
+    why = (_sentence(waiting.evidence), "The job would not end by itself.")
+    failure = JobFailure(waiting.failure_class, why, fix=waiting.fix)
+    if pod is not None and pod.kept_by and pod.phase == "Failed":
+        failure = failure_of_job(observed, past, replace(reading, reason=" ".join(why)))
+    elif pod is not None:
+        failure = replace(failure, rank=pod.rank, pod=pod.name, node=pod.node)
+    return _failed_state(observed, past, reading, failure)
 
 
 def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobState:
@@ -144,12 +143,20 @@ def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobSt
         why = queue.waiting.evidence if queue is not None and queue.waiting else reading.reason
         waiting = queue.waiting if queue is not None else None
         return _base(observed, past, reading, state=State.QUEUED, reason=_sentence(why), waiting=waiting)
+    found = find_troubles(observed, past, reading)
+    waiting = found[0].waiting if found else None
     if _all_run(observed, reading, counts):
+        is_complete = counts.running + counts.succeeded >= (counts.wanted or 1)
         reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
-        return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
+        reason = reason if is_complete else _progress(reading, counts)
+        reason = reason if waiting is None else f"{reason.rstrip('.')}; {waiting.evidence}"
+        waiting = None if is_complete else waiting
+        return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason), waiting=waiting)
     if not observed.kind.on_ray and _all_end(observed):
-        return _base(observed, past, reading, state=State.RUNNING, reason="Its pods are ending")
-    waiting = _waiting(observed, queue)
+        reason = waiting.evidence if waiting else "Its pods are ending"
+        return _base(observed, past, reading, state=State.RUNNING, reason=reason)
+    if waiting is None and queue is not None:
+        waiting = queue.waiting
     state = _not_running(observed, past, reading)
     reason = waiting.evidence if waiting else _progress(reading, counts)
     return _base(observed, past, reading, state=state, reason=_sentence(reason), waiting=waiting)
@@ -173,6 +180,8 @@ def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
     if reading.phase is Phase.SUSPENDED or not counts.present:
         return False
     busy = counts.running + counts.succeeded
+    if reading.enough is not None and counts.running >= reading.enough:
+        return True
     return busy == counts.present and counts.running > 0 and busy >= (counts.wanted or 1)
 
 
@@ -201,26 +210,13 @@ def _counts(observed: Observed, reading: Reading) -> PodCounts:
     )
 
 
-def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None:
-    if found := _troubles(observed):
-        return found[0].waiting
-    if queue is not None and queue.waiting is not None:
-        return queue.waiting
-    return None if observed.pods else trouble_of_events(observed.events)
-
-
-def _troubles(observed: Observed) -> list[Trouble]:
-    found = troubles(observed.pods, now=observed.now, events=observed.events)
-    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
-    start = trouble_of_starts(observed.pods, observed.events, since=created)
-    return found if start is None else [start, *found]
-
-
 def _progress(reading: Reading, counts: PodCounts) -> str:
     busy = counts.running + counts.succeeded
     if busy >= (counts.wanted or counts.present):
         return reading.reason
-    return f"{busy} of {counts.wanted or counts.present} pods run"
+    missing = (counts.wanted or 0) - counts.present
+    text = f"{busy} of {counts.wanted or counts.present} pods run"
+    return f"{text}, and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else text
 
 
 def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
