@@ -38,6 +38,7 @@ from trainyard.watch.failure_logs.log_structure import (
     Raised,
     finish_last_raise,
     lines_of_help,
+    lines_of_tolerations,
     missing_part,
     read_tracebacks,
     split_prefix,
@@ -143,11 +144,18 @@ class LogExplanation:
     evidence: tuple[str, ...]
     """The deciding line first, then others; sentences if no line decides."""
     retryable: bool
-    """Whether a retry from the newest good checkpoint recovers from this cause."""
+    """Whether a retry from the newest good checkpoint recovers from this cause, on the same machine too."""
     cause: str = ""
     who: str = ""
     """Who must act; empty if unknown."""
     fix: str = ""
+    other_node: bool = False
+    """Whether a retry recovers on another node only: the fault of this one stays."""
+
+    @property
+    def recovers(self) -> bool:
+        """Return whether a retry recovers from it where other nodes are at hand."""
+        return self.retryable or self.other_node
 
     def record(self) -> dict[str, Any]:
         """Return the data that `scripts/explain_failure.py --json` prints."""
@@ -157,6 +165,7 @@ class LogExplanation:
             "who": self.who or None,
             "fix": self.fix,
             "retryable": self.retryable,
+            "other_node": self.other_node,
             "evidence": list(self.evidence),
         }
 
@@ -221,8 +230,10 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
         fixes = "; ".join(dict.fromkeys(f"{each.rule.klass}: {_fill(each)[1]}" for each in first))
         return LogExplanation(FailureClass.UNKNOWN, (why, *shown, *cut), False, why, "", fixes)
     cause, fix = _fill(decisive)
-    retryable = all(each.rule.retry != "no" for each in [*first, *others])
-    return LogExplanation(decisive.rule.klass, (*shown, *cut), retryable, cause, decisive.rule.who, fix)
+    retries = {each.rule.retry for each in [*first, *others]}
+    retryable, other_node = retries <= {"same", "later"}, "other" in retries and "no" not in retries
+    evidence, who = (*shown, *cut), decisive.rule.who
+    return LogExplanation(decisive.rule.klass, evidence, retryable, cause, who, fix, other_node)
 
 
 def _says_nothing(each: Evidence) -> bool:
@@ -397,7 +408,8 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     split = finish_last_raise([split_prefix(line) for line in log.lines])
     tracebacks = read_tracebacks(split)
     lines = [_unescape(plain) for _, plain in split]
-    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
+    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | lines_of_tolerations(lines)
+    ignored |= tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
         if number < alive_until or number in ignored:

@@ -11,6 +11,7 @@ from typing import Any
 from tests.unit.jobs.state.shapes import (
     NOW,
     condition,
+    ended,
     event,
     job,
     moment,
@@ -261,3 +262,11 @@ def test_a_sidecar_that_outlives_the_last_program_is_named_as_what_keeps_the_job
 def test_a_pod_that_is_missing_without_a_reason_is_said_to_be_missing() -> None:
     state = judge_job(seen("pytorchjob", job("pytorchjob", nodes=2), [trains(0, "pytorchjob", 90)]))
     assert state.reason == "1 of 2 pods run, and 1 does not exist"
+
+
+def test_the_lasting_fault_of_a_node_is_retried_on_another_one() -> None:
+    lines = "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown"
+    dead = ended(128, name="job-0", text=lines, node="gpu-7")
+    state = judge_job(seen("pytorchjob", job("pytorchjob", conditions=[condition("Failed")]), [dead]))
+    assert state.failure is not None
+    assert (state.failure.retryable, state.failure.other_node, state.failure.node) == (True, True, "gpu-7")
