@@ -59,8 +59,7 @@ _STARTS = 3
 _QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
 _FIX_OF_QUOTA = "wait until other jobs of the namespace end, or have the quota raised"
 _FIX_OF_REQUEST = "request fewer nodes, or less for each; or have the quota raised"
-_CONTAINERS = re.compile(r'containers? ((?:"[^"]+"(?:, )?)+)')
-FIX_OF_INIT = (
+_FIX_OF_INIT = (
     "use --kind trainjob: the training operator adds a container to the workers of a PyTorchJob that lacks "
     "the securityContext of this level"
 )
@@ -80,12 +79,10 @@ class Trouble:
     pod: PodFacts | None = None
     """None if the pod does not exist."""
 
-    def order(self) -> tuple[bool, bool, int, str]:
+    def order(self) -> tuple[Any, ...]:
         """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
-        if self.pod is None:
-            return not self.hopeless, False, -1, ""
-        rank = 1 << 30 if self.pod.rank is None else self.pod.rank
-        return not self.hopeless, self.pod.running, rank, self.pod.name
+        of_pod = (self.pod.running, self.pod.rank is None, self.pod.rank, self.pod.name) if self.pod else ()
+        return not self.hopeless, *of_pod
 
 
 def find_troubles(observed: Observed, past: History, reading: Reading) -> list[Trouble]:
@@ -142,11 +139,14 @@ def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | N
         if "failed calling webhook" in message:
             return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
         if "exceeded quota" in message:
-            is_too_much = _exceeds_quota(message, _alike(observed, reading))
+            # The pods of a job that we rendered request the same, except on Ray.
+            alike = JOB_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
+            is_too_much = _exceeds_quota(message, reading.wanted or 1 if alike else 1)
             fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
             return Trouble(Waiting(FailureClass.QUOTA, message, fix=fix), hopeless=is_too_much and lasting)
         if re.search(r"forbidden|invalid|denied", message, re.I):
-            fix = FIX_OF_INIT if _names_of_containers(message) == {INIT_CONTAINER} else ""
+            is_init = f'"{INIT_CONTAINER}"' in message and f'"{observed.kind.container}"' not in message
+            fix = _FIX_OF_INIT if is_init else ""
             return Trouble(Waiting(FailureClass.CONFIGURATION, message, fix=fix), hopeless=lasting)
     return None
 
@@ -158,12 +158,6 @@ def _refuses_pod(event: Json) -> bool:
     return event.get("type") == "Warning" and refuses is not None and not is_of_pod
 
 
-def _alike(observed: Observed, reading: Reading) -> int:
-    """Return how many pods of the job surely request the same: all, if we rendered it from one template."""
-    is_ours = JOB_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
-    return reading.wanted or 1 if is_ours else 1
-
-
 def _exceeds_quota(message: str, pods: int) -> bool:
     """Return whether a quota that refused one of `pods` equal pods can never hold them all."""
     found = _QUOTA.search(message)
@@ -171,14 +165,8 @@ def _exceeds_quota(message: str, pods: int) -> bool:
         return False
     requested, limited = (dict(re.findall(r"([\w./-]+)=([\w.]+)", text)) for text in found.groups())
     return any(
-        parse_quantity(amount) * pods > parse_quantity(limited[name])
-        for name, amount in requested.items()
-        if name in limited
+        parse_quantity(requested[n]) * pods > parse_quantity(limited[n]) for n in requested if n in limited
     )
-
-
-def _names_of_containers(message: str) -> set[str]:
-    return {name for names in _CONTAINERS.findall(message) for name in re.findall(r'"([^"]+)"', names)}
 
 
 def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
@@ -196,10 +184,10 @@ def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
         return [Trouble(waiting, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
-    found = [t for w in pod.waiting if (t := _wait_trouble(pod, w, waited, observed.events)) is not None]
-    found += [t for t in (_mount_trouble(pod, waited, observed.events),) if t is not None]
+    found = [_wait_trouble(pod, w, waited, observed.events) for w in pod.waiting]
+    found += [_mount_trouble(pod, waited, observed.events), *_dead_sidecars(pod)]
     # The program runs on without its sidecar.
-    return [replace(t, hopeless=t.hopeless and not pod.running) for t in [*found, *_dead_sidecars(pod)]]
+    return [replace(t, hopeless=t.hopeless and not pod.running) for t in found if t is not None]
 
 
 def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
@@ -226,11 +214,11 @@ def _dead_sidecars(pod: PodFacts) -> Iterator[Trouble]:
 
 def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trouble | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
-    about = sorted((e for e in events if _is_of(e, pod)), key=_moment)
-    about = [e for e in about if e.get("reason") in (*_MOUNT, *_STARTED)]
-    if pod.phase != "Pending" or not about or about[-1].get("reason") in _STARTED:
+    about = [e for e in events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
+    last = max(about, key=_moment, default={})
+    if pod.phase != "Pending" or last.get("reason") not in _MOUNT:
         return None
-    message = " ".join(str(about[-1].get("message") or "").split())
+    message = " ".join(str(last.get("message") or "").split())
     named = explain_lines([message], None)
     waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
     limit = _SOON if _ABSENT.search(message) else PATIENCE

@@ -38,7 +38,6 @@ from trainyard.watch.failure_logs.log_structure import (
     Raised,
     finish_last_raise,
     lines_of_help,
-    lines_of_tolerations,
     missing_part,
     read_tracebacks,
     split_prefix,
@@ -408,8 +407,7 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     split = finish_last_raise([split_prefix(line) for line in log.lines])
     tracebacks = read_tracebacks(split)
     lines = [_unescape(plain) for _, plain in split]
-    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | lines_of_tolerations(lines)
-    ignored |= tracebacks.no_evidence
+    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
         if number < alive_until or number in ignored:

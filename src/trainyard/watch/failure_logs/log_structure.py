@@ -84,8 +84,6 @@ _INSIDE = re.compile(
     r"(?P<exception>(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): [^\n]*)$"
 )
 """A message that quotes an exception."""
-_TOLERATIONS = re.compile(r"^\s*Tolerations:")
-_TOLERATION = re.compile(r"^\s*\S*(?::(?:No|Prefer)\w+| ?op=\w+|=\S+)(?: op=\w+)?(?: for -?\d+s)?\s*$")
 _LAST_LINES = 40
 """An exception without a traceback counts only within this many lines of the end of a log."""
 
@@ -312,17 +310,6 @@ def missing_part(lines: Sequence[str]) -> str:
     last = split_prefix(written[-1])[1] if written else ""
     is_inside = _FRAME.match(last) or _TRACEBACK in last or (_SOURCE.match(last) and first_frame is not None)
     return "end" if is_inside else ""
-
-
-def lines_of_tolerations(lines: Sequence[str]) -> set[int]:
-    """Return the lines of `kubectl describe` that name taints which the pod tolerates; its node has none."""
-    found: set[int] = set()
-    inside = False
-    for number, line in enumerate(lines):
-        inside = bool(_TOLERATIONS.match(line) or (inside and _TOLERATION.match(line)))
-        if inside:
-            found.add(number)
-    return found
 
 
 def lines_of_help(lines: Sequence[str]) -> set[int]:

@@ -135,7 +135,7 @@ def mount(message: str, reason: str = "FailedMount") -> Callable[[str, int, floa
     return each(event(reason, message, kind="Warning"), state=waiting("ContainerCreating"))
 
 
-RUNS = {"running": {}}
+RUNS: Json = {"running": {}}
 
 
 @dataclass(frozen=True)
