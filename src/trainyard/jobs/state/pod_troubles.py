@@ -135,7 +135,8 @@ def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | N
     refused = [e for e in observed.events if _refuses_pod(e) and (time_of(_moment(e)) or newest) >= newest]
     for event in sorted(refused, key=_moment, reverse=True):
         message = " ".join(str(event.get("message") or "").split())
-        lasting = observed.now - min(time_of(_first_moment(e)) or observed.now for e in refused) >= _SOON
+        begins = [time_of(e.get("firstTimestamp") or _moment(e)) or observed.now for e in refused]
+        lasting = observed.now - min(begins) >= _SOON
         if "failed calling webhook" in message:
             return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
         if "exceeded quota" in message:
@@ -262,10 +263,6 @@ def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
 
 def _is_of(event: Json, pod: PodFacts) -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
-
-
-def _first_moment(event: Json) -> str:
-    return str(event.get("firstTimestamp") or _moment(event))
 
 
 def _moment(event: Json) -> str:
