@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 PATIENCE = 900.0
 """Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0
-"""Seconds to wait for an object that somebody may be creating, such as a Secret."""
+"""Seconds to wait for an object or a rule that somebody may be changing, and for sidecars to end."""
 _PULL = frozenset(
     (
         "ErrImagePull",
