@@ -693,7 +693,7 @@ FAULTS = (
         level("restricted"),
         "pod-security",
         "error",
-        ("restricted", "operator adds a container"),
+        ("restricted", "operator adds"),
         ("--kind trainjob",),
     ),
     Fault(

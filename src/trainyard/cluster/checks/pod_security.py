@@ -34,10 +34,10 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     found: list[Outcome] = []
     trial = facts.snapshot.pod_trial
     if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
+        why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
             error(
-                f"namespace {facts.demand.namespace} enforces the level restricted, which refuses workers of "
-                f"a {facts.kind.api_kind}: its operator adds a container without a securityContext",
+                f"namespace {facts.demand.namespace} enforces the level restricted, {why}",
                 "use --kind trainjob, one node, or a namespace of the level baseline",
             )
         )

@@ -98,7 +98,7 @@ def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
     if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
         by_lines = by_lines if by_lines.klass == failure_class else None
     elif by_lines is not None:
-        failure_class, retries = by_lines.klass, by_lines.recovers
+        failure_class, retries = by_lines.klass, by_lines.retryable or by_lines.other_node
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
@@ -139,7 +139,7 @@ def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
         (reading.reason,),
         exit_code=code,
         lines=reading.lines[-LAST_LINES:],
-        recovers=by_lines.recovers if by_lines is not None else None,
+        recovers=(by_lines.retryable or by_lines.other_node) if by_lines is not None else None,
     )
     return _with_advice(failure, by_lines)
 

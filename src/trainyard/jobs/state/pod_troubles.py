@@ -8,7 +8,7 @@ no reason until the next one, five minutes later.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,17 @@ from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
-from trainyard.jobs.state.reading import Phase, Reading, count, read_labels, time_of
+from trainyard.jobs.state.reading import (
+    Phase,
+    Reading,
+    conditions,
+    count,
+    field_of,
+    message_of,
+    read_labels,
+    time_of,
+    true_conditions,
+)
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -26,17 +36,21 @@ PATIENCE = 900.0
 """Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0
 """Seconds to wait for an object or a rule that somebody may be changing, and for sidecars to end."""
-_PULL = frozenset(
-    (
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    )
+# Reason why Kueue evicted a Workload -> class. Old conditions stay with status False: only True ones count.
+_EVICTIONS = {
+    "Preempted": FailureClass.PREEMPTED,
+    "PodsReadyTimeout": FailureClass.UNSCHEDULABLE,
+    "NodeFailures": FailureClass.NODE_LOST,
+}
+_PULL = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
 )
-_NEVER = frozenset(("InvalidImageName", "ErrImageNeverPull"))
-_CREATE = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"))
+_NEVER = ("InvalidImageName", "ErrImageNeverPull")
+_CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _FINAL_PULL = re.compile(
     r"not ?found|manifest unknown|does not exist|name .* invalid|invalid reference|no match for platform|"
     r"unauthorized|authorization failed|access denied|403 forbidden|no basic auth",
@@ -59,14 +73,8 @@ _STARTS = 3
 _QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
 _FIX_OF_QUOTA = "wait until other jobs of the namespace end, or have the quota raised"
 _FIX_OF_REQUEST = "request fewer nodes, or less for each; or have the quota raised"
-_FIX_OF_INIT = (
-    "use --kind trainjob: the training operator adds a container to the workers of a PyTorchJob that lacks "
-    "the securityContext of this level"
-)
-_FIX_OF_SIDECAR = (
-    "let the sidecar end with the program: make it an init container with restartPolicy Always; then delete "
-    "this job, which holds its nodes"
-)
+_FIX_OF_INIT = "use --kind trainjob, whose operator adds no container of its own to the workers"
+_FIX_OF_SIDECAR = "delete this job; make the sidecar an init container with restartPolicy Always, which ends"
 
 
 @dataclass(frozen=True)
@@ -79,62 +87,92 @@ class Trouble:
     pod: PodFacts | None = None
     """None if the pod does not exist."""
 
-    def order(self) -> tuple[Any, ...]:
-        """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
-        of_pod = (self.pod.running, self.pod.rank is None, self.pod.rank, self.pod.name) if self.pod else ()
-        return not self.hopeless, *of_pod
-
 
 def find_troubles(observed: Observed, past: History, reading: Reading) -> list[Trouble]:
     """Return the reasons why pods of this job are missing or do not run, the hopeless ones first.
 
     Nothing is hopeless for an elastic job of which enough pods run.
     """
-    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
-    start = trouble_of_starts(observed.pods, observed.events, since=created)
-    found = [t for t in (start, _refusal(observed, past, reading)) if t is not None]
+    queue = _read_queue(observed)
+    if reading.phase is Phase.SUSPENDED:
+        return [queue] if queue is not None else []
+    found = [t for t in (_start_trouble(observed), _refusal(observed, past, reading), queue) if t is not None]
     found += [t for pod in observed.pods if pod.live for t in _pod_troubles(pod, observed)]
     if reading.enough is not None and sum(pod.running for pod in observed.pods) >= reading.enough:
         found = [replace(t, hopeless=False) for t in found]
-    return sorted(found, key=Trouble.order)
+    return sorted(found, key=_order)
 
 
-def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since: float) -> Trouble | None:
+def _order(trouble: Trouble) -> tuple[Any, ...]:
+    """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
+    pod = trouble.pod
+    return not trouble.hopeless, *((pod.running, pod.rank is None, pod.rank, pod.name) if pod else ())
+
+
+def _read_queue(observed: Observed) -> Trouble | None:
+    """Return why Kueue holds the job; one that it gave up waits until somebody activates its Workload."""
+    for workload in observed.owned_of("Workload"):
+        true = true_conditions(workload)
+        evicted = true.get("Evicted", {})
+        if "Finished" in true:
+            continue
+        if field_of(workload, "spec", "active") is False:
+            why = message_of(evicted) or "its Workload was deactivated"
+            requeued = re.search("re-?queu", why, re.IGNORECASE)
+            failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
+            return Trouble(Waiting(failure_class, f"Kueue has given it up: {why}"), hopeless=True)
+        if evicted:
+            failure_class = _EVICTIONS.get(str(evicted.get("reason")), FailureClass.QUOTA)
+            why = f"Kueue evicted it ({evicted.get('reason')}): {message_of(evicted)}"
+            return Trouble(Waiting(failure_class, why), hopeless=False)
+        if "Admitted" in true:
+            return None
+        why = message_of(conditions(workload).get("QuotaReserved") or {}) or "no reason is given yet"
+        why = f"Kueue has not admitted it: {why}"
+        if "QuotaReserved" in true:
+            why = "Kueue has reserved quota and waits for its admission checks"
+        return Trouble(Waiting(FailureClass.QUOTA, why), hopeless=False)
+    return None
+
+
+def _start_trouble(observed: Observed) -> Trouble | None:
     """Return the reason why a pod is recreated repeatedly: its image lacks the program.
 
     The operator deletes such a pod within a second, so that only the events of its name show the cause.
     """
-    for pod in (pod for pod in pods if not pod.running and not pod.helps):
-        failed = [
-            e for e in events if _lacks_program(e, pod.name) and (time_of(_moment(e)) or since) >= since
-        ]
-        if failed:
-            message = " ".join(str(max(failed, key=_moment).get("message")).split())
-            _, _, short = message.rpartition("error during container init: ")
+    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
+    failed = [
+        e
+        for e in observed.events
+        if e.get("reason") == "Failed" and _NO_PROGRAM.search(_message(e))
+        if (time_of(_moment(e)) or created) >= created
+    ]
+    for pod in (pod for pod in observed.pods if not pod.running and not pod.helps):
+        if about := [e for e in failed if (e.get("involvedObject") or {}).get("name") == pod.name]:
+            _, _, short = _message(max(about, key=_moment)).rpartition("error during container init: ")
             text = f"{pod.name} cannot start: {short}"
             waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
-            starts = sum(count(e.get("count"), 1) for e in failed)
+            starts = sum(count(e.get("count"), 1) for e in about)
             return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
     return None
-
-
-def _lacks_program(event: Json, name: str) -> bool:
-    is_about = (event.get("involvedObject") or {}).get("name") == name
-    return (
-        is_about and event.get("reason") == "Failed" and bool(_NO_PROGRAM.search(str(event.get("message"))))
-    )
 
 
 def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | None:
     """Return the newest refusal to create a pod that is missing; older ones than the newest pod are over."""
     present = sum(not pod.helps for pod in observed.pods)
     submits = observed.kind.on_ray and reading.phase is Phase.WAITING
-    if reading.phase is Phase.SUSPENDED or (present >= (reading.wanted or 1) and not submits):
+    if present >= (reading.wanted or 1) and not submits:
         return None
     newest = max((created for pods in past.pods.values() for created, _ in pods), default=0.0)
-    refused = [e for e in observed.events if _refuses_pod(e) and (time_of(_moment(e)) or newest) >= newest]
+    reasons = ("FailedCreate", "FailedToCreate")
+    refused = [
+        e
+        for e in observed.events
+        if e.get("type") == "Warning" and str(e.get("reason")).startswith(reasons)
+        if (e.get("involvedObject") or {}).get("kind") != "Pod" and (time_of(_moment(e)) or newest) >= newest
+    ]
     for event in sorted(refused, key=_moment, reverse=True):
-        message = " ".join(str(event.get("message") or "").split())
+        message = _message(event)
         begins = [time_of(e.get("firstTimestamp") or _moment(e)) or observed.now for e in refused]
         lasting = observed.now - min(begins) >= _SOON
         if "failed calling webhook" in message:
@@ -150,13 +188,6 @@ def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | N
             fix = _FIX_OF_INIT if is_init else ""
             return Trouble(Waiting(FailureClass.CONFIGURATION, message, fix=fix), hopeless=lasting)
     return None
-
-
-def _refuses_pod(event: Json) -> bool:
-    """Return whether an operator or a Job could not create a pod."""
-    is_of_pod = (event.get("involvedObject") or {}).get("kind") == "Pod"
-    refuses = re.match(r"FailedCreate|FailedToCreate", str(event.get("reason")))
-    return event.get("type") == "Warning" and refuses is not None and not is_of_pod
 
 
 def _exceeds_quota(message: str, pods: int) -> bool:
@@ -186,7 +217,10 @@ def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
     found = [_wait_trouble(pod, w, waited, observed.events) for w in pod.waiting]
-    found += [_mount_trouble(pod, waited, observed.events), *_dead_sidecars(pod)]
+    found.append(_mount_trouble(pod, waited, observed.events))
+    for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
+        text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
+        found.append(Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod))
     # The program runs on without its sidecar.
     return [replace(t, hopeless=t.hopeless and not pod.running) for t in found if t is not None]
 
@@ -206,20 +240,13 @@ def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
     return Trouble(waiting, hopeless=hopeless, pod=pod)
 
 
-def _dead_sidecars(pod: PodFacts) -> Iterator[Trouble]:
-    for end in pod.ends:
-        if end.beside and end.failed and not end.recovered:
-            text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
-            yield Trouble(Waiting(FailureClass.UNKNOWN, text, node=pod.node), hopeless=False, pod=pod)
-
-
 def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trouble | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
     about = [e for e in events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
     last = max(about, key=_moment, default={})
     if pod.phase != "Pending" or last.get("reason") not in _MOUNT:
         return None
-    message = " ".join(str(last.get("message") or "").split())
+    message = _message(last)
     named = explain_lines([message], None)
     waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
     limit = _SOON if _ABSENT.search(message) else PATIENCE
@@ -263,6 +290,10 @@ def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
 
 def _is_of(event: Json, pod: PodFacts) -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
+
+
+def _message(event: Json) -> str:
+    return " ".join(str(event.get("message") or "").split())
 
 
 def _moment(event: Json) -> str:

@@ -151,11 +151,6 @@ class LogExplanation:
     other_node: bool = False
     """Whether a retry recovers on another node only: the fault of this one stays."""
 
-    @property
-    def recovers(self) -> bool:
-        """Return whether a retry recovers from it where other nodes are at hand."""
-        return self.retryable or self.other_node
-
     def record(self) -> dict[str, Any]:
         """Return the data that `scripts/explain_failure.py --json` prints."""
         return {
