@@ -2,9 +2,8 @@
 
     raw pod --pod_facts--> PodFacts: phase, rank, restarts, what it waits for, how its containers ended
 
-The container that trains decides: its end is the pod's end, and the pod runs while it does. Other containers
-beside it (sidecars) count only as a reason. Init containers count where they fail or wait: a pod that waits
-for its master has not started.
+The container that trains decides: its end is the pod's end, and the pod runs while it does. A sidecar is only
+a reason. Init containers count where they fail or wait: a pod that waits for its master has not started.
 """
 
 import re
@@ -47,14 +46,6 @@ class ContainerEnd:
 
 
 @dataclass(frozen=True)
-class PodWaiting:
-    """The reason why a container does not run."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
 class PodFacts:
     """One pod at one moment."""
 
@@ -72,7 +63,8 @@ class PodFacts:
     ready: bool
     deleting: bool
     restarts: int
-    waiting: tuple[PodWaiting, ...]
+    waiting: tuple[tuple[str, str], ...]
+    """Reason and message of each container that does not run."""
     ends: tuple[ContainerEnd, ...]
     disruption: str
     """The reason of its condition DisruptionTarget; empty without."""
@@ -135,7 +127,11 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
         ready=ready or (states[0] and not all(states)),
         deleting=bool(meta.get("deletionTimestamp")),
         restarts=sum(int(c.get("restartCount") or 0) for c in own),
-        waiting=tuple(w for c in (*own, *beside) for w in _waiting_of(c)),
+        waiting=tuple(
+            (str(waiting.get("reason") or ""), _short(waiting.get("message")))
+            for container in (*own, *beside)
+            if (waiting := _state_of(container).get("waiting"))
+        ),
         ends=tuple(ends),
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
@@ -201,12 +197,6 @@ def _ends_of(container: Json, *, beside: bool = False) -> Iterator[ContainerEnd]
             recovered=recovered,
             beside=beside,
         )
-
-
-def _waiting_of(container: Json) -> Iterator[PodWaiting]:
-    waiting = _state_of(container).get("waiting")
-    if waiting:
-        yield PodWaiting(str(waiting.get("reason") or ""), _short(waiting.get("message")))
 
 
 def _unschedulable(scheduled: Json) -> str:

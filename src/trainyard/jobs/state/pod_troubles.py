@@ -16,7 +16,7 @@ from trainyard.cluster.resource_quantities import parse_quantity
 from trainyard.jobs.job_labels import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.observed import History, Observed
-from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
 from trainyard.jobs.state.reading import (
     Phase,
@@ -216,7 +216,7 @@ def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
         return [Trouble(waiting, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
-    found = [_wait_trouble(pod, w, waited, observed.events) for w in pod.waiting]
+    found = [_wait_trouble(pod, *w, waited, observed.events) for w in pod.waiting]
     found.append(_mount_trouble(pod, waited, observed.events))
     for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
         text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
@@ -253,27 +253,28 @@ def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trou
     return Trouble(waiting, hopeless=waited > limit, pod=pod)
 
 
-def _wait_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
-    message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
-    if found.reason in _NEVER:
-        return Trouble(Waiting(FailureClass.IMAGE_PULL, message), hopeless=True, pod=pod)
-    if found.reason in _PULL:
-        return _pull_trouble(pod, found, waited, events)
-    if found.reason in _CREATE:
-        hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
-        return Trouble(Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless, pod=pod)
-    if found.reason == "CrashLoopBackOff":
-        return Trouble(Waiting(FailureClass.UNKNOWN, message), hopeless=False, pod=pod)
+def _wait_trouble(
+    pod: PodFacts, reason: str, message: str, waited: float, events: Sequence[Json]
+) -> Trouble | None:
+    text = f"{pod.name}: {reason}: {message}".rstrip(": ")
+    if reason in _NEVER:
+        return Trouble(Waiting(FailureClass.IMAGE_PULL, text), hopeless=True, pod=pod)
+    if reason in _PULL:
+        return _pull_trouble(pod, reason, message, waited, events)
+    if reason in _CREATE:
+        hopeless = waited > (_SOON if reason == "CreateContainerConfigError" else PATIENCE)
+        return Trouble(Waiting(FailureClass.CONFIGURATION, text), hopeless=hopeless, pod=pod)
+    if reason == "CrashLoopBackOff":
+        return Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod)
     return None
 
 
-def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
+def _pull_trouble(pod: PodFacts, reason: str, message: str, waited: float, events: Sequence[Json]) -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
-    message = found.message
-    tried = found.reason == "ImagePullBackOff" or any(
+    tried = reason == "ImagePullBackOff" or any(
         _is_of(e, pod) and e.get("reason") == "BackOff" and "pulling image" in str(e.get("message"))
         for e in events
     )
@@ -284,7 +285,7 @@ def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
         )
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
     final = bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
-    text = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
+    text = f"{pod.name}: {reason}: {message}".rstrip(": ")
     return Trouble(Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE, pod=pod)
 
 
