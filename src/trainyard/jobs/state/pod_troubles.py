@@ -8,7 +8,7 @@ no reason until the next one, five minutes later.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -209,15 +209,14 @@ def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
         return [Trouble(lost, hopeless=False, pod=pod)]
     if pod.deleting:
         return []
-    waited = max(0.0, observed.now - pod.changed) if pod.changed else 0.0
     if pod.unschedulable:
         waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
-        hopeless = bool(_ABSENT.search(pod.unschedulable)) and waited > _SOON
+        hopeless = bool(_ABSENT.search(pod.unschedulable)) and _has_waited(pod, observed, _SOON)
         return [Trouble(waiting, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
-    found = [_wait_trouble(pod, *w, waited, observed.events) for w in pod.waiting]
-    found.append(_mount_trouble(pod, waited, observed.events))
+    found = [_wait_trouble(pod, reason, message, observed) for reason, message in pod.waiting]
+    found.append(_mount_trouble(pod, observed))
     for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
         text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
         found.append(Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod))
@@ -240,9 +239,13 @@ def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
     return Trouble(waiting, hopeless=hopeless, pod=pod)
 
 
-def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trouble | None:
+def _has_waited(pod: PodFacts, observed: Observed, seconds: float) -> bool:
+    return pod.changed > 0 and observed.now - pod.changed > seconds
+
+
+def _mount_trouble(pod: PodFacts, observed: Observed) -> Trouble | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
-    about = [e for e in events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
+    about = [e for e in observed.events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
     last = max(about, key=_moment, default={})
     if pod.phase != "Pending" or last.get("reason") not in _MOUNT:
         return None
@@ -250,43 +253,38 @@ def _mount_trouble(pod: PodFacts, waited: float, events: Sequence[Json]) -> Trou
     named = explain_lines([message], None)
     waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
     limit = _SOON if _ABSENT.search(message) else PATIENCE
-    return Trouble(waiting, hopeless=waited > limit, pod=pod)
+    return Trouble(waiting, hopeless=_has_waited(pod, observed, limit), pod=pod)
 
 
-def _wait_trouble(
-    pod: PodFacts, reason: str, message: str, waited: float, events: Sequence[Json]
-) -> Trouble | None:
+def _wait_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble | None:
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
+    if reason in _PULL:
+        return _pull_trouble(pod, reason, message, observed)
     if reason in _NEVER:
         return Trouble(Waiting(FailureClass.IMAGE_PULL, text), hopeless=True, pod=pod)
-    if reason in _PULL:
-        return _pull_trouble(pod, reason, message, waited, events)
     if reason in _CREATE:
-        hopeless = waited > (_SOON if reason == "CreateContainerConfigError" else PATIENCE)
+        limit = _SOON if reason == "CreateContainerConfigError" else PATIENCE
+        hopeless = _has_waited(pod, observed, limit)
         return Trouble(Waiting(FailureClass.CONFIGURATION, text), hopeless=hopeless, pod=pod)
     if reason == "CrashLoopBackOff":
         return Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod)
     return None
 
 
-def _pull_trouble(pod: PodFacts, reason: str, message: str, waited: float, events: Sequence[Json]) -> Trouble:
+def _pull_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
-    tried = reason == "ImagePullBackOff" or any(
-        _is_of(e, pod) and e.get("reason") == "BackOff" and "pulling image" in str(e.get("message"))
-        for e in events
-    )
+    said = [(str(e.get("reason")), str(e.get("message"))) for e in observed.events if _is_of(e, pod)]
+    tried = reason == "ImagePullBackOff" or any(r == "BackOff" and "pulling image" in m for r, m in said)
     if tried and not _FINAL_PULL.search(message):
-        message = next(
-            (m for e in events if _is_of(e, pod) and "Failed to pull image" in (m := str(e.get("message")))),
-            message,
-        )
+        message = next((m for _, m in said if "Failed to pull image" in m), message)
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
-    final = bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
+    final = tried and bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
-    return Trouble(Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE, pod=pod)
+    hopeless = final or _has_waited(pod, observed, PATIENCE)
+    return Trouble(Waiting(failure_class, text), hopeless=hopeless, pod=pod)
 
 
 def _is_of(event: Json, pod: PodFacts) -> bool:
