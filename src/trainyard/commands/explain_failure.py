@@ -5,7 +5,8 @@ Reads:      --log: logs of any trainer, with --events the events of Kubernetes o
             --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
             GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
 Writes:     the class, the cause, who must act, the fix, whether a retry recovers from it, and the lines that
-            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "evidence"}
+            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
+            "evidence"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
 Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
@@ -133,6 +134,8 @@ def explanation_lines(found: "LogExplanation") -> list[str]:
 
 def retry_words(found: "LogExplanation") -> str:
     """Return in words whether a retry recovers from the failure."""
+    if found.other_node:
+        return "on another node; on the same one it would fail again"
     if found.retryable:
         return "from the newest good checkpoint"
     if found.klass in ("finished", "not-proven"):
@@ -252,7 +255,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
         return FailureEvidence(logs, failure.exit_code)
     recorded = LogExplanation(
         failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
-        failure.who, failure.fix,
+        failure.who, failure.fix, failure.other_node,
     )  # fmt: skip
     return FailureEvidence(logs, failure.exit_code, recorded)
 

@@ -86,6 +86,8 @@ class JobKind(ServedKind):
     """The operator's label that holds the job's name on its pods."""
     pod_owner: Callable[[Json], str] = name_of
     """The value of that label, from the job."""
+    container: str = ""
+    """The container that trains; in a pod that has none of this name, it is the first."""
     rank_of: Callable[[Json], int | None] = completion_index
     """The rank of a pod that trains; None if the pods of this kind have no order."""
     is_helper: Callable[[Json], bool] = lambda _labels: False

@@ -107,6 +107,9 @@ def test_nodes_are_avoided_where_they_are_the_cause() -> None:
     assert avoided(("nccl-timeout", "a")) == (), "the node that saw it need not be the one that failed"
     assert avoided(("hardware", "a")) == (AvoidedNode("a", strictly=True),)
     assert avoided(("node-lost", "a")) == (AvoidedNode("a", strictly=False),), "it may come back"
+    lasting = failed_job("configuration", node="a", recovers=True, other_node=True)
+    found = decide(lasting, RetryRecord(1))
+    assert isinstance(found, Retry) and found.avoided == (AvoidedNode("a", strictly=False),)
     twice = (("node-lost", "a"), ("hardware", "b"), ("node-lost", "a"))
     assert avoided(*twice) == (AvoidedNode("a", strictly=True), AvoidedNode("b", strictly=True))
 

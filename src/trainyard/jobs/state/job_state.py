@@ -42,6 +42,8 @@ class JobFailure:
     """The last lines that the process printed."""
     recovers: bool | None = None
     """Whether a retry recovers from it, if that differs from its class."""
+    other_node: bool = False
+    """The fault of its node stays, so a retry recovers on another node only."""
     lost_another: bool = False
     """The pod only lost another one, which has the cause and has not reported it yet."""
     cause: str = ""

@@ -62,7 +62,8 @@ def _next_words(data: Json) -> tuple[str, ...]:
 
 
 def _has_not_started(failure: Json) -> bool:
-    return failure["class"] in ("image-pull", "configuration") and failure["exit_code"] is None
+    never_ran = ("image-pull", "configuration", "quota", "unschedulable")
+    return failure["class"] in never_ran and failure["exit_code"] is None
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
