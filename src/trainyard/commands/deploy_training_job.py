@@ -145,11 +145,14 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     api = Api(access, call_seconds=args.call_seconds)
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
-    seen = job_request(args, config).with_cluster_facts(
+    request = job_request(args, config)
+    seen = replace(
+        request,
         kind=found.kind,
         namespace=place,
         image=found.image,
         room=found.room,
+        zone=found.zone_for(request.name),
         shared_claim=found.shared_claim,
     )
     plan = make_plan(args, config, seen)

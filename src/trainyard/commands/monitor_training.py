@@ -321,6 +321,7 @@ class JobWatch:
         now = observed.now
         pods = [pod for pod in observed.pods if pod.running and not pod.helps]
         unknown, nodes, health = list[str](), dict[str, "NodeReading"](), self._machines.health
+        health.add_job_alerts(state.alerts, now)
         if state.ended:
             health.end_all(now)
         elif state.state is not State.RUNNING:

@@ -14,12 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.fitness import leaving_reason
-from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.job_reader import FoundJob
+from trainyard.jobs.job_reader import FoundJob, read_nodes
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.volumes.checkpoint_search import plan_of
 from trainyard.jobs.volumes.helper_pod import Place
@@ -32,8 +30,6 @@ _ASK_AGAIN_SECONDS = 60.0
 """A pod whose last command is still running is asked again after this time."""
 _NODES_SECONDS = 30.0
 """Nodes are read again after this time."""
-_MOST_SINGLE_NODES = 16
-"""More nodes than this are read with one list of all nodes."""
 _METRICS_BYTES = 4_000_000
 """The end of metrics.jsonl that is read: some ten thousand rows."""
 _RECORD_NAME = re.compile(r"run\.json|config\.yaml|(events|metrics)\.jsonl|logs/rank-\d{1,9}\.json")
@@ -90,21 +86,11 @@ class PodReader:
         """
         names, now = frozenset(pod.node for pod in pods if pod.node), self._clock()
         if names != self._nodes_read[0] or now - self._nodes_read[1] >= _NODES_SECONDS:
-            reasons = self._reasons(names)
-            self._leaving = {name: reason for name in sorted(names) if (reason := reasons.get(name))}
+            nodes = sorted(read_nodes(self._api, names).items())
+            reasons = {name: leaving_reason(node) if node else "it is gone" for name, node in nodes}
+            self._leaving = {name: reason for name, reason in reasons.items() if reason}
             self._nodes_read = names, now
         return self._leaving
-
-    def _reasons(self, names: frozenset[str]) -> dict[str, str]:
-        """Return why nodes are likely to be replaced; no reason for those that are fine."""
-        if len(names) > _MOST_SINGLE_NODES:
-            found = dict.fromkeys(names, "it is gone")
-            nodes = self._api.list_all("/api/v1/nodes", node_of)
-            return found | {node.name: leaving_reason(node) for node in nodes}
-        raws = {name: self._api.get(f"/api/v1/nodes/{path_part(name)}") for name in names}
-        return {
-            name: "it is gone" if raw is None else leaving_reason(node_of(raw)) for name, raw in raws.items()
-        }
 
     def _answers(self, pods: Sequence[str], command: Sequence[str]) -> "dict[str, Answer]":
         """Run a command in each pod, `_AT_ONCE` at a time; a pod that still runs the last one is silent."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import read_labels, time_of
 
@@ -81,6 +82,8 @@ class PodFacts:
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""
+    efa: bool = False
+    """It requests interfaces of the Elastic Fabric Adapter."""
 
     @property
     def live(self) -> bool:
@@ -133,6 +136,10 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
         silent=not ready and bool(states) and all(states),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
+        efa=any(
+            EFA in ((container.get("resources") or {}).get("limits") or {})
+            for container in spec.get("containers") or ()
+        ),
     )
 
 

@@ -31,7 +31,8 @@ def status_lines(data: Json, *, width: int, target: ClusterTarget = DEFAULT_CLUS
 def progress_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
     restarts = f", {format_count(data['restarts'], 'restart')}" if data["restarts"] else ""
-    return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
+    alerts = "".join(f"; {alert}" for alert in data["alerts"])
+    return f"{data['job']}: {data['state']} ({data['reason']}{restarts}{alerts})"
 
 
 def next_job_command(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
@@ -135,6 +136,8 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
             yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
+    for alert in data["alerts"]:
+        yield "alert", alert
     if waiting:
         yield "waits for", f"{waiting['class']}"
         if waiting.get("fix"):
