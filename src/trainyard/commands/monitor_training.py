@@ -376,12 +376,12 @@ class JobWatch:
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""
-        from trainyard.jobs.follow.pod_readings import instance_type_of
+        from trainyard.jobs.follow.pod_readings import machine_of
         from trainyard.report.facts.run_facts import read_facts
 
         if not self._pods.read_records(pods, self._folder):
             return None
         with suppress(ConfigError):
             facts = read_facts(self._folder, now=now)
-            return replace(facts, run={"instance_type": instance_type_of(self._job), **facts.run})
+            return replace(facts, run={**machine_of(self._job), **facts.run})
         return None

@@ -34,6 +34,11 @@ class PodResources:
     shared_memory_mib: int = 64
     """The size limit of /dev/shm; it counts as memory."""
 
+    @property
+    def of_machine(self) -> dict[str, int]:
+        """The requests by which the pod's share of its machine is priced."""
+        return {"gpus": self.gpus, "cpu_millis": self.cpu_millis, "memory_mib": self.memory_mib}
+
 
 @dataclass(frozen=True)
 class Program:

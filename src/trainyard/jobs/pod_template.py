@@ -4,6 +4,7 @@ Requests equal limits, so that these pods are evicted last. A kind adds its cont
 its labels.
 """
 
+import json
 from typing import Any
 
 from trainyard.cluster.demand import EFA, GPU, TOLERATED
@@ -124,6 +125,7 @@ def _environment(plan: JobPlan) -> list[Json]:
         "USER": "trainyard",
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
+        "TRAINYARD_REQUESTS": json.dumps(plan.resources.of_machine),
         **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.

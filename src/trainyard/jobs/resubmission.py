@@ -109,8 +109,9 @@ def make_resubmission(
         notes[PLAN] = _change_plan(str(notes[PLAN]), changes)
     _resume(kind, body)
     new = Resubmission(body, tuple(_clean(part, names) for part in parts))
-    for spec in [] if zone is None else _pod_specs([new.job, *new.parts]):
-        set_zone(spec.get("affinity") or {}, zone)
+    if zone is not None:
+        for spec in _pod_specs([new.job, *new.parts]):
+            set_zone(spec.get("affinity") or {}, zone)
     return new
 
 

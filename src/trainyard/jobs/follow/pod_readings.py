@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, ServiceError
@@ -149,12 +149,13 @@ def gpus_requested(job: FoundJob) -> bool:
         return True
 
 
-def instance_type_of(job: FoundJob) -> str:
-    """Return the instance type that the job requested; empty if it did not name one."""
+def machine_of(job: FoundJob) -> dict[str, Any]:
+    """Return the instance type, and what each pod requests of it, under the names of `run.json`."""
     try:
-        return plan_of(job.raw).instance_type
+        plan = plan_of(job.raw)
     except ConfigError:
-        return ""
+        return {}
+    return {"instance_type": plan.instance_type, "requests": plan.resources.of_machine}
 
 
 def _write_records(answer: str, folder: Path) -> bool:
