@@ -112,13 +112,13 @@ def test_the_price_is_the_stated_one_or_that_of_the_catalogue(
 
 def test_a_pod_pays_for_its_share_of_the_machine_by_rule() -> None:
     """Each part of GPUs, CPUs and memory of each kind of machine: the largest part counts."""
-    parts = {"gpus": (0, 1, 4, 8), "cpu_millis": (0, 1000, 96_000, 192_000), "memory_mib": (0, 2**19, 2**21)}
     sizes = {"gpus": 8, "cpu_millis": 192_000, "memory_mib": 2048 * 1024}
     wrongs = []
-    kinds = ("p5.48xlarge", "m5.large", "ml.p5.48xlarge", "")
-    for kind, nodes, *amounts in itertools.product(kinds, (1, 4), *parts.values()):
-        requests = dict(zip(parts, amounts, strict=True))
-        share = max(amount / sizes[name] for name, amount in requests.items()) or 1.0
+    kinds, parts = ("p5.48xlarge", "m5.large", "ml.p5.48xlarge", ""), (0.0, 1 / 8, 1 / 2, 1.0)
+    for kind, nodes, gpu, cpu, memory in itertools.product(kinds, (1, 4), parts, parts, parts):
+        shares = dict(zip(sizes, (gpu, cpu, memory), strict=True))
+        requests = {name: int(sizes[name] * part) for name, part in shares.items()}
+        share = max(gpu, cpu, memory) or 1.0
         found = price_of("", kind, nodes, requests)
         if kind != "p5.48xlarge":
             wrongs += [f"{kind} has a price"] if found is not None else []

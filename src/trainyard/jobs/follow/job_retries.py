@@ -18,13 +18,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_zone import find_other_zone
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
-from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
@@ -293,14 +292,13 @@ class RetryLoop:
 
     def _trouble_of(self, node: str) -> str:
         try:
-            raw = self._api.get(f"/api/v1/nodes/{path_part(node)}")
+            found = read_nodes(self._api, (node,))[node]
         except ServiceError as error:
             _logger.debug("the node %s cannot be read: %s", node, error)
             return ""
-        if raw is None:
+        if found is None:
             return "is gone"
-        ready = [c for c in (raw.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"]
-        return "" if not ready or ready[0].get("status") == "True" else "does not answer"
+        return "" if found.ready else "does not answer"
 
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
