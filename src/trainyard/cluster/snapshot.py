@@ -71,11 +71,7 @@ class Node:
     @property
     def zone(self) -> str:
         """The name of the availability zone, else its id; names differ per account, ids do not."""
-        return self.labels.get(ZONE) or self.zone_id
-
-    @property
-    def zone_id(self) -> str:
-        return self.labels.get("topology.k8s.aws/zone-id", "")
+        return self.labels.get(ZONE) or self.labels.get("topology.k8s.aws/zone-id", "")
 
     @property
     def ready(self) -> bool:

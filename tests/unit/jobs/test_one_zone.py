@@ -6,17 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+from tests.unit.cluster.test_job_preflight import node, snapshot_of
+from tests.unit.cluster.test_job_preflight import pod as pod_on
 from tests.unit.jobs.plans import instance_for, plan
+from tests.unit.jobs.state.shapes import facts, pod, seen
 from tests.unit.jobs.state.shapes import job as job_of
-from tests.unit.jobs.state.shapes import pod, seen
 
+from trainyard.cluster.demand import Demand
+from trainyard.jobs.follow import job_zone
 from trainyard.jobs.job_labels import EFA_LABEL, JOB_LABEL, PLAN
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.job_reader import FoundJob
+from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.resubmission import avoid_nodes, make_resubmission
+from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.jobs.job_actions import state_markdown
-from trainyard.report.jobs.job_text import progress_line, status_lines
+from trainyard.report.jobs.job_text import list_lines, progress_line, status_lines
 from trainyard.watch.health import Health
 from trainyard.watch.retry_decision import AvoidedNode
 
@@ -166,11 +173,51 @@ def test_pods_with_efa_in_two_zones_are_an_alert_everywhere_for_each_kind() -> N
             "status": " ".join("\n".join(status_lines(record, width=80)).split()),
             "summary": state_markdown(record),
             "follow": progress_line(record),
+            "list": " ".join("\n".join(list_lines([{**record, "age_seconds": 1}], width=400)).split()),
             "watch": json.dumps(live["alerts"]),
             "network": json.dumps(live["network"]),
             "json": json.dumps(record["alerts"]),
         }
         told = {name for name, text in shown.items() if "in 2 zones" in text and "1 in b (job-1)" in text}
+        if state.state is not State.RUNNING:  # a list shows why the job does not run instead
+            del shown["list"]
         if told != (set(shown) if expected else set()):
             wrongs.append(f"{kind}, {nodes}, EFA {efa}, {phase}: {sorted(told)}")
+    assert not wrongs, "\n".join(wrongs[:20])
+
+
+def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind, plan, place of the pod that has a node, and number of free nodes of each zone."""
+    api: Any = None  # what it would answer is given below
+    wrongs = []
+    cases = itertools.product(KINDS, (None, "", "a"), ("a0", ""), (True, False), (0, 1, 2), (0, 1, 2))
+    for kind, zone, held, waits, free_a, free_b in cases:
+        case = f"{kind}, planned for {zone!r}, one pod on {held!r}, waits {waits}, free {free_a} and {free_b}"
+        there = {"instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 2, "zone": zone}
+        body = KINDS[kind].render(plan("compute.strategy=ddp", kind=kind, **there)).job
+        found = FoundJob(find_kind(KINDS[kind].followed), "team", "llama", body)
+        raws = [pod("job-0", rank=0, node="a0")] if held else []
+        raws += [pod("job-1", "Pending", rank=1, unschedulable="no node")] if waits else []
+        nodes = [node("a0", labels={ZONE: "a"})]
+        nodes += [node(f"a{n}", labels={ZONE: "a"}) for n in range(1, free_a + 1)]
+        nodes += [node(f"b{n}", labels={ZONE: "b"}) for n in range(free_b)]
+        used = pod_on("a0", **{"nvidia.com/gpu": 8000})
+        capacity = snapshot_of(*nodes, pods=(used,)), Demand(nodes=2)
+        monkeypatch.setattr(job_zone, "_read_capacity", lambda *_, capacity=capacity: capacity)
+        text = job_zone.find_other_zone(api, found, facts(raws, found.kind.name))
+        known = zone == "a" or (zone is not None and held)
+        can_stop = kind != "raycluster"  # hyperpod is never asked: it cannot be given up at all
+        words = "no node in a, and b has room for all 2 pods"
+        expected = words if waits and known and free_b == 2 and can_stop else ""
+        if not text.endswith(expected) or bool(text) is not bool(expected):
+            wrongs.append(f"{case}: {text!r}")
+        after = job_zone.zone_for_next(api, found, "llama-2", ())
+        fits = {name for name, free in (("a", free_a), ("b", free_b)) if free == 2}
+        if zone is None:
+            good = after is None
+        else:
+            later = "a" if free_a else ""  # the only zone that fits once its nodes are free
+            good = after in fits if fits else after == later
+        if not good:
+            wrongs.append(f"{case}: next in {after!r}")
     assert not wrongs, "\n".join(wrongs[:20])

@@ -82,7 +82,7 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
-            "" if job["state"] in ("Running", "Succeeded") else job["reason"],
+            "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
