@@ -3,6 +3,7 @@
 Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
 
+import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +16,15 @@ from urllib.parse import urlencode
 from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.snapshot import Node
-from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
+from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, OwnedObjects
-from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
+from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.reading import count, name_of, read_labels, time_of, uid_of
+from trainyard.jobs.state.reading import annotations_of, count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -53,6 +55,14 @@ class FoundJob:
     def place(self) -> dict[str, Any]:
         """The arguments that identify it: namespace, name and kind."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
+
+    @property
+    def plan(self) -> JobPlan | None:
+        """The plan in its annotations; None if we did not send it."""
+        try:
+            return plan_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
+        except (ValueError, DamagedFileError):
+            return None
 
     @property
     def path(self) -> str:

@@ -75,23 +75,6 @@ class RetryOutcome:
     """Its retry is decided, and waits for its back-off: whoever watches next sends it."""
 
 
-def follow_with_retries(
-    api: "Api",
-    *,
-    namespace: str,
-    name: str,
-    kind: str,
-    seconds: float,
-    announce: Callable[..., None],
-    target: ClusterTarget = DEFAULT_CLUSTER,
-) -> JobState:
-    """Follow a job to its end with retries, or for `seconds`, and announce its states and the retries."""
-    found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
-    if found.why:
-        announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
-    return found.state
-
-
 def follow_and_announce(
     api: "Api",
     *,
@@ -104,10 +87,19 @@ def follow_and_announce(
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
     """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
-    job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
     if retries:
-        return follow_with_retries(api, **job, announce=announce, target=target)
-    return follow_job(api, **job, on_state=lambda state: announce("job", f"{state.state}: {state.reason}"))
+        found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
+        if found.why:
+            announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
+        return found.state
+    return follow_job(
+        api,
+        namespace=namespace,
+        name=name,
+        kind=kind,
+        seconds=seconds,
+        on_state=lambda state: announce("job", f"{state.state}: {state.reason}"),
+    )
 
 
 def make_retry_loop(

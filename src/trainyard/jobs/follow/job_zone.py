@@ -10,11 +10,9 @@ from trainyard.cluster.capacity import choose_zone, places_by_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand, plain_type
 from trainyard.cluster.snapshot import ZONE, MissingData, Snapshot
-from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.checkpoint_search import plan_of
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -25,8 +23,8 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, avoided: Collection[str]
 
     Empty, which leaves the zone to the first pod, if the nodes may not be read. Raises ServiceError.
     """
-    plan = _plan_in_one_zone(job)
-    if plan is None:
+    plan = job.plan
+    if plan is None or plan.zone is None:
         return None
     return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided) or ""
 
@@ -36,14 +34,14 @@ def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> st
 
     Raises ServiceError.
     """
-    plan = _plan_in_one_zone(job)
+    plan = job.plan
     waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
-    if plan is None or not waiting or job.kind.why_not_suspended(job.raw):
+    if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
         return ""
     snapshot, demand = _read_capacity(api, plan)
     nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
     held = {pod.node for pod in pods if pod.live and not pod.helps}
-    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone or ""}
+    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
     free, _ = places_by_zone(snapshot, demand)
     others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
     if not others or here == {""}:
@@ -52,14 +50,6 @@ def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> st
         f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
         f"for all {plan.nodes} pods"
     )
-
-
-def _plan_in_one_zone(job: FoundJob) -> JobPlan | None:
-    try:
-        plan = plan_of(job.raw)
-    except ConfigError:
-        return None
-    return None if plan.zone is None else plan
 
 
 def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:

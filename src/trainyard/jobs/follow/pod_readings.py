@@ -12,14 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.fitness import leaving_reason
-from trainyard.errors import ConfigError, ServiceError
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.errors import ServiceError
 from trainyard.jobs.job_reader import FoundJob, read_nodes
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.checkpoint_search import plan_of
 from trainyard.jobs.volumes.helper_pod import Place
 
 if TYPE_CHECKING:
@@ -69,7 +67,8 @@ class PodReader:
 
         The pods of the lowest ranks are asked first: the first rank keeps the records.
         """
-        directory = run_directory_of(self._job)
+        words = self._job.plan.program.command if self._job.plan else ()
+        directory = next((after for word, after in pairwise(words) if word == "--run-dir"), "")
         if not directory:
             return False
         script = _RECORDS % _METRICS_BYTES
@@ -130,32 +129,6 @@ class PodReader:
         finally:
             self._running.pop(pod, None)
             answers.put((pod, answer))
-
-
-def run_directory_of(job: FoundJob) -> str:
-    """Return the folder of the run in the job's pods; empty if its program keeps no record of its run."""
-    try:
-        plan: JobPlan = plan_of(job.raw)
-    except ConfigError:
-        return ""
-    return next((after for word, after in pairwise(plan.program.command) if word == "--run-dir"), "")
-
-
-def gpus_requested(job: FoundJob) -> bool:
-    """Return whether the pods of the job requested GPUs; a job that is not ours may have."""
-    try:
-        return plan_of(job.raw).resources.gpus > 0
-    except ConfigError:
-        return True
-
-
-def machine_of(job: FoundJob) -> dict[str, Any]:
-    """Return the instance type, and what each pod requests of it, under the names of `run.json`."""
-    try:
-        plan = plan_of(job.raw)
-    except ConfigError:
-        return {}
-    return {"instance_type": plan.instance_type, "requests": plan.resources.of_machine}
 
 
 def _write_records(answer: str, folder: Path) -> bool:
