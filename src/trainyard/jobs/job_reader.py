@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.object_path import path_part
-from trainyard.cluster.snapshot import Node
+from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, OwnedObjects
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
@@ -226,7 +226,9 @@ class JobReader:
         if len(names) > 1 and not names <= self._zone_of.keys():
             with _skip_invisible("the zones of the nodes are not seen"):
                 nodes = read_nodes(self.api, names)
-                self._zone_of |= {name: node.zone if node else "" for name, node in nodes.items()}
+                self._zone_of |= {
+                    name: node.labels.get(ZONE, "") if node else "" for name, node in nodes.items()
+                }
         return {name: self._zone_of.get(name, "") for name in names}
 
     def _list(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:

@@ -49,11 +49,9 @@ def pod_template(plan: JobPlan, container: str, *, command: bool = True, in_pair
     if plan.zone is not None:
         metadata["labels"][EFA_LABEL] = "true"
     if plan.queue and plan.topology:
-        required = plan.is_joined_by_efa
-        metadata["annotations"][f"{_KUEUE}-{'required' if required else 'preferred'}-topology"] = (
-            plan.topology
-        )
-        if required and in_pair:  # else Kueue requires it of each template by itself
+        how = "required" if plan.is_joined_by_efa else "preferred"
+        metadata["annotations"][f"{_KUEUE}-{how}-topology"] = plan.topology
+        if plan.is_joined_by_efa and in_pair:  # else Kueue requires it of each template by itself
             metadata["annotations"][f"{_KUEUE}-group-name"] = "trainyard"
     return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
 

@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.instances import PRICES_AS_OF, InstanceType, find_instance, instance_called
+from trainyard.run.usual_value import median_of
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,14 @@ def goodput_of(
     )
     if begin is None or end is None or end < begin:
         return None
-    each_row = _median([after - before for before, after in pairwise(times)])
-    each_step = _median(
+    each_row = median_of([after - before for before, after in pairwise(times)] or [0.0])
+    each_step = median_of(
         [
             (after - before) / (step - last)
             for (before, after), (last, step) in zip(pairwise(times), pairwise(steps), strict=True)
             if step > last and after >= before
         ]
+        or [0.0]
     )
     start = recompute = idle = 0.0
     for number, (moment, event) in enumerate(starts):
@@ -165,16 +167,7 @@ def price_of(
 
 def _share_of(instance: InstanceType, requests: Mapping[str, Any]) -> float:
     """Return the largest of the pod's shares of the machine's GPUs, CPUs and memory, 0 to 1."""
-    sizes = {
-        "gpus": instance.gpus,
-        "cpu_millis": instance.vcpus * 1000,
-        "memory_mib": instance.memory_gib * 1024,
-    }
-    known = [
-        amount / sizes[name] for name, amount in requests.items() if name in sizes and isinstance(amount, int)
-    ]
+    memory = ("memory_mib", 1024 * instance.memory_gib)
+    sizes = (("gpus", instance.gpus), ("cpu_millis", 1000 * instance.vcpus), memory)
+    known = [requests[name] / size for name, size in sizes if isinstance(requests.get(name), int)]
     return min(1.0, max(known, default=0.0)) or 1.0
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2] if values else 0.0
