@@ -206,7 +206,7 @@ def resubmit(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> 
 
 
 def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_retries import follow_with_retries, make_retry_loop
+    from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
     from trainyard.report.jobs.job_text import status_lines
     from trainyard.run.suggested_commands import cluster_target
 
@@ -215,8 +215,8 @@ def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int
         print(make_retry_loop(reader.api, output.announce, target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
-    state = follow_with_retries(
-        reader.api, **job.place, seconds=seconds, announce=output.announce, target=target
+    state = follow_and_announce(
+        reader.api, **job.place, seconds=seconds, retries=True, announce=output.announce, target=target
     )
     print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code

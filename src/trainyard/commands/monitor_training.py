@@ -321,6 +321,7 @@ class JobWatch:
         now = observed.now
         pods = [pod for pod in observed.pods if pod.running and not pod.helps]
         unknown, nodes, health = list[str](), dict[str, "NodeReading"](), self._machines.health
+        health.add_job_alerts(state.alerts, now)
         if state.ended:
             health.end_all(now)
         elif state.state is not State.RUNNING:
@@ -353,9 +354,8 @@ class JobWatch:
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
         """Return the readings of the pods' machines by pod name, and a list of what is not known."""
         from trainyard.gateways.node_reading import SCRIPT, read_node_answer
-        from trainyard.jobs.follow.pod_readings import gpus_requested
 
-        nodes, unknown, has_gpus = dict[str, "NodeReading"](), list[str](), gpus_requested(self._job)
+        nodes, unknown, plan = dict[str, "NodeReading"](), list[str](), self._job.plan
         answers = self._pods.run_script(pods, SCRIPT)
         silent = [name for name, answer in answers.items() if answer is None]
         self._machines.health.add_silent_pods(silent, answers, now)
@@ -365,7 +365,7 @@ class JobWatch:
                 unknown.append(f"{name}: {answer or 'it does not answer'}")
                 continue
             reading = read_node_answer(answer)
-            if not has_gpus:
+            if plan is not None and not plan.resources.gpus:
                 reading = replace(reading, gpus=(), gpu_trouble="")
             if reading.gpu_trouble:
                 unknown.append(f"the GPUs of {name}: {reading.gpu_trouble}")
@@ -375,12 +375,15 @@ class JobWatch:
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""
-        from trainyard.jobs.follow.pod_readings import instance_type_of
         from trainyard.report.facts.run_facts import read_facts
 
         if not self._pods.read_records(pods, self._folder):
             return None
         with suppress(ConfigError):
             facts = read_facts(self._folder, now=now)
-            return replace(facts, run={"instance_type": instance_type_of(self._job), **facts.run})
+            plan = self._job.plan
+            known = (
+                {"instance_type": plan.instance_type, "requests": plan.resources.of_machine} if plan else {}
+            )
+            return replace(facts, run={**known, **facts.run})
         return None

@@ -108,6 +108,8 @@ def _draft_plan(
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
+    # Kueue's topology, if it is used, chooses the place itself.
+    is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
     order = RecipeOrder(
         settled,
         request.name,
@@ -130,6 +132,7 @@ def _draft_plan(
         instance_type=label,
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
         node_selector=pod.node_selector,
+        zone=request.zone if is_in_one_zone else None,
         network=config.compute.network,
         environment=_environment(config, request, resources, label),
         secrets=_secrets(request),

@@ -3,8 +3,9 @@
 Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -12,15 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.object_path import path_part
-from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
+from trainyard.cluster.snapshot import ZONE, Node
+from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, OwnedObjects
-from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
+from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.reading import count, name_of, read_labels, time_of, uid_of
+from trainyard.jobs.state.reading import annotations_of, count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -33,6 +37,8 @@ _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
 MOST_NAMED = 10
 _MOST_PODS_ASKED = 5
 """The number of pods whose own events are requested."""
+_MOST_SINGLE_NODES = 16
+"""More nodes than this are read with one list of all nodes."""
 _logger = logging.getLogger(__name__)
 
 
@@ -49,6 +55,14 @@ class FoundJob:
     def place(self) -> dict[str, Any]:
         """The arguments that identify it: namespace, name and kind."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
+
+    @property
+    def plan(self) -> JobPlan | None:
+        """The plan in its annotations; None if we did not send it."""
+        try:
+            return plan_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
+        except (ValueError, DamagedFileError):
+            return None
 
     @property
     def path(self) -> str:
@@ -69,6 +83,7 @@ class JobReader:
     def __init__(self, api: "Api") -> None:
         self.api = api
         self._kueue: str | None = None
+        self._zone_of: dict[str, str] = {}
 
     def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
         """Return the job of this name: the RayJob, if it runs on a RayCluster of the same name.
@@ -134,8 +149,8 @@ class JobReader:
     def observe_around(self, observed: Observed) -> Observed:
         """Return the observation with the objects between job and pods, the events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
-        events = tuple(self._events(observed, owned))
-        return replace(observed, owned=owned, events=events, now=self.api.cluster_time())
+        events, zones = tuple(self._events(observed, owned)), self._zones(observed.pods)
+        return replace(observed, owned=owned, events=events, zones=zones, now=self.api.cluster_time())
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
@@ -205,6 +220,17 @@ class JobReader:
         for pod in troubled[:_MOST_PODS_ASKED]:  # by name: also of the pods that it replaces
             yield from self._list(path, dict, fieldSelector=f"involvedObject.name={pod.name}")
 
+    def _zones(self, pods: Iterable[PodFacts]) -> dict[str, str]:
+        """Return the zones of the nodes whose pods EFA joins; nothing if nodes may not be read."""
+        names = {pod.node for pod in pods if pod.efa and pod.live and pod.node}
+        if len(names) > 1 and not names <= self._zone_of.keys():
+            with _skip_invisible("the zones of the nodes are not seen"):
+                nodes = read_nodes(self.api, names)
+                self._zone_of |= {
+                    name: node.labels.get(ZONE, "") if node else "" for name, node in nodes.items()
+                }
+        return {name: self._zone_of.get(name, "") for name in names}
+
     def _list(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
         with _skip_invisible(f"{path} is not seen"):
             yield from self.api.list_all(path, reduce, **query)
@@ -238,6 +264,15 @@ def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
     for job in found:
         if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
             yield job
+
+
+def read_nodes(api: "Api", names: Collection[str]) -> dict[str, Node | None]:
+    """Return these nodes, None for those that are gone. Raises ServiceError."""
+    if len(names) > _MOST_SINGLE_NODES:
+        found = {node.name: node for node in api.list_all("/api/v1/nodes", node_of)}
+        return {name: found.get(name) for name in names}
+    raws = {name: api.get(f"/api/v1/nodes/{path_part(name)}") for name in names}
+    return {name: None if raw is None else node_of(raw) for name, raw in raws.items()}
 
 
 def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:

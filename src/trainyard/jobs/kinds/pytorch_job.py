@@ -83,7 +83,11 @@ def judges_its_restarts(plan: JobPlan) -> bool:
 
 
 def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
-    return {"replicas": count, "restartPolicy": policy, "template": pod_template(plan, CONTAINER)}
+    return {
+        "replicas": count,
+        "restartPolicy": policy,
+        "template": pod_template(plan, CONTAINER, in_pair=plan.several_nodes),
+    }
 
 
 def auto_resume(plan: JobPlan) -> dict[str, str]:

@@ -124,6 +124,8 @@ class JobState:
     restarts: int = 0
     """How many pods or containers were restarted by the operator and the nodes."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
+    alerts: tuple[str, ...] = ()
+    """Faults that do not end it, in sentences."""
     holds: bool = False
     """The job has ended but some of its pods still exist and hold what they requested."""
 
@@ -161,5 +163,6 @@ class JobState:
             "followed_by": self.followed_by or None,
             "restarts": self.restarts,
             "pods": asdict(self.pods),
+            "alerts": list(self.alerts),
             "holds": self.holds,
         }

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import read_labels, time_of
 
@@ -77,6 +78,8 @@ class PodFacts:
     """It does not train: it submits a command to Ray, or prepares data."""
     kept_by: str = ""
     """The sidecars that have not ended although the container that trains has; the pod does not end."""
+    efa: bool = False
+    """It requests interfaces of the Elastic Fabric Adapter."""
 
     @property
     def live(self) -> bool:
@@ -139,6 +142,10 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
         kept_by=", ".join(str(c.get("name")) for c in living) if is_over else "",
+        efa=any(
+            EFA in ((container.get("resources") or {}).get("limits") or {})
+            for container in spec.get("containers") or ()
+        ),
     )
 
 

@@ -7,7 +7,7 @@ The pods can overrule the status of a job: a PyTorchJob says Running while worke
 RayCluster stays ready while its head is gone. But a job is Succeeded only if its status says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
@@ -236,8 +236,20 @@ def _base(
         followed_by=str(notes.get(FOLLOWED_BY) or ""),
         restarts=max(past.restarts(wanted), counted, _count_replacements(observed.events, wanted)),
         pods=counts,
+        alerts=() if ended else tuple(_find_zones(observed)),
         holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
     )
+
+
+def _find_zones(observed: Observed) -> Iterator[str]:
+    """Yield the alert about pods in several zones that EFA should join."""
+    places: dict[str, list[str]] = {}
+    for pod in observed.pods:
+        if pod.efa and pod.live and not pod.helps and (zone := observed.zones.get(pod.node)):
+            places.setdefault(zone, []).append(pod.name)
+    if len(places) > 1:
+        parts = ", ".join(f"{len(places[zone])} in {zone} ({places[zone][0]})" for zone in sorted(places))
+        yield f"its pods are in {len(places)} zones, which EFA does not cross: {parts}"
 
 
 def _number(text: object) -> int:
