@@ -320,7 +320,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.jobs.kinds import KINDS
     from trainyard.run.suggested_commands import cluster_target
 
-    target = cluster_target(vars(args))
+    target = replace(cluster_target(vars(args)), kind="")  # a RayJob is followed, not its RayCluster
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")

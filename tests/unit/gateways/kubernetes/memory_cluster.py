@@ -330,6 +330,8 @@ def _is_selected(raw: Json, query: Mapping[str, str]) -> bool:
 def _has(labels: Json, wanted: str) -> bool:
     if among := re.fullmatch(r"(\S+) notin \((.*)\)", wanted):
         return labels.get(among[1]) not in among[2].split(",")
+    if among := re.fullmatch(r"(\S+) in \((.*)\)", wanted):
+        return labels.get(among[1]) in among[2].split(",")
     key, _, value = wanted.partition("=")
     return bool(labels.get(key) == value)
 

@@ -369,7 +369,7 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
     assert newest_step_on_claim(api, found_job(foreign)) is None
     server.objects[JOB] = foreign
     with pytest.raises(ConfigError, match="was not sent by"):
-        listed(server, job="llama")
+        listed(server, job="llama", kind="pytorchjob")
 
 
 @pytest.mark.parametrize(
