@@ -136,7 +136,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.existing_job import is_deployed
-    from trainyard.jobs.job_submission import find
+    from trainyard.jobs.job_submission import creator, find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.untrusted_files import read_yaml
@@ -145,12 +145,14 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     api = Api(access, call_seconds=args.call_seconds)
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
-    seen = job_request(args, config).with_cluster_facts(
+    seen = replace(
+        job_request(args, config),
         kind=found.kind,
         namespace=place,
         image=found.image,
         room=found.room,
         shared_claim=found.shared_claim,
+        creator=creator(api),
     )
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""

@@ -113,6 +113,7 @@ def _environment(plan: JobPlan) -> list[Json]:
         "USER": "trainyard",
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
+        **({"TRAINYARD_OWNER": plan.owner} if plan.program.keeps_run else {}),
         **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import CLAIM, IMAGE, PODS, Nodes
 
 pytestmark = pytest.mark.slow
@@ -109,7 +110,10 @@ def judge(job: str, program: Program, nodes: Nodes) -> None:
     assert outcome["checkpoint"]["step"] == program.steps
     world = program.processes * program.nodes
     assert run["hardware"] == {"world_size": world, "local_world_size": program.processes}
-    rows = [json.loads(line) for line in (nodes.folder / job / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (nodes.folder / NAMESPACE / job / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [row["step"] for row in rows] == list(range(1, program.steps + 1))
     proof = nodes.prove(job)
     assert proof["proven"] is True, proof

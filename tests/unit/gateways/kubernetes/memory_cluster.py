@@ -226,9 +226,9 @@ class MemoryCluster:
         return 200, {"metadata": {**more, "resourceVersion": str(version)}, "kind": "List", "items": page}
 
     def _post(self, request: Request) -> tuple[int, Json]:
-        path = f"{request.path}/{request.body['metadata']['name']}"
         if not self._is_list(request.path):
             return _refused(404, "the server could not find the requested resource")
+        path = f"{request.path}/{request.body['metadata']['name']}"
         if path in self.objects:
             return _refused(409, f'"{path.rpartition("/")[2]}" already exists', "AlreadyExists")
         return 201, self.put(path, request.body, request.query["fieldManager"])
