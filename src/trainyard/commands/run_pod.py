@@ -75,7 +75,9 @@ class Pod(Pipeline):
     @property
     def network_file(self) -> Path:
         """The file with the result of the measurement, beside the run directory."""
-        return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number_here()}.json")
+        from trainyard.run.launch_environment import node_number
+
+        return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number(os.environ) or 0}.json")
 
     def restore(self, node: "NodeFolder | None") -> list[list[str]]:
         """Return the steps before the training if each machine has a run directory of its own.
@@ -301,21 +303,13 @@ def has_several_nodes(processes: int | None) -> bool:
     return isinstance(place, NodeLauncher) and place.nodes > 1
 
 
-def node_number_here() -> int:
-    from trainyard.run.launch_environment import node_number
-
-    return node_number(os.environ) or 0
-
-
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.config.registries import RECIPES
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     if args.program or config.recipe not in RECIPES or config.checkpointing.shared:
         return False
-    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    if not isinstance(place, NodeLauncher) or place.nodes == 1:
+    if not has_several_nodes(args.nproc_per_node):
         return False
     run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
     require_resumable(run_id, args.run_dir, config.artifacts.store)
