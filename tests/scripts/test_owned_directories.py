@@ -22,7 +22,7 @@ import json, sys
 for step in range(1, int(sys.argv[1]) + 1):
     print(json.dumps({"step": step, "loss": 5.0 / step}), flush=True)
 """
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "same": {},
     "more steps": {"steps": 20},
     "other namespace": {"namespace": "team-b"},

@@ -178,7 +178,9 @@ def test_the_run_of_another_team_on_the_same_file_system_stays_as_it_is(
     assert content() == before
     assert json.loads((nodes.folder / "team-b" / "shared" / "run.json").read_text())["outcome"]["steps"] == 9
     nodes.manage("delete", "shared", "--no-logs")
-    refused = send(other, code=1)
-    assert "Failed" in refused and "has the run of another job: command " in " ".join(refused.split())
+    assert "Failed" in send(other, code=1)
+    failure = json.loads(nodes.manage("status", "shared", "--json", code=1))["failure"]
+    assert (failure["class"], failure["exit_code"]) == ("configuration", 2)
+    assert "has the run of another job: command " in " ".join(failure["lines"])
     assert content() == before
     assert not [path for path in ours.parent.iterdir() if path.name.startswith(".shared")]
