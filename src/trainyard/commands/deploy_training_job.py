@@ -134,7 +134,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.existing_job import is_deployed
-    from trainyard.jobs.job_submission import find
+    from trainyard.jobs.job_submission import creator, find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.untrusted_files import read_yaml
@@ -152,6 +152,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
         room=found.room,
         zone=found.zone_for(request.name),
         shared_claim=found.shared_claim,
+        creator=creator(api),
     )
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
@@ -322,7 +323,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.jobs.kinds import KINDS
     from trainyard.run.suggested_commands import cluster_target
 
-    target = cluster_target(vars(args))
+    target = replace(cluster_target(vars(args)), kind="")  # a RayJob is followed, not its RayCluster
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
@@ -103,7 +103,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace", type=namespace, metavar="NAME", help="of the job; default: the context's"
     )
-    parser.set_defaults(kind=None)
+    add_kind_option(parser)
     add_cluster_options(parser)
 
 
@@ -236,7 +236,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, log_of
 
     reader, namespace = job_reader(args)
-    job = reader.find_job(namespace, args.job)
+    job = reader.find_job(namespace, args.job, args.kind)
     state = judge_job(reader.observe(job))
     logs = []
     for log in pod_logs.container_logs(reader.raw_pods(job)):

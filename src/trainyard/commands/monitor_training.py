@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 
@@ -60,7 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
     place = "namespace of the job; default: the context's, else `default`"
     parser.add_argument("--namespace", type=arguments.object_name_if_given, metavar="NAME", help=place)
-    parser.add_argument("--kind", choices=JOB_KINDS, help="default: the first kind with a job of this name")
+    add_kind_option(parser)
     add_cluster_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)

@@ -52,6 +52,11 @@ class FoundJob:
     raw: Json
 
     @property
+    def is_ours(self) -> bool:
+        """Return whether Trainyard made it. A manifest that somebody copied has the name of another job."""
+        return {**MANAGED_BY, JOB_LABEL: self.name}.items() <= read_labels(self.raw).items()
+
+    @property
     def place(self) -> dict[str, Any]:
         """The arguments that identify it: namespace, name and kind."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
@@ -86,13 +91,13 @@ class JobReader:
         self._zone_of: dict[str, str] = {}
 
     def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
-        """Return the job of this name: the RayJob, if it runs on a RayCluster of the same name.
+        """Return the job of this name that Trainyard made, or the one of `kind`, whoever made it.
 
-        Raises ConfigError if there is none, ServiceError if that cannot be known.
+        If a RayJob runs on a RayCluster of the same name, it is the RayJob. Raises ConfigError if there is
+        none, or if only `kind` can say which is meant; ServiceError if that cannot be known.
         """
-        kinds = [find_kind(kind)] if kind else KINDS.values()
-        refused: ServiceError | None = None
-        for each in kinds:
+        found, refused = list[FoundJob](), None
+        for each in [find_kind(kind)] if kind else KINDS.values():
             try:
                 raw = self.api.get(each.path(path_part(namespace), path_part(name)))
             except CredentialsRefusedError:
@@ -101,7 +106,12 @@ class JobReader:
                 refused = error
                 continue
             if raw is not None:
-                return FoundJob(each, namespace, name, raw)
+                found.append(FoundJob(each, namespace, name, raw))
+        ours = [*_without_clusters_of_jobs([job for job in found if job.is_ours])]
+        if len(ours) == 1 or (kind and found):
+            return (ours or found)[0]
+        if found:
+            raise ConfigError(_which_is_meant(namespace, name, ours or found))
         if refused is not None:
             raise refused
         raise ConfigError(f"There is no job {name} in {namespace}; {self._names_instead(namespace, name)}")
@@ -168,7 +178,9 @@ class JobReader:
 
         def about(raw: dict[str, Any]) -> dict[str, Any] | None:
             involved = str((raw.get("involvedObject") or {}).get("name") or "")
-            return raw if involved in names or involved.startswith(f"{observed.name}-") else None
+            is_named = involved in names or involved.startswith(f"{observed.name}-")
+            is_ours = is_named and not _is_about_another_job(raw, observed, observed.owned)
+            return raw if is_ours else None
 
         return list(self.api.list_all(path, about))
 
@@ -210,12 +222,12 @@ class JobReader:
         self._kueue = ""
         return []
 
-    def _events(self, observed: Observed, owned: Iterable[Json]) -> Iterator[Json]:
+    def _events(self, observed: Observed, owned: Collection[Json]) -> Iterator[Json]:
         path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
         for name in names:
             found = self._list(path, dict, fieldSelector=f"involvedObject.name={name}")
-            yield from (raw for raw in found if not _is_about_predecessor(raw, observed))
+            yield from (raw for raw in found if not _is_about_another_job(raw, observed, owned))
         troubled = [p for p in observed.pods if p.phase in ("Pending", "Failed") and p.uid]
         for pod in troubled[:_MOST_PODS_ASKED]:  # by name: also of the pods that it replaces
             yield from self._list(path, dict, fieldSelector=f"involvedObject.name={pod.name}")
@@ -240,11 +252,19 @@ class JobReader:
         return any(r.get("name") == kind.api.resource for r in answer.get("resources") or ())
 
 
-def _is_about_predecessor(event: Json, observed: Observed) -> bool:
-    """Return whether an event is about an earlier job of this name, which was deleted."""
-    about, job = event.get("involvedObject") or {}, observed.job or {}
-    same = about.get("kind") == observed.kind.api_kind and about.get("name") == observed.name
-    return same and bool(about.get("uid")) and bool(job) and about["uid"] != uid_of(job)
+def _which_is_meant(namespace: str, name: str, found: list[FoundJob]) -> str:
+    """Return the message for a name by which a stranger's job, or one of several, could be taken."""
+    owner = "that Trainyard made" if found[0].is_ours else "that Trainyard did not make"
+    kinds = " and ".join(f"a {job.kind.api_kind} {owner}" for job in found)
+    options = " or ".join(f"--kind {job.kind.name}" for job in found)
+    return f"{name} in {namespace} is {kinds}. Add what is meant: {options}"
+
+
+def _is_about_another_job(event: Json, observed: Observed, owned: Iterable[Json]) -> bool:
+    """Return whether an event is about another job of this name: an earlier one, or one of another kind."""
+    about, uids = event.get("involvedObject") or {}, {uid_of(raw) for raw in (observed.job or {}, *owned)}
+    is_of_a_job = about.get("kind") in {kind.api_kind for kind in KINDS.values()}
+    return is_of_a_job and observed.job is not None and about.get("uid", "") not in {"", *uids}
 
 
 @contextmanager

@@ -53,6 +53,8 @@ class JobRequest:
     """The user's own program; empty means the trainer."""
     ray_cluster: str = ""
     auto_retry: int = 0
+    creator: str = ""
+    """Who sends it, by the API server; empty if that is not known."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     room: NodeRoom | None = None
     """The resources of the cluster's nodes; None if no cluster was queried."""

@@ -124,6 +124,7 @@ def _environment(plan: JobPlan) -> list[Json]:
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
         "TRAINYARD_REQUESTS": json.dumps(plan.resources.of_machine),
+        **({"TRAINYARD_OWNER": plan.owner} if plan.program.keeps_run else {}),
         **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.

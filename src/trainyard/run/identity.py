@@ -123,6 +123,7 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file
         "instance_type": instance_type(),
         "requests": pod_requests(),
         "started_with": made_by() or None,
+        "owner": os.environ.get("TRAINYARD_OWNER"),
         **image_facts(),
     }
 

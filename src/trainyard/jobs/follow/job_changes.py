@@ -289,14 +289,6 @@ class JobEditor:
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
         return f"{equal},{KIND_LABEL} notin ({others})"
 
-    @property
-    def _is_ours(self) -> bool:
-        """Return whether we submitted the job.
-
-        Objects labelled with a foreign job's name do not belong to it.
-        """
-        return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
-
     def next_name(self) -> str:
         """Return the first free name for a job that follows this one. Raises ServiceError."""
         return next_name(self._job.kind, self._job.raw, map(name_of, self._jobs_of_this_kind()))
@@ -333,7 +325,8 @@ class JobEditor:
         return list(dict.fromkeys([*remaining, *self._belongings(keep_claims=keep_claims)]))
 
     def _labelled_objects(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
-        return self._find_objects(kinds, self._labels) if self._is_ours else []
+        # Objects labelled with the name of a stranger's job do not belong to it.
+        return self._find_objects(kinds, self._labels) if self._job.is_ours else []
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
         return [each for root, resource in kinds for each in self._objects_of_kind(root, resource, selector)]

@@ -135,7 +135,7 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
     variables = {"TRAINYARD_RUN_ID": plan.name, "TRAINYARD_NETWORK": plan.network}
-    variables |= actor_variables(plan)
+    variables |= {"TRAINYARD_OWNER": plan.owner, **actor_variables(plan)}
     if plan.program.files:
         files = {f"{placed}/{name}": text for name, text in plan.program.files.items()}
         variables["TRAINYARD_FILES"] = json.dumps(files)

@@ -33,6 +33,8 @@ class Where:
     container: str = ""
     claim: str = ""
     job: str = ""
+    kind: str | None = None
+    """The kind of the job, if its name does not say which is meant."""
     path: str = ""
     """For a pod an absolute path; for a claim relative to its root; for a job relative to its folder."""
     image: str = ""
@@ -58,7 +60,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         return
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
-        plan = plan_of(JobReader(api).find_job(where.namespace, where.job))
+        plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind).raw)
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
@@ -98,7 +100,7 @@ def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
         folder = job_checkpoint_folder(plan)
         if not plan.claim or folder in ("", "."):
             return None
-        with open_found_folder(api, Where(job.namespace, job=job.name)) as source:
+        with open_found_folder(api, Where(job.namespace, job=job.name, kind=job.kind.name)) as source:
             return newest_step(find_checkpoints(source.listing()))
     except TrainyardError as error:
         _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)
