@@ -60,7 +60,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         return
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
-        plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind).raw)
+        plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
