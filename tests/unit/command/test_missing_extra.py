@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from trainyard.command.missing_extra import extra_of, install_command
 
 ROOT = Path(__file__).resolve().parents[3]
-GIT = {"url": "https://example.com/o/r", "vcs_info": {"vcs": "git", "commit_id": "a" * 40}}
+GIT: dict[str, Any] = {"url": "https://example.com/o/r", "vcs_info": {"vcs": "git", "commit_id": "a" * 40}}
 ORIGINS: dict[str, tuple[dict[str, Any] | None, str]] = {
     "index": (None, "trainyard-ci[train]==1.2"),
     "git": (GIT, f"trainyard-ci[train] @ git+https://example.com/o/r@{'a' * 40}"),
