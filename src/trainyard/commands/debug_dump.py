@@ -178,7 +178,7 @@ def without_values(value: Any) -> Any:
 
 def is_shown(name: str) -> bool:
     """Return whether the value of the variable `name` may be written."""
-    from trainyard.plan.environment.secret_forms import is_secret_name
+    from trainyard.config.secret_forms import is_secret_name
 
     listed = any(name.startswith(each) if each.endswith("_") else name == each for each in VARIABLES)
     return listed and not is_secret_name(name)
@@ -214,7 +214,7 @@ def as_json(data: Any) -> str:
 
 def without_secrets(text: str) -> str:
     """Return the text with each line that holds a secret replaced."""
-    from trainyard.plan.environment.secret_forms import secret_value_kind
+    from trainyard.config.secret_forms import secret_value_kind
 
     values = secret_values()
     return "\n".join(
@@ -227,7 +227,7 @@ def without_secrets(text: str) -> str:
 
 def secret_values() -> list[str]:
     """Return the values of this process's variables that are secrets by their name or their form."""
-    from trainyard.plan.environment.secret_forms import secret_kind
+    from trainyard.config.secret_forms import secret_kind
 
     return [
         value

@@ -13,7 +13,7 @@ from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
-from trainyard.plan.environment.secret_forms import secret_kind
+from trainyard.config.secret_forms import secret_kind
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom

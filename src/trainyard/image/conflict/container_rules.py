@@ -14,7 +14,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.plan.environment.secret_forms import (
+from trainyard.config.secret_forms import (
     baked_secret_kind,
     is_build_variable,
     is_secret_name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.plan.environment.job_manifest_rules import judge_manifest
-from trainyard.plan.environment.secret_forms import baked_secret_kind, secret_kind
+from trainyard.config.secret_forms import baked_secret_kind, secret_kind
 from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
 from trainyard.plan.environment.variable_rules import (
     Judgement,

@@ -1,15 +1,16 @@
 """Recognise secrets by their form, or by the name of their variable; no other module has such a table.
 
     bytes of a file, value of a variable ──secret_value_kind──> kind of secret
+    text ──find_tokens──> the place of each secret in it, for `secret_filter`
     name of a variable ──is_secret_name──> yes or no
 
 Build contexts, layers of images, Dockerfiles, build arguments, env files, manifests and jobs are judged by
 it. A form is a prefix and the shortest rest, and never a fixed length: vendors lengthen their tokens
-without notice. The text of a secret is never repeated. Why this is no library: docs/decisions/0032.
+without notice. The value of a form is its group, or else all of it. Why this is no library: docs/decisions/0032.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -35,6 +36,9 @@ _MIXED = rb"(?=[a-z0-9_.+/=-]*[A-Z])(?=[A-Z0-9_.+/=-]*[a-z])"
 _GAP = rb"(?:[\s\"'\\\]):=,>({]|value|key){1,40}"
 _ESCAPED_SPACE = rb"(?:\s|\\[nrt]|[\"',+()b\\]|Version: [^\n]*)"
 _PRIVATE_KEY = rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+_ENTIRE_KEY = re.compile(
+    _PRIVATE_KEY + rb"(?:(?s:.{0,20000}?)-----END [A-Z0-9 ]{0,40}-----|(?:[^A-Za-z0-9]{0,20}[A-Za-z0-9+/=]{16,})*)"
+)
 _GITHUB_DOCS = "docs.github.com, GitHub's token formats; changelog of 2026-04-24; read 2026-11"
 
 
@@ -66,13 +70,13 @@ _FORMS: tuple[SecretForm, ...] = (
     _form(
         "a secret key of AWS",
         "SECRET_ACCESS_KEY|secret_access_key|ecretAccessKey|secret-access-key|AWS_SECRET_KEY|aws_secret_key",
-        rb"[A-Za-z_-]{12,17}" + _GAP + _MIXED + rb"[A-Za-z0-9/+]{40,}",
+        rb"[A-Za-z_-]{12,17}" + _GAP + _MIXED + rb"([A-Za-z0-9/+]{40,})",
         source="AWS CLI User Guide, configuration files; read 2026-11",
     ),
     _form(
         "a session token of AWS",
         "SESSION_TOKEN|session_token|essionToken",
-        rb"[A-Za-z_]{11,13}" + _GAP + _MIXED + rb"[A-Za-z0-9/+=]{100,}",
+        rb"[A-Za-z_]{11,13}" + _GAP + _MIXED + rb"([A-Za-z0-9/+=]{100,})",
         source="STS API Reference: no length is promised; read 2026-11",
     ),
     _form(
@@ -135,7 +139,7 @@ _FORMS: tuple[SecretForm, ...] = (
         "WANDB_API_KEY|wandb_api_key|WANDB_KEY|wandb_key|wandb.login(|wandb login",
         rb"(?i:wandb(?:_api)?_key|wandb\.login\(|wandb login(?: --?\S+)*)"
         + _GAP
-        + rb"(?:local-)?[0-9a-f]{40,}(?![0-9A-Za-z])",
+        + rb"((?:local-)?[0-9a-f]{40,})(?![0-9A-Za-z])",
         source="40 hexadecimal digits, until 2025: wandb/sdk/lib/apikey.py at v0.22; read 2026-11",
     ),
     _form(
@@ -162,7 +166,7 @@ _FORMS: tuple[SecretForm, ...] = (
     _form(
         "a key of NGC",
         "NGC_API_KEY|ngc_api_key|NGC_CLI_API_KEY|ngc_cli_api_key",
-        rb"(?i:ngc_(?:cli_)?api_key)" + _GAP + _MIXED + rb"[A-Za-z0-9+/=]{60,}",
+        rb"(?i:ngc_(?:cli_)?api_key)" + _GAP + _MIXED + rb"([A-Za-z0-9+/=]{60,})",
         source="NGC's older keys, 84 characters of base64; seen 2026-11",
     ),
     _form(
@@ -223,9 +227,28 @@ _REFERENCE = re.compile(
 _EXPANDED = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)[^{}]*\}|([A-Za-z_]\w*))")
 
 
+def find_tokens(content: bytes) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and kind of each secret of a known form in text of any length, form by form.
+
+    A private key reaches to its last line, or if that is missing to the end of its text.
+    """
+    for form in _FORMS:
+        for hint in form.hints:
+            at = content.find(hint)
+            while at >= 0:
+                found = form.pattern.match(content, at)
+                if found and not _PLACEHOLDER.search(found[0]):
+                    start, end = found.span(found.lastindex or 0)
+                    if found[0].startswith(b"-----BEGIN "):
+                        end = max(end, _ENTIRE_KEY.match(content, start).end())  # type: ignore[union-attr]
+                    yield start, end, form.kind
+                    at = end - 1
+                at = content.find(hint, at + 1)
+
+
 def secret_value_kind(content: bytes) -> str | None:
     """Return the kind of secret in text of any length; None if there is none."""
-    return next((form.kind for form in _FORMS for hint in form.hints if _is_in(content, hint, form)), None)
+    return next((kind for *_, kind in find_tokens(content)), None)
 
 
 def is_secret_name(name: str) -> bool:
@@ -274,16 +297,6 @@ def baked_secret_kind(name: str, value: str) -> str | None:
 def is_build_variable(value: str) -> bool:
     """Return whether a value in a Dockerfile is one variable and nothing else: $NAME or ${NAME…}."""
     return bool(_EXPANDED.fullmatch(value))
-
-
-def _is_in(content: bytes, hint: bytes, form: SecretForm) -> bool:
-    at = content.find(hint)
-    while at >= 0:
-        found = form.pattern.match(content, at)
-        if found and not _PLACEHOLDER.search(found[0]):
-            return True
-        at = content.find(hint, at + 1)
-    return False
 
 
 def _ends_with(words: Sequence[str], end: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from tests.unit.plan.secret_samples import (
+from tests.unit.config.secret_samples import (
     ALNUM,
     BARE_PLACES,
     BASE64,
@@ -21,7 +21,7 @@ from tests.unit.plan.secret_samples import (
     tokens,
 )
 
-from trainyard.plan.environment.secret_forms import (
+from trainyard.config.secret_forms import (
     _FORMS,
     baked_secret_kind,
     is_build_variable,
