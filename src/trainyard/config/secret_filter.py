@@ -77,20 +77,19 @@ class SecretFilter:
         content = text.encode(errors="surrogatepass")
         return self._replace(content, _secrets_under(name, content)).decode(errors="surrogatepass")
 
+    def end_of_lines(self, content: bytes) -> int:
+        """Return up to where a growing text can be masked: no line and no private key is cut."""
+        end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
+        key = content.rfind(b"-----BEGIN ", max(0, len(content) - _LONGEST_KEY), end)
+        is_cut = key >= 0 and b"PRIVATE KEY" in content[key:end] and b"-----END " not in content[key:]
+        return key if is_cut else end
+
     def _replace(self, content: bytes, places: Iterable[Place]) -> bytes:
         for start, end, _, mask in sorted(places, reverse=True):
             content = content[:start] + mask + content[end:]
         for value, mask in self.known.items():
             content = content.replace(value, mask)
         return content
-
-
-def end_of_lines(content: bytes) -> int:
-    """Return up to where a growing text can be masked: no line and no private key is cut."""
-    end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
-    key = content.rfind(b"-----BEGIN ", max(0, len(content) - _LONGEST_KEY), end)
-    is_cut = key >= 0 and b"PRIVATE KEY" in content[key:end] and b"-----END " not in content[key:]
-    return key if is_cut else end
 
 
 def find_secrets(value: Any) -> list[FoundSecret]:
@@ -140,7 +139,9 @@ def restore_secrets(values: Any, environment: Mapping[str, str]) -> Any:
 
     restored = _change(values, restore)
     if missing:
-        places = "; ".join(f"{place}" + (f" (or set {name})" if name else "") for place, name in missing.items())
+        places = "; ".join(
+            f"{place}" + (f" (or set {name})" if name else "") for place, name in missing.items()
+        )
         raise ConfigError(
             f"No record has a secret, and the environment has not the one for {places}. Give it again, after -- "
             "or with --set. Nothing was started."

@@ -37,7 +37,8 @@ _GAP = rb"(?:[\s\"'\\\]):=,>({]|value|key){1,40}"
 _ESCAPED_SPACE = rb"(?:\s|\\[nrt]|[\"',+()b\\]|Version: [^\n]*)"
 _PRIVATE_KEY = rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
 _ENTIRE_KEY = re.compile(
-    _PRIVATE_KEY + rb"(?:(?s:.{0,20000}?)-----END [A-Z0-9 ]{0,40}-----|(?:[^A-Za-z0-9]{0,20}[A-Za-z0-9+/=]{16,})*)"
+    _PRIVATE_KEY
+    + rb"(?:(?s:.{0,20000}?)-----END [A-Z0-9 ]{0,40}-----|(?:[^A-Za-z0-9]{0,20}[A-Za-z0-9+/=]{16,})*)"
 )
 _GITHUB_DOCS = "docs.github.com, GitHub's token formats; changelog of 2026-04-24; read 2026-11"
 

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 
 from trainyard.config.schema import Config
+from trainyard.config.secret_forms import secret_kind
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
@@ -13,7 +14,6 @@ from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
-from trainyard.config.secret_forms import secret_kind
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom

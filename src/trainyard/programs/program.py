@@ -3,8 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,17 @@ class Program:
         if self.files:
             facts["files"] = dict(self.files)
         return values_sha256(facts)
+
+    def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
+        """Return the program with its command, variables and arguments for a resume changed, as `program.*`."""
+        words = {"command": self.command, "environment": dict(self.environment), "resume": self.resume}
+        changed = change({f"program.{name}": value for name, value in words.items()})
+        return replace(
+            self,
+            command=tuple(changed["program.command"]),
+            environment=changed["program.environment"],
+            resume=tuple(changed["program.resume"]),
+        )
 
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
         """Return the command, with the arguments that resume from `checkpoint`; None starts anew."""
