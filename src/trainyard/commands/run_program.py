@@ -318,6 +318,7 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
+        from trainyard.gateways.process import withheld_names
         from trainyard.gateways.supervised_process import Supervision, run_supervised
         from trainyard.programs.metric_rows import add_missing_rows
         from trainyard.programs.node_exit_codes import write_end
@@ -395,7 +396,10 @@ class ProgramRun:
             secrets=self.secrets,
             environment=self.environment(found),
             directory=self.program.directory,
-            without=() if self.node.agent or not self.is_launched else VARIABLES,
+            without=(
+                *(() if self.node.agent or not self.is_launched else VARIABLES),
+                *withheld_names(os.environ),
+            ),
             supervision=Supervision(
                 grace=self.grace,
                 **self.earlier_deadline(),

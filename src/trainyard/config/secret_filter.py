@@ -52,7 +52,7 @@ class SecretFilter:
 
     @classmethod
     def of(cls, *values: Mapping[str, Any]) -> "SecretFilter":
-        """Return the filter that knows the secrets in JSON-like `values`, as JSON, Python or a URL quote them."""
+        """Return the filter that knows the secrets in JSON-like `values`, as JSON, Python or a URL writes it."""
         known = {}
         for found in (each for value in values for each in find_secrets(value)):
             text = found.value.decode(errors="surrogatepass")
@@ -107,10 +107,10 @@ def find_secrets(value: Any) -> list[FoundSecret]:
 
 
 def describe_secrets(values: Any) -> list[str]:
-    """Return a warning for each secret in a configuration: where it is, and where it may come from instead."""
+    """Return a warning for each secret in a configuration: its place, and where it may come from instead."""
     return [
-        f"{found.place}: {found.kind} is recorded as {found.mask.decode()}. Remove it, and let the program read "
-        + (f"{found.variable} from the environment" if found.variable else "a variable of the environment")
+        f"{found.place}: records have {found.mask.decode()} instead of {found.kind}. Remove it, and let the "
+        f"program read {found.variable or 'a variable'} from the environment"
         for found in find_secrets(values)
     ]
 
@@ -139,12 +139,10 @@ def restore_secrets(values: Any, environment: Mapping[str, str]) -> Any:
 
     restored = _change(values, restore)
     if missing:
-        places = "; ".join(
-            f"{place}" + (f" (or set {name})" if name else "") for place, name in missing.items()
-        )
+        places = [f"{place} (or set {name})" if name else place for place, name in missing.items()]
         raise ConfigError(
-            f"No record has a secret, and the environment has not the one for {places}. Give it again, after -- "
-            "or with --set. Nothing was started."
+            f"{'; '.join(places)}: no record has the secret, and it is not in the environment. Give it again, "
+            "after -- or with --set."
         )
     return restored
 

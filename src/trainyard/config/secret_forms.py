@@ -6,7 +6,8 @@
 
 Build contexts, layers of images, Dockerfiles, build arguments, env files, manifests and jobs are judged by
 it. A form is a prefix and the shortest rest, and never a fixed length: vendors lengthen their tokens
-without notice. The value of a form is its group, or else all of it. Why this is no library: docs/decisions/0032.
+without notice. Its value is the group of its pattern, or all of it. Why this is no library:
+docs/decisions/0032.
 """
 
 import re

@@ -26,6 +26,16 @@ _OF_ONE_REPOSITORY = frozenset(
 )
 """Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
+_OF_PIPELINE = (
+    *(
+        "SLACK_BOT_TOKEN",
+        "SLACK_WEBHOOK_URL",
+        "ACTIONS_ID_TOKEN_REQUEST_URL",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    ),
+    *("TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD", "TRAINYARD_AWS_ROLE"),
+)
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -147,16 +157,20 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
 
 
 def run_passing_signals(
-    command: Sequence[str], *, always: signal.Signals | None = None, stdout: IO[bytes] | None = None
+    command: Sequence[str],
+    *,
+    always: signal.Signals | None = None,
+    stdout: IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> int:
     """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
+    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives before it runs
     is passed on too. With `always`, that signal is sent instead of the received one: on a terminal a Ctrl-C
     reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
     """
     with SignalForwarder(always=always) as signals:
-        return _run(command, signals, stdout)
+        return _run(command, signals, stdout, environment)
 
 
 def run_beside(
@@ -175,8 +189,13 @@ def run_beside(
             beside.end(patience)
 
 
-def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
-    process = subprocess.Popen(list(command), stdout=stdout)
+def _run(
+    command: Sequence[str],
+    signals: "SignalForwarder",
+    stdout: IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    process = subprocess.Popen(list(command), stdout=stdout, env=environment)
     signals.pass_to(process)
     return _status(process.wait())
 
@@ -263,6 +282,19 @@ class _Companion:
                 text = "%s ended with %d and is started again in %.0f s"
                 _logger.warning(text, " ".join(self._command[:2]), code, self._pause)
             self._over.wait(self._pause)
+
+
+def passed_names(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that TRAINYARD_PASS names, separated by blanks or commas."""
+    return set(environment.get("TRAINYARD_PASS", "").replace(",", " ").split())
+
+
+def withheld_names(environment: Mapping[str, str]) -> set[str]:
+    """Return the secrets of the pipeline that its program does not get where TRAINYARD_PASS is set, even empty.
+
+    The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
+    """
+    return set(_OF_PIPELINE) - passed_names(environment) if "TRAINYARD_PASS" in environment else set()
 
 
 def environment_without(names: Collection[str]) -> dict[str, str]:
