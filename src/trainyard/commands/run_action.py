@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(words: Sequence[str]) -> int:
-    """Run the pipeline. Its steps assume the action's role; the program gets the keys TRAINYARD_PASS names."""
+    """Run the pipeline; the program gets only those keys of the action's role that TRAINYARD_PASS names."""
     from trainyard.commands import run
     from trainyard.gateways.aws_session import credential_variables
     from trainyard.gateways.process import passed_names

@@ -52,7 +52,7 @@ class SecretFilter:
 
     @classmethod
     def of(cls, *values: Mapping[str, Any]) -> "SecretFilter":
-        """Return the filter that knows the secrets in JSON-like `values`, as JSON, Python or a URL writes it."""
+        """Return the filter that knows the secrets in JSON-like `values`, in each way to write them."""
         known = {}
         for found in (each for value in values for each in find_secrets(value)):
             text = found.value.decode(errors="surrogatepass")
@@ -141,8 +141,8 @@ def restore_secrets(values: Any, environment: Mapping[str, str]) -> Any:
     if missing:
         places = [f"{place} (or set {name})" if name else place for place, name in missing.items()]
         raise ConfigError(
-            f"{'; '.join(places)}: no record has the secret, and it is not in the environment. Give it again, "
-            "after -- or with --set."
+            f"{'; '.join(places)}: no record has the secret, and it is not in the environment. Give it "
+            "again, after -- or with --set."
         )
     return restored
 

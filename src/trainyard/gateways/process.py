@@ -165,9 +165,9 @@ def run_passing_signals(
 ) -> int:
     """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives before it runs
-    is passed on too. With `always`, that signal is sent instead of the received one: on a terminal a Ctrl-C
-    reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
+    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives
+    before it runs is passed on too. With `always`, that signal is sent instead of the received one: on a
+    terminal a Ctrl-C reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
     """
     with SignalForwarder(always=always) as signals:
         return _run(command, signals, stdout, environment)
@@ -290,7 +290,7 @@ def passed_names(environment: Mapping[str, str]) -> set[str]:
 
 
 def withheld_names(environment: Mapping[str, str]) -> set[str]:
-    """Return the secrets of the pipeline that its program does not get where TRAINYARD_PASS is set, even empty.
+    """Return the pipeline's own secrets, which its program does not get if TRAINYARD_PASS is set, even empty.
 
     The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
     """

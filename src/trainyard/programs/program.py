@@ -81,7 +81,7 @@ class Program:
         return values_sha256(facts)
 
     def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
-        """Return the program with its words and variables changed by `change`, which gets them as `program.*`."""
+        """Return the program with the words and variables that `change` makes of its own, by their key."""
         words = {"command": self.command, "environment": dict(self.environment), "resume": self.resume}
         changed = change({f"program.{name}": value for name, value in words.items()})
         return replace(
