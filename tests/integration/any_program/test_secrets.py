@@ -11,6 +11,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -139,14 +140,17 @@ class Owner:
         return warm_start.run(line, cwd=self.folder, env=self.environment(), timeout=300)
 
     def records(self) -> Iterator[tuple[str, bytes]]:
-        """Yield every record: files of the run and the store, the summary, Slack, and the archive of a dump."""
+        """Yield every record: files of run and store, the summary, messages, and the archive of a dump."""
         for place in ("runs", "trainyard-store", "summary"):
             root = self.folder / place
             for path in [root] if root.is_file() else sorted(root.rglob("*")):
                 if path.is_file() and path.name != "own.txt":
                     yield str(path.relative_to(self.folder)), path.read_bytes()
         yield "Slack", json.dumps(self.slack.bodies).encode()
-        with tarfile.open(self.folder / "dump.tar.gz") as archive:
+        assert self.slack.bodies
+        assert self.folder.joinpath("summary").stat().st_size
+        dump = self.folder / "dump.tar.gz"
+        with tarfile.open(dump) if dump.exists() else nullcontext([]) as archive:
             for member in archive:
                 if "own.txt" not in member.name:
                     file = archive.extractfile(member)
@@ -221,7 +225,7 @@ def test_a_resume_takes_a_secret_from_the_command_or_the_environment_and_else_na
     start = ("run", "--config", "trainyard.yaml", "--set", "evaluation.command=null", "--set")
     start = (*start, f"program.environment={{MY_API_KEY: {password}}}", "--run-dir", "runs/a")
     assert owner.call(*start, "--", *program).returncode == 1
-    assert "***" in (owner.folder / "runs/a/config.yaml").read_text()
+    assert owner.leaks() == []
 
     (owner.folder / "seen").unlink()
     refused = owner.call("run", "--run-dir", "runs/a")
