@@ -222,7 +222,7 @@ def members(folder: str, texts: Mapping[str, str]) -> Iterator[tuple[tarfile.Tar
 
     secrets = SecretFilter.of({"environment": dict(os.environ)})
     for name, text in texts.items():
-        content = secrets.mask(text).encode()
+        content = secrets.mask_bytes(text.encode())
         member = tarfile.TarInfo(f"{folder}/{name}")
         member.size = len(content)
         yield member, content

@@ -231,10 +231,13 @@ def require_no_former_run(directory: "RunDirectory") -> None:
 
 def warn_of_secrets(config: "Config") -> None:
     """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
-    from trainyard.config.secret_filter import describe_secrets, restore_secrets
+    from trainyard.config.secret_filter import find_secrets, restore_secrets
 
-    for line in describe_secrets(config.to_plain()):
-        LOG.warning("%s", line)
+    for found in find_secrets(config.to_plain()):
+        LOG.warning(
+            "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
+            *(found.place, found.mask.decode(), found.kind, found.variable or "a variable"),
+        )
     restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
 
 
@@ -589,7 +592,6 @@ class ProgramRun:
             data=self.data(),
             program=None if self.is_exact else program.facts,
         )
-        facts = self.secrets.mask_values(facts)
         facts["program_sha256"] = program.sha256
         resumed_at = found.step if found else None
         state = found.state if found else None
@@ -759,7 +761,7 @@ class ProgramRun:
                 if metrics.log.has_epochs
                 else "a run without a row is not proven"
             )
-            line = self.secrets.mask(lines[-1])
+            line = self.secrets.mask_under("", lines[-1])
             LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", line, end, PRINT_STEPS)
 
     @property

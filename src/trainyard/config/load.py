@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
 
+_COMMANDS = {"program": ("command", "environment", "resume"), "evaluation": ("command",)}
+
 
 @dataclass(frozen=True)
 class LoadedConfig:
@@ -94,7 +96,7 @@ def load_config(
         raise error_of(problems, [*reader.files, *overrides])
     places = {".".join(place): origin for place, origin in document.places.items()}
     origins = {key: places.get(key, DEFAULT) for key in leaf_keys()}
-    return LoadedConfig(mask_config(config, SecretFilter()), origins, config)
+    return LoadedConfig(mask_config(config), origins, config)
 
 
 def _add_defaults_of_program(document: "Document") -> None:
@@ -133,10 +135,12 @@ def _drop_former_keys(values: dict[str, Any]) -> None:
             section.pop(below, None)
 
 
-def mask_config(config: "Config", secrets: SecretFilter) -> "Config":
-    """Return `config` without the secrets that the filter finds."""
+def mask_config(config: "Config", known: SecretFilter | None = None) -> "Config":
+    """Return `config` without its secrets; those that `known` knows are replaced in its commands."""
     values = config.to_plain()
-    masked = secrets.mask_values(values)
+    masked = SecretFilter().mask_values(values)
+    for section, keys in _COMMANDS.items() if known else ():
+        masked[section] |= known.mask_values({key: masked[section][key] for key in keys})
     return config if masked == values else type(config).model_validate(masked)
 
 

@@ -65,9 +65,6 @@ class SecretFilter:
     def mask_bytes(self, content: bytes) -> bytes:
         return self._replace(content, _secrets_in(content))
 
-    def mask(self, text: str) -> str:
-        return self.mask_under("", text)
-
     def mask_values(self, value: Any) -> Any:
         """Return JSON-like data with its texts masked."""
         return _change(value, lambda _, name, text: self.mask_under(name, text))
@@ -81,8 +78,8 @@ class SecretFilter:
         """Return up to where a growing text can be masked: no line and no private key is cut."""
         end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
         key = content.rfind(b"-----BEGIN ", max(0, len(content) - _LONGEST_KEY), end)
-        is_cut = key >= 0 and b"PRIVATE KEY" in content[key:end] and b"-----END " not in content[key:]
-        return key if is_cut else end
+        lines = content[key:end] if key >= 0 else b""
+        return key if b"PRIVATE KEY" in lines and b"-----END " not in lines else end
 
     def _replace(self, content: bytes, places: Iterable[Place]) -> bytes:
         for start, end, _, mask in sorted(places, reverse=True):
@@ -104,15 +101,6 @@ def find_secrets(value: Any) -> list[FoundSecret]:
 
     _change(value, note)
     return found
-
-
-def describe_secrets(values: Any) -> list[str]:
-    """Return a warning for each secret in a configuration: its place, and where it may come from instead."""
-    return [
-        f"{found.place}: records have {found.mask.decode()} instead of {found.kind}. Remove it, and let the "
-        f"program read {found.variable or 'a variable'} from the environment"
-        for found in find_secrets(values)
-    ]
 
 
 def restore_secrets(values: Any, environment: Mapping[str, str]) -> Any:
