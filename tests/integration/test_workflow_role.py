@@ -128,7 +128,13 @@ def environment_of_program(
         "store": (folder / "store").as_uri(),
         "run_number": "auto",
     }
-    plan = {**where, "config": "trainyard.yaml", "overrides": changes, "deadline": "1h", "segment": "1"}
+    plan: dict[str, Any] = {
+        **where,
+        "config": "trainyard.yaml",
+        "overrides": changes,
+        "deadline": "1h",
+        "segment": "1",
+    }
     plan |= {"resume": "none", "fetch": "false", "may_begin": "true", "prepares": False, "job_minutes": 60}
     inputs = {"CONFIG": plan["config"], "CHANGES": changes, "TRAINYARD_PLAN": json.dumps(plan)}
     inputs |= {name.upper(): value for name, value in where.items()}

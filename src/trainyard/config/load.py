@@ -139,8 +139,9 @@ def mask_config(config: "Config", known: SecretFilter | None = None) -> "Config"
     """Return `config` without its secrets; those that `known` knows are replaced in its commands."""
     values = config.to_plain()
     masked = SecretFilter().mask_values(values)
-    for section, keys in _COMMANDS.items() if known else ():
-        masked[section] |= known.mask_values({key: masked[section][key] for key in keys})
+    if known is not None:
+        for section, keys in _COMMANDS.items():
+            masked[section] |= known.mask_values({key: masked[section][key] for key in keys})
     return config if masked == values else type(config).model_validate(masked)
 
 

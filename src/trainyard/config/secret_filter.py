@@ -25,7 +25,7 @@ _URL = re.compile(rb"()[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']{0,200}:([^\s/\
 _NAME = rb"(?i)(?<![\w.])((?:[a-z_][\w.-]{0,60})?(?:tok|secr|pass|key|webh)[\w.-]{0,40})"
 _VALUE = rb"(?:\"([^\"\\\n]{8,})|'([^'\\\n]{8,})|([^\s\"'\\,;&<>{}()\[\]|]{8,}))"
 _ASSIGNED = re.compile(_NAME + rb"[\\\"'\]]{0,3}[ \t]*(?:=>|[:=])[ \t]*\\?" + _VALUE)
-_OPTION = re.compile(rb"(?<=-)" + _NAME.replace(rb"(?i)", b"") + rb"(?:[ \t]+|[\"'],\s*)(?!-)" + _VALUE, re.I)
+_OPTION = re.compile(rb"(?<=-)" + _NAME.replace(rb"(?i)", b"") + rb"(?:[ \t]+|[\"']?,\s*)(?!-)" + _VALUE, re.I)
 _WORD = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*))(?:=(.*))?", re.DOTALL)
 Place = tuple[int, int, str, bytes]
 """Start and end of a secret, its kind, and its mask."""

@@ -11,7 +11,6 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -149,12 +148,12 @@ class Owner:
         yield "Slack", json.dumps(self.slack.bodies).encode()
         assert self.slack.bodies
         assert self.folder.joinpath("summary").stat().st_size
-        dump = self.folder / "dump.tar.gz"
-        with tarfile.open(dump) if dump.exists() else nullcontext([]) as archive:
-            for member in archive:
-                if "own.txt" not in member.name:
+        if (dump := self.folder / "dump.tar.gz").exists():
+            with tarfile.open(dump) as archive:
+                for member in archive:
                     file = archive.extractfile(member)
-                    yield f"debug-dump {member.name}", file.read() if file else b""
+                    if file and "own.txt" not in member.name:
+                        yield f"debug-dump {member.name}", file.read()
 
     def leaks(self) -> list[str]:
         found = []
@@ -222,8 +221,8 @@ def test_a_resume_takes_a_secret_from_the_command_or_the_environment_and_else_na
     token, password = owner.secrets["Hugging Face", "argument"], owner.secrets[PASSWORD, "argument"]
     program = [sys.executable, "train.py", "--hf-token", token, f"--db-password={password}"]
     owner.variables = {"ENDS_WITH": "1"}
-    start = ("run", "--config", "trainyard.yaml", "--set", "evaluation.command=null", "--set")
-    start = (*start, f"program.environment={{MY_API_KEY: {password}}}", "--run-dir", "runs/a")
+    changes = ("--set", "evaluation.command=null", "--set", f"program.environment={{MY_API_KEY: {password}}}")
+    start = ("run", "--config", "trainyard.yaml", *changes, "--run-dir", "runs/a")
     assert owner.call(*start, "--", *program).returncode == 1
     assert owner.leaks() == []
 

@@ -24,6 +24,7 @@ def digits(secret: str) -> str:
 
 def test_a_token_is_replaced_by_its_digits_in_every_place_and_nothing_else_changes() -> None:
     wrong = []
+    places: dict[str, Callable[[str, str], str]]
     places = {**PLACES, **{name: partial(_bare, write) for name, write in BARE_PLACES.items()}}
     tokens = {form: make(usual, 5).removeprefix("https://") for form, (_, usual, make) in FORMS.items()}
     for form, token in {**tokens, "a private key": private_key(body=300).strip()}.items():
