@@ -335,7 +335,7 @@ class ProgramRun:
 
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
-        for name, text in self.program.files.items():
+        for name, text in (self.started or self.program).files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()

@@ -25,7 +25,9 @@ _URL = re.compile(rb"()[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']{0,200}:([^\s/\
 _NAME = rb"(?i)(?<![\w.])((?:[a-z_][\w.-]{0,60})?(?:tok|secr|pass|key|webh)[\w.-]{0,40})"
 _VALUE = rb"(?:\"([^\"\\\n]{8,})|'([^'\\\n]{8,})|([^\s\"'\\,;&<>{}()\[\]|]{8,}))"
 _ASSIGNED = re.compile(_NAME + rb"[\\\"'\]]{0,3}[ \t]*(?:=>|[:=])[ \t]*\\?" + _VALUE)
-_OPTION = re.compile(rb"(?<=-)" + _NAME.replace(rb"(?i)", b"") + rb"(?:[ \t]+|[\"']?,\s*)(?!-)" + _VALUE, re.I)
+_OPTION = re.compile(
+    rb"(?<=-)" + _NAME.replace(rb"(?i)", b"") + rb"(?:[ \t]+|[\"']?,\s*)(?!-)" + _VALUE, re.I
+)
 _WORD = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*))(?:=(.*))?", re.DOTALL)
 Place = tuple[int, int, str, bytes]
 """Start and end of a secret, its kind, and its mask."""
@@ -146,9 +148,10 @@ def _secrets_in(content: bytes) -> list[Place]:
             name, value = (each.decode(errors="surrogateescape") for each in (match[1], content[start:end]))
             if not value.startswith(_MASK) and secret_kind(name or "password", value):
                 found.append((start, end, "a secret" if name else "a password", _MASK.encode()))
-    kept: list[Place] = []
+    kept, taken = [], bytearray(len(content))
     for place in found:
-        if all(place[1] <= other[0] or other[1] <= place[0] for other in kept):
+        if not any(taken[place[0] : place[1]]):
+            taken[place[0] : place[1]] = b"\1" * (place[1] - place[0])
             kept.append(place)
     return kept
 

@@ -78,8 +78,9 @@ def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iter
     remedy = "Put it into a Kubernetes Secret, and name that with --secret"
     for secret in find_secrets({"-- COMMAND": list(request.command)}):
         yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
-    try:  # the pod takes them from the variables of the Secret
-        restore_secrets({} if plan.secret_environment else config.to_plain(), {})
+    settings = {"program.settings": config.program.settings}
+    try:  # the pod takes all others from the variables of the Secret
+        restore_secrets(settings if plan.secret_environment else config.to_plain(), {})
     except ConfigError as error:
         yield f"{error} {remedy}"
 

@@ -81,14 +81,12 @@ class Program:
         return values_sha256(facts)
 
     def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
-        """Return the program with the words and variables that `change` makes of its own, by their key."""
-        words = {"command": self.command, "environment": dict(self.environment), "resume": self.resume}
-        changed = change({f"program.{name}": value for name, value in words.items()})
+        """Return the program with the texts that `change` makes of its own, which it gets by their key."""
+        names = ("command", "environment", "resume", "files")
+        changed = change({f"program.{name}": getattr(self, name) for name in names})
+        command, environment, resume, files = (changed[f"program.{name}"] for name in names)
         return replace(
-            self,
-            command=tuple(changed["program.command"]),
-            environment=changed["program.environment"],
-            resume=tuple(changed["program.resume"]),
+            self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
         )
 
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
