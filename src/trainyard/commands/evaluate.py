@@ -52,9 +52,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.process import withheld_names
     from trainyard.run.directory import RunDirectory
 
-    if args.run_dir:
+    if args.run_dir:  # the command gets what the program got; with --store, this process needs the role
+        for name in withheld_names(os.environ):
+            os.environ.pop(name, None)
         return evaluate(RunDirectory(args.run_dir), args)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.restore import restore
@@ -175,12 +178,11 @@ def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
 
     Raises CheckFailedError when it fails or prints no JSON object with a number.
     """
-    from trainyard.gateways.process import run_passing_signals, withheld_names
+    from trainyard.gateways.process import run_passing_signals
 
-    environment = {name: os.environ[name] for name in os.environ.keys() - withheld_names(os.environ)}
     with tempfile.TemporaryFile() as printed:
         try:
-            code = run_passing_signals(command, stdout=printed, environment=environment)
+            code = run_passing_signals(command, stdout=printed)
         except OSError as error:
             raise ConfigError(
                 f"evaluation.command: {command[0]} cannot be started ({error.strerror}). Activate its "

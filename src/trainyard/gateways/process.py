@@ -26,14 +26,11 @@ _OF_ONE_REPOSITORY = frozenset(
 )
 """Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
-_OF_PIPELINE = (
-    *(
-        "SLACK_BOT_TOKEN",
-        "SLACK_WEBHOOK_URL",
-        "ACTIONS_ID_TOKEN_REQUEST_URL",
-        "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
-    ),
-    *("TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD", "TRAINYARD_AWS_ROLE"),
+_OF_PIPELINE = frozenset(
+    (
+        *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"),
+        *("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "TRAINYARD_AWS_ROLE"),
+    )
 )
 
 
@@ -157,20 +154,16 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
 
 
 def run_passing_signals(
-    command: Sequence[str],
-    *,
-    always: signal.Signals | None = None,
-    stdout: IO[bytes] | None = None,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], *, always: signal.Signals | None = None, stdout: IO[bytes] | None = None
 ) -> int:
     """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives
-    before it runs is passed on too. With `always`, that signal is sent instead of the received one: on a
-    terminal a Ctrl-C reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
+    It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
+    is passed on too. With `always`, that signal is sent instead of the received one: on a terminal a Ctrl-C
+    reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
     """
     with SignalForwarder(always=always) as signals:
-        return _run(command, signals, stdout, environment)
+        return _run(command, signals, stdout)
 
 
 def run_beside(
@@ -189,13 +182,8 @@ def run_beside(
             beside.end(patience)
 
 
-def _run(
-    command: Sequence[str],
-    signals: "SignalForwarder",
-    stdout: IO[bytes] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> int:
-    process = subprocess.Popen(list(command), stdout=stdout, env=environment)
+def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
+    process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
     return _status(process.wait())
 
@@ -289,12 +277,12 @@ def passed_names(environment: Mapping[str, str]) -> set[str]:
     return set(environment.get("TRAINYARD_PASS", "").replace(",", " ").split())
 
 
-def withheld_names(environment: Mapping[str, str]) -> set[str]:
+def withheld_names(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the pipeline's own secrets, which its program does not get if TRAINYARD_PASS is set, even empty.
 
     The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
     """
-    return set(_OF_PIPELINE) - passed_names(environment) if "TRAINYARD_PASS" in environment else set()
+    return _OF_PIPELINE - passed_names(environment) if "TRAINYARD_PASS" in environment else frozenset()
 
 
 def environment_without(names: Collection[str]) -> dict[str, str]:
