@@ -17,6 +17,7 @@ Example: scripts/evaluate.py --run-dir runs/20261120-214501-7c1f
 """
 
 import argparse
+import os
 import shlex
 import tempfile
 import time
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
+    with_secrets = "the configuration of the run, if evaluation.command has secrets, which no record has"
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=with_secrets)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
     parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
@@ -55,9 +59,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.process import withheld_names
     from trainyard.run.directory import RunDirectory
 
-    if args.run_dir:
+    if args.run_dir:  # the command gets what the program got; with --store, this process needs the role
+        for name in withheld_names(os.environ):
+            os.environ.pop(name, None)
         return evaluate(RunDirectory(args.run_dir), args)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.restore import restore
@@ -109,12 +116,13 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
             "--allow-command if you trust it, or --public-key if the run is signed."
         )
     step, checkpoint, digest = find_checkpoint(directory, args.step)
-    command = fill_command(words, directory, checkpoint)
-    output.announce("evaluation", f"step {step:,}: {shlex.join(command)}", copied=True)
+    command = fill_command(words_with_secrets(words, args), directory, checkpoint)
+    shown = shlex.join(fill_command(words, directory, checkpoint))
+    output.announce("evaluation", f"step {step:,}: {shown}", copied=True)
     if args.dry_run:
         return ExitCode.DONE
     started = time.time()
-    figures, thresholds = run_command(command), thresholds_of(settings)
+    figures, thresholds = run_command(command, shown), thresholds_of(settings)
     record = {
         "time": started,
         "seconds": round(time.time() - started, 3),
@@ -139,6 +147,16 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
     output.announce("evaluation", text, "failed")
     annotate(Level.ERROR, text, title="Below a threshold")
     return ExitCode.NO
+
+
+def words_with_secrets(words: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """Return the command with its secrets, from --config or the environment. Raises ConfigError."""
+    from trainyard.config.load import load_config
+    from trainyard.config.secret_filter import restore_secrets
+
+    given = load_config(args.config, args.set).given.evaluation.command if args.config else words
+    restored = restore_secrets({"evaluation.command": [str(word) for word in given or ()]}, os.environ)
+    return list(restored["evaluation.command"])
 
 
 def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, Path, str]:
@@ -174,8 +192,10 @@ def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Pa
     return filled
 
 
-def run_command(command: Sequence[str]) -> dict[str, float]:
+def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
     """Run the command and return its figures; its stderr goes to the stderr of this command.
+
+    Messages have it as `shown`.
 
     Raises CheckFailedError when it fails or prints no JSON object with a number.
     """
@@ -193,7 +213,7 @@ def run_command(command: Sequence[str]) -> dict[str, float]:
         text = printed.read().decode(errors="replace")
     if code:
         output.print_remarks(text.splitlines()[-20:])
-        raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shlex.join(command)}")
+        raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shown}")
     found = list(flat_figures(json_object(text)))
     figures = dict(found)
     if not figures or len(figures) < len(found):

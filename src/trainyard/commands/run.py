@@ -301,9 +301,15 @@ class Pipeline:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
         from trainyard.config.load import load_config
 
-        if not self.config.is_file() or not load_config(self.config, self.changes).config.evaluation.command:
+        if not self.config.is_file():
             return []
-        return [step("evaluate", "--run-dir", str(self.run_dir))]
+        loaded = load_config(self.config, self.changes)
+        if not loaded.config.evaluation.command:
+            return []
+        has_secrets = loaded.config.evaluation != loaded.given.evaluation
+        return [
+            step("evaluate", "--run-dir", str(self.run_dir), *(self.configuration if has_secrets else ()))
+        ]
 
     def store_run(self) -> list[str]:
         return step("training_artifact_sync", *self.store_options, "--once")

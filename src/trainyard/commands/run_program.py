@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -41,6 +41,7 @@ from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
+    from trainyard.config.secret_filter import SecretFilter
     from trainyard.gateways.supervised_process import ProgramExit
     from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
     from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
@@ -106,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     """Run the program of the arguments, and return the exit code of this node."""
     from trainyard.command.time_limits import job_seconds
-    from trainyard.config.load import load_config
+    from trainyard.config.load import load_config, mask_config
+    from trainyard.config.secret_filter import SecretFilter, restore_secrets
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
@@ -114,7 +116,9 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.run.run_lock import locked
     from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
-    config = load_config(args.config, args.set).config
+    loaded = load_config(args.config, args.set)
+    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
@@ -126,15 +130,24 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         from trainyard.jobs.recipes.wrapped_program import read_description
 
         sheet = read_description(file)
-        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+        given, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
     else:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
-        program = program_here(config, directory.path, nodes=node.nodes, processes=processes)
+        given = program_here(loaded.given, directory.path, nodes=node.nodes, processes=processes)
         nodes = None
+    program = given.with_words(secrets.mask_values)
     deadline = deadline_for_storing(args.deadline, directory.path.parent, checkpoint_bytes(directory.path))
     deadline = None if deadline is None else deadline - job_seconds()
     supervised = ProgramRun(
-        program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
+        program,
+        config,
+        node,
+        directory,
+        secrets=secrets,
+        nodes=nodes,
+        resume=args.resume,
+        grace=args.grace,
+        deadline=deadline,
     )
     if not args.dry_run and not node.rank:
         supervised.paid_seconds = seconds_to_cost_limit(
@@ -144,13 +157,14 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         command = supervised.command(supervised.checkpoint_to_resume())
         output.print_json({"command": command, "environment": dict(program.environment)})
         return 0
-    if is_done(args, directory, program):
+    if is_done(args, directory, program, config):
         LOG.info("%s: all steps were done before, so the program is not started again", directory.path)
         code = 0
-    elif node.rank:
-        code = supervised.run(run_id)
     else:
-        with locked(directory.path):
+        supervised.started = given.with_words(partial(restore_secrets, environment=os.environ))
+        if not node.rank:
+            warn_of_secrets(loaded.given)
+        with nullcontext() if node.rank else locked(directory.path):
             code = supervised.run(run_id)
     if node.rank or not directory.run_file.is_file():
         return code
@@ -215,12 +229,26 @@ def require_no_former_run(directory: "RunDirectory") -> None:
         )
 
 
-def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Program") -> bool:
+def warn_of_secrets(config: "Config") -> None:
+    """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
+    from trainyard.config.secret_filter import find_secrets, restore_secrets
+
+    for found in find_secrets(config.to_plain()):
+        LOG.warning(
+            "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
+            *(found.place, found.mask.decode(), found.kind, found.variable or "a variable"),
+        )
+    restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
+
+
+def is_done(
+    args: argparse.Namespace, directory: "RunDirectory", program: "Program", config: "Config"
+) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
     from trainyard.run.identity import read_run
     from trainyard.training.data.config_of_run import has_been_trained
 
-    if not has_been_trained(directory.path, args.config, args.set, by_program=True):
+    if not has_been_trained(directory.path, args.config, args.set, by_program=True, given=config):
         return False
 
     try:
@@ -243,9 +271,13 @@ class ProgramRun:
     """A run of the program on this node, and its record."""
 
     program: "Program"
+    """The program without its secrets, for records."""
     config: "Config"
     node: "NodeLauncher"
     directory: "RunDirectory"
+    secrets: "SecretFilter"
+    started: "Program | None" = None
+    """The program with its secrets; None until it may start."""
     nodes: int | None = None
     """Nodes that the program uses, even if it is started on only one of them; None if not known."""
     resume: str = "auto"
@@ -289,6 +321,7 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
+        from trainyard.gateways.process import withheld_names
         from trainyard.gateways.supervised_process import Supervision, run_supervised
         from trainyard.programs.metric_rows import add_missing_rows
         from trainyard.programs.node_exit_codes import write_end
@@ -302,7 +335,7 @@ class ProgramRun:
 
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
-        for name, text in self.program.files.items():
+        for name, text in (self.started or self.program).files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()
@@ -363,9 +396,13 @@ class ProgramRun:
             self.command(found),
             read,
             log=log,
+            secrets=self.secrets,
             environment=self.environment(found),
             directory=self.program.directory,
-            without=() if self.node.agent or not self.is_launched else VARIABLES,
+            without=(
+                *(() if self.node.agent or not self.is_launched else VARIABLES),
+                *withheld_names(os.environ),
+            ),
             supervision=Supervision(
                 grace=self.grace,
                 **self.earlier_deadline(),
@@ -423,7 +460,7 @@ class ProgramRun:
         from trainyard.programs.program import interpreter_of, without_interpreter
         from trainyard.run.launch_environment import launcher_options
 
-        words = self.program.resumed_from(found.path if found else None)
+        words = (self.started or self.program).resumed_from(found.path if found else None)
         if not self.is_launched:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
@@ -448,7 +485,7 @@ class ProgramRun:
         }
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(self.directory.logs, self._node_name), os.environ)
-        return {**ours, **self.program.environment}
+        return {**ours, **(self.started or self.program).environment}
 
     @property
     def _node_name(self) -> int | str:
@@ -724,7 +761,8 @@ class ProgramRun:
                 if metrics.log.has_epochs
                 else "a run without a row is not proven"
             )
-            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", lines[-1], end, PRINT_STEPS)
+            line = self.secrets.mask_under("", lines[-1])
+            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", line, end, PRINT_STEPS)
 
     @property
     def prints_rows(self) -> bool:

@@ -18,6 +18,7 @@ Example:    scripts/sweep.py sweeps/size --config configs/smoke.yaml --space tra
 
 import argparse
 import json
+import os
 import re
 import shlex
 import sys
@@ -122,6 +123,7 @@ def definition_of(args: argparse.Namespace) -> tuple[Definition, str]:
     Raises ConfigError if they differ, if a key does not take a value, or if an option is missing.
     """
     from trainyard.config.load import dump_yaml, load_config
+    from trainyard.config.secret_filter import restore_secrets
 
     path = args.folder / "sweep.json"
     before = read_definition(path) if path.exists() else None
@@ -147,6 +149,7 @@ def definition_of(args: argparse.Namespace) -> tuple[Definition, str]:
         definition = before
     kept = args.folder / "config.yaml"
     loaded = load_config(args.config or kept, args.set).config
+    restore_secrets(loaded.to_plain(), os.environ)  # the trials take them from there, too
     text = dump_yaml(loaded)
     if before is not None and text != kept.read_text(encoding="utf-8"):
         raise ConfigError(

@@ -193,6 +193,8 @@ def run_training(
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.commands.run_program import warn_of_secrets
+    from trainyard.config.load import load_config
     from trainyard.machine.preflight import store_bytes_needed
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
@@ -204,6 +206,8 @@ def run_training(
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
+    if IS_MAIN and not args.dry_run:
+        warn_of_secrets(load_config(args.config, args.set).given)
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     size = store_bytes_needed(config, is_followed=os.environ.get("TRAINYARD_FOLLOW") == "true")

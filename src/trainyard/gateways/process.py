@@ -26,6 +26,13 @@ _OF_ONE_REPOSITORY = frozenset(
 )
 """Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
+_OF_PIPELINE = frozenset(
+    (
+        *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"),
+        *("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "TRAINYARD_AWS_ROLE"),
+    )
+)
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -263,6 +270,19 @@ class _Companion:
                 text = "%s ended with %d and is started again in %.0f s"
                 _logger.warning(text, " ".join(self._command[:2]), code, self._pause)
             self._over.wait(self._pause)
+
+
+def passed_names(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that TRAINYARD_PASS names, separated by blanks or commas."""
+    return set(environment.get("TRAINYARD_PASS", "").replace(",", " ").split())
+
+
+def withheld_names(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the pipeline's own secrets, which its program does not get if TRAINYARD_PASS is set, even empty.
+
+    The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
+    """
+    return _OF_PIPELINE - passed_names(environment) if "TRAINYARD_PASS" in environment else frozenset()
 
 
 def environment_without(names: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ Launchers such as `accelerate launch` do not pass signals on, so the signal goes
 the program has ended only when the group is empty.
 """
 
-import codecs
 import contextlib
 import os
 import signal
@@ -19,8 +18,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from trainyard.gateways.process import SignalHandler, environment_without
+
+if TYPE_CHECKING:
+    from trainyard.config.secret_filter import SecretFilter
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
@@ -72,6 +75,7 @@ def run_supervised(
     on_output: Callable[[str], None],
     *,
     log: Path,
+    secrets: "SecretFilter",
     environment: Mapping[str, str],
     directory: Path | None = None,
     without: Collection[str] = (),
@@ -79,7 +83,8 @@ def run_supervised(
 ) -> ProgramExit:
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
-    `on_output` gets text that ends where a line ends, at a line feed or a carriage return.
+    `on_output` gets text that ends where a line ends, at a line feed or a carriage return. The log and the
+    terminal get it at the same time, without its secrets.
     It gets this process's environment with `environment` added, and without the variables `without` and
     torchrun's own. A second Ctrl-C kills the program at once.
     """
@@ -99,7 +104,9 @@ def run_supervised(
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
         stop.watch(process, supervision)
-        reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
+        reader = threading.Thread(
+            target=_pass_output_on, args=(process, on_output, log, secrets), daemon=True
+        )
         reader.start()
         over = threading.Event()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
@@ -288,24 +295,29 @@ def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
             stop.ask(reason)
 
 
-def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:
+def _pass_output_on(
+    process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path, secrets: "SecretFilter"
+) -> None:
     assert process.stdout is not None
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    pending = ""
+    pending = b""
     with log.open("ab") as file, process.stdout as stream:
         while chunk := os.read(stream.fileno(), _CHUNK):
-            # A full disk must not stop the reading, because the program would wait.
-            with contextlib.suppress(OSError):
-                file.write(chunk)
-                file.flush()
-            with contextlib.suppress(OSError):  # nobody reads the terminal any more
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
-            pending += decode(chunk)
-            end = max(pending.rfind("\n"), pending.rfind("\r")) + 1
-            if end or len(pending) > _CHUNK:
-                end = end or len(pending)
-                on_output(pending[:end])
-                pending = pending[end:]
-    if pending:
-        on_output(pending)
+            pending += chunk
+            end = secrets.end_of_lines(pending)
+            if not end and len(pending) > _CHUNK:
+                end = pending.rfind(b" ") + 1 or len(pending)
+            _pass_on(pending[:end], on_output, file, secrets)
+            pending = pending[end:]
+        _pass_on(pending, on_output, file, secrets)
+
+
+def _pass_on(lines: bytes, on_output: Callable[[str], None], log: BinaryIO, secrets: "SecretFilter") -> None:
+    if not lines:
+        return
+    shown = secrets.mask_bytes(lines)
+    # A full disk must not stop the reading, because the program would wait; nor a terminal that nobody reads.
+    for stream in (log, sys.stdout.buffer):
+        with contextlib.suppress(OSError):
+            stream.write(shown)
+            stream.flush()
+    on_output(lines.decode(errors="replace"))

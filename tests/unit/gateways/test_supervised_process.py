@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 
 SAVES = """
@@ -48,6 +49,7 @@ class Supervisor:
             self._read,
             log=self.folder / "log",
             directory=self.folder,
+            secrets=SecretFilter(),
             environment={},
             supervision=Supervision(**{"grace": 5.0, **options}),
         )

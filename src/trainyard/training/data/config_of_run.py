@@ -27,17 +27,23 @@ _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 
 def has_been_trained(
-    run_directory: Path, path: Path, overrides: Sequence[str], *, by_program: bool = False
+    run_directory: Path,
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    by_program: bool = False,
+    given: Config | None = None,
 ) -> bool:
     """Return whether the configuration was trained to its end in the run directory.
 
     `by_program` says that another program than the trainer trains it; its configuration is recorded as given.
+    `given` is the configuration where it is loaded already.
     """
     directory = RunDirectory(run_directory)
     recorded = tuple(_trained_configs(directory))
     if not recorded:
         return False
-    given = load_config(path, overrides).config
+    given = given or load_config(path, overrides).config
     if config_sha256(given) in recorded:
         return True
     with suppress(TrainyardError, OSError):
