@@ -28,6 +28,7 @@ _GB = 1 << 30
 """The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
 Judge = Callable[[int], Sequence[str]]
+_Names = Sequence[Promotion]
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,13 @@ def list_runs(
 
     Raises ServiceError when the store cannot be reached.
     """
-    one = partial(_list_run, store, list(list_promotions(store)), judge, price, depth)
+    one = partial(_list_run, store, list(list_promotions(store)), judge=judge, price=price, depth=depth)
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(pool.map(one, sorted(numbers)))
 
 
 def _list_run(
-    store: Store,
-    names: Sequence[Promotion],
-    judge: Judge,
-    price: float | None,
-    depth: Depth | None,
-    number: int,
+    store: Store, names: _Names, number: int, *, judge: Judge, price: float | None, depth: Depth | None
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
     listed = listed_objects(store, number)
@@ -169,7 +165,7 @@ def _proof(manifest: RunManifest | None, judge: Judge, problems: Sequence[str]) 
 
 
 def _checkpoints(
-    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: Sequence[Promotion]
+    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: _Names
 ) -> tuple[ListedCheckpoint, ...]:
     found = []
     for each in checkpoints_of(manifest) if manifest else []:

@@ -102,6 +102,8 @@ def version(text: str | None, option: str) -> "Version | None":
 
 def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list[str]:
     """Return each finding as text: the place, the message, the fix; `read`: file -> number of variables."""
+    from trainyard.report.facts.quantities import format_count
+
     lines = []
     for finding in findings:
         value = f"={finding.value}" if finding.value else ""
@@ -111,11 +113,7 @@ def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list
             f"    {finding.reason}",
             f"    {finding.remedy}",
         ]
-    counts = [
-        f"{count} {word}{'' if count == 1 else 's'}"
-        for word in ("error", "warning", "info")
-        if (count := sum(finding.severity == word for finding in findings))
-    ]
-    files, variables = len(read), sum(read.values())
-    seen = f"{files} file{'' if files == 1 else 's'}, {variables} variable{'' if variables == 1 else 's'}"
+    words = [finding.severity.value for finding in findings]
+    counts = [format_count(words.count(word), word) for word in ("error", "warning", "info") if word in words]
+    seen = f"{format_count(len(read), 'file')}, {format_count(sum(read.values()), 'variable')}"
     return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: no findings"]

@@ -29,7 +29,7 @@ def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., A
     store.delete(lost)
     (listed,) = list_runs(store, [1], judge=lambda _: (), price=None)
     assert not listed.ok
-    assert listed.proof == "not proven: stored"
+    assert listed.proof == "not proven"
     assert any(lost in problem for problem in listed.problems)
 
 
