@@ -199,10 +199,10 @@ def failed_run(path: Path) -> FailureEvidence:
 
 def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
-    from trainyard.run.run_lock import is_locked
+    from trainyard.commands.run_program import is_alive
 
     with suppress(OSError):
-        if not is_locked(path):
+        if not is_alive(path):
             return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
     return ""
 

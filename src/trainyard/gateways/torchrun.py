@@ -6,7 +6,6 @@ read here. Signals are passed on, and the workers get the time they need to save
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ def launch(
         # torchrun does not remove its log folder; inside ours, it is removed too.
         program = [agent] if agent else [sys.executable, "-m", "trainyard.training.runtime.torchrun_main"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
-        with SignalForwarder(always=signal.SIGTERM) as signals, (folder / "answer").open("w+b") as answer:
+        with SignalForwarder(launches=True) as signals, (folder / "answer").open("w+b") as answer:
             # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.
             process = subprocess.Popen(  # noqa: S603
                 command,

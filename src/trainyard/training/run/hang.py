@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import select
-import socket
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ import torch.distributed as dist
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.failure import Failure, FailureKind
+from trainyard.run.run_lock import machine
 from trainyard.training.checkpoint.failure_advice import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
@@ -85,13 +85,13 @@ def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
 
     All processes must enter this together. The kernel knows only the processes of this machine.
     """
-    places = world.gather((_machine(), os.getpid()))
+    places = world.gather((machine(), os.getpid()))
     ended: set[int] = set()
     waiting = select.poll()
     ranks: dict[int, int] = {}
     with ExitStack() as held:
-        for rank, (machine, pid) in enumerate(places):
-            if rank == world.rank or machine != _machine() or not hasattr(os, "pidfd_open"):
+        for rank, (place, pid) in enumerate(places):
+            if rank == world.rank or place != machine() or not hasattr(os, "pidfd_open"):
                 continue
             try:
                 handle = os.pidfd_open(pid)
@@ -102,14 +102,6 @@ def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
             waiting.register(handle, select.POLLIN)
             ranks[handle] = rank
         yield lambda: tuple(sorted(ended | {ranks[handle] for handle, _ in waiting.poll(0)}))
-
-
-def _machine() -> str:
-    """Identify the scope in which a process id is unique: one boot of a machine and one container."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{boot.read_text()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 class Alarm:
