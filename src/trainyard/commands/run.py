@@ -417,8 +417,9 @@ def has_stopped(run_dir: Path, code: int) -> bool:
     from trainyard.run.directory import RunDirectory
 
     outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
-    is_on_record = isinstance(outcome, dict) and outcome.get("status") == "stopped"
-    return code == ExitCode.STOPPED or (is_on_record and outcome.get("exit_code") == code)
+    recorded = outcome if isinstance(outcome, dict) else {}
+    is_on_record = recorded.get("status") == "stopped" and recorded.get("exit_code") == code
+    return code == ExitCode.STOPPED or is_on_record
 
 
 def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:

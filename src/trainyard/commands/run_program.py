@@ -233,24 +233,23 @@ def require_idle(directory: Path, node: int = 0) -> None:
         if not node and is_locked(directory):
             raise in_use(directory)
     found = program_processes(directory, node)
-    for each in found.left:
-        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
     if found.training:
         each = found.training[0]
         raise ConfigError(
             f"{directory} is being trained by process {each.pid} ({each.words}){since(each.started)}; its "
-            "command was killed. A second one would damage the run. Wait for it, stop it first with trainyard "
-            "run --takeover, or choose another --run-dir. Nothing was started."
+            "command was killed. A second one would damage the run. Wait for it, stop it first with "
+            "trainyard run --takeover, or choose another --run-dir. Nothing was started."
         )
+    for each in found.left:
+        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
 
 
 def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
     """Return the processes that a program of this run has on this machine."""
     from trainyard.gateways.process_tree import processes_of_run
-    from trainyard.run.run_lock import last_holder
+    from trainyard.run.run_lock import leader_here
 
-    holder = None if node else last_holder(directory)
-    return processes_of_run(directory, node, holder.leader if holder and holder.is_here else None)
+    return processes_of_run(directory, node, None if node else leader_here(directory))
 
 
 def is_alive(directory: Path) -> bool:

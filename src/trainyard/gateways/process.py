@@ -22,10 +22,9 @@ SAME_SIGNAL_SECONDS = 2.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, *USER_SIGNALS)
 _PLAIN = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
 """Signals that mean the same to every process."""
+_WAKE_SECONDS = 1.0
 _HANGUP_MILLISECONDS = 500
 """How long the reader of a pipe, which gets SIGHUP too, has to end."""
-_RESUME_SECONDS = 0.5
-"""A SIGTSTP this soon after SIGCONT is one that was received twice before the stop."""
 _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
@@ -190,7 +189,17 @@ def run_beside(
 def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
     process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
-    return _status(process.wait())
+    return _status(wait_awake(process))
+
+
+def wait_awake(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of a process. A wait without a time limit may miss one of two signals at once.
+
+    Another thread may take it, which does not wake this one to call the handler.
+    """
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_WAKE_SECONDS)
 
 
 def _status(code: int) -> int:
@@ -207,7 +216,7 @@ class SignalHandler:
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
-        self._continued = 0.0
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
         kept = (signal.SIGTERM, signal.SIGINT)
@@ -236,10 +245,12 @@ class SignalHandler:
         if number == signal.SIGCONT:
             self.pass_on(number)
         elif number == signal.SIGTSTP:
-            if now - self._continued > _RESUME_SECONDS:
+            if not self._is_stopped:  # the second one of a terminal and a parent
+                self._is_stopped = True
                 self.pass_on(number)
                 os.kill(os.getpid(), signal.SIGSTOP)
-                self._continued = time.monotonic()
+                signal.signal(number, self._receive)  # first calls the handlers of what came meanwhile
+                self._is_stopped = False
         elif now - self._last.get(number, -SAME_SIGNAL_SECONDS) >= SAME_SIGNAL_SECONDS:
             self._last[number] = now
             self.take(number)

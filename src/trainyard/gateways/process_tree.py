@@ -157,7 +157,7 @@ def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | N
         pid = every[pid].parent
     head = every.get(leader[0]) if leader is not None else None
     head = head if head is not None and leader is not None and head.start == leader[1] else None
-    training, left = [], []
+    training, left = list[Process](), list[Process]()
     for each in every.values():
         of_session = head is not None and each.session == head.pid
         if each.pid in above or not (of_session or _is_of_run(each, directory, node)):

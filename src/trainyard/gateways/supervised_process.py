@@ -28,6 +28,7 @@ from trainyard.gateways.process import (
     USER_SIGNALS,
     SignalHandler,
     environment_without,
+    wait_awake,
 )
 from trainyard.gateways.process_tree import Process, catchers, family, find_process, lives, processes, send
 
@@ -119,7 +120,7 @@ def run_supervised(
         over = threading.Event()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
-        code = process.wait()
+        code = wait_awake(process)
         stop.end_group()
         over.set()
         poller.join()

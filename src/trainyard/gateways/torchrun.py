@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trainyard.errors import ExitCode
-from trainyard.gateways.process import SignalForwarder, environment_without
+from trainyard.gateways.process import SignalForwarder, environment_without, wait_awake
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
 _logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def launch(
                 stdout=None if on_answer is None else answer,
             )
             signals.pass_to(process)
-            process.wait()
+            wait_awake(process)
             answer.seek(0)
             text = answer.read().decode(errors="replace")
         if on_answer is not None and text:

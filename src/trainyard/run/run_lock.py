@@ -35,13 +35,6 @@ class LockHolder:
     """When that process started, in the kernel's ticks."""
 
     @property
-    def leader(self) -> tuple[int, int] | None:
-        """The id and the start of the process that leads the program's session."""
-        if self.session is None or self.session_start is None:
-            return None
-        return self.session, self.session_start
-
-    @property
     def is_here(self) -> bool:
         """Whether its process ids are those that this process sees."""
         return self.machine in ("", machine())
@@ -124,6 +117,14 @@ def last_holder(directory: Path) -> LockHolder | None:
         found = json.loads((directory / _NAME).read_text(encoding="utf-8"))
         return LockHolder(found) if isinstance(found, int) else LockHolder(**found)
     return None
+
+
+def leader_here(directory: Path) -> tuple[int, int] | None:
+    """Return the id and the start of the process that led the last program's session, if it was here."""
+    holder = last_holder(directory)
+    if holder is None or not holder.is_here or holder.session is None or holder.session_start is None:
+        return None
+    return holder.session, holder.session_start
 
 
 def unusable(directory: Path, error: OSError) -> ConfigError:

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
 """The main process waits this long for the stacks of the others."""
 _RECORD_SECONDS = 10.0
-"""The others wait this long for the main process."""
+"""The others wait this long for the main process, and that for its outcome: without one it looks killed."""
 _PART_SECONDS = 3.0
 """Each part of the end may take this long; then the next part starts."""
 _END_SECONDS = 25.0
@@ -181,7 +181,7 @@ class Alarm:
         error = TrainingFailedError(message)
         error.failure = failure
         _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
-        _run_in_time(lambda: self._recorder.record(error))
+        _run_in_time(lambda: self._recorder.record(error), _RECORD_SECONDS)
         _run_in_time(self.forget)
         _run_in_time(lambda: _logger.error("%s", message))
 
@@ -211,7 +211,7 @@ def _write_collectives(folder: Path, rank: int, device: torch.device) -> None:
             write_bytes_atomically(folder / name, getattr(c10d, dump)())
 
 
-def _run_in_time(part: Callable[[], None]) -> None:
+def _run_in_time(part: Callable[[], None], seconds: float | None = None) -> None:
     """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
 
     def work() -> None:
@@ -222,7 +222,7 @@ def _run_in_time(part: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=work, name="end", daemon=True)
     thread.start()
-    thread.join(_PART_SECONDS)
+    thread.join(_PART_SECONDS if seconds is None else seconds)
 
 
 def _wait(seconds: float, until: Callable[[], bool]) -> None:
