@@ -202,10 +202,11 @@ def failed_run(path: Path) -> FailureEvidence:
 
 def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
-    from trainyard.run.run_lock import is_locked
+    from trainyard.gateways.process_tree import processes_of_run
+    from trainyard.run.run_lock import is_locked, leader_here
 
     with suppress(OSError):
-        if not is_locked(path):
+        if not is_locked(path) and not processes_of_run(path, leader=leader_here(path)).training:
             return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
     return ""
 

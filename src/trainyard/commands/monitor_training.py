@@ -15,7 +15,6 @@ Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -251,13 +250,12 @@ class RunWatch:
 
 def trains_here(directory: Path) -> bool:
     """Return whether a process of this machine trains in the run directory."""
-    from trainyard.run.run_lock import holder
+    from trainyard.commands.run_program import is_alive
+    from trainyard.run.run_lock import last_holder
 
-    pid = holder(directory)
+    holder = last_holder(directory)
     with suppress(OSError):
-        if pid is not None:
-            os.kill(pid, 0)
-            return True
+        return holder is not None and holder.is_here and is_alive(directory)
     return False
 
 
