@@ -129,7 +129,7 @@ def test_a_run_killed_at_random_moments_and_resumed_is_bitwise_equal(training: T
 @pytest.mark.slow
 def test_a_signal_ends_the_step_and_saves(training: Training) -> None:
     """A signal reaches the group twice, as from a terminal and a parent; after Ctrl-C the code is 130."""
-    failures = []
+    failures: list[tuple[object, ...]] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         name, code = number.name, 130 if number == signal.SIGINT else 75
         mode = "async" if number == signal.SIGTERM else "async_process"

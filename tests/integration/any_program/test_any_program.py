@@ -394,8 +394,8 @@ def test_a_program_that_is_stopped_is_stored_and_resumes(repository: Repository)
     """Its trainer handles SIGTERM only. After Ctrl-C the exit code is 130, with its checkpoint of before."""
     failures = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        words = ("--run-dir", f"runs/{number.name}", "--", sys.executable, "train.py", "--pause", "0.3")
-        words = (*words, "--steps", "12", "--output_dir", f"out-{number.name}")
+        words = ["--run-dir", f"runs/{number.name}", "--", sys.executable, "train.py", "--pause", "0.3"]
+        words += ["--steps", "12", "--output_dir", f"out-{number.name}"]
         process = repository.start(*words, start_new_session=True)
         wait_for_step(repository, number.name)
         process.send_signal(number)
