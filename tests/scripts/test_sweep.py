@@ -17,7 +17,7 @@ from tests.scripts.command_lines.grounds import CONFIG
 
 from trainyard.commands import run_command
 from trainyard.errors import ConfigError
-from trainyard.run.run_lock import holder, is_locked
+from trainyard.run.run_lock import is_locked, last_holder
 
 if importlib.util.find_spec("optuna") is None:
     pytest.skip("optuna is not installed (requirements-development.txt has it)", allow_module_level=True)
@@ -83,9 +83,9 @@ def test_a_sweep_that_is_killed_in_its_second_training_resumes_there(
     sweep = subprocess.Popen([sys.executable, "-m", "trainyard", *words], stderr=subprocess.DEVNULL)
     second = folder / "swept" / "trial-0001"
     wait_until(lambda: any((second / "checkpoints").glob("step-*/manifest.json")))
-    trainer = holder(second)
+    trainer = last_holder(second)
     assert trainer is not None
-    for process in (sweep.pid, trainer):
+    for process in (sweep.pid, trainer.pid):
         os.kill(process, signal.SIGKILL)
     sweep.wait()
     wait_until(lambda: not is_locked(second))

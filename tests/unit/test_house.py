@@ -115,7 +115,7 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session", "eks_token"}  # the second has the keys of a role that a kubeconfig names
-SHARED_GATEWAYS = ("process", "aws_session", "aws_refusals")
+SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",
     "extend",

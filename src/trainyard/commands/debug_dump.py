@@ -119,7 +119,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     failure = failed_job(args)
     found = failure.explain()
     reader, namespace = job_reader(args)
-    job = reader.find_job(namespace, args.job)
+    job = reader.find_job(namespace, args.job, args.kind)
     observed = reader.observe(job)
     pods = reader.raw_pods(job)
     texts = {

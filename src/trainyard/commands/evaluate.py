@@ -5,16 +5,18 @@
 of --step, is evaluated; with --store and --run-number a stored one. The newest evaluation of a checkpoint
 counts: for the proof (`learned`) and for promotions.
 
+Whoever can write to a store decides the command of its runs. It is printed, and runs only with
+--allow-command, or if --public-key verifies the run. A restored directory is yours: read its config.yaml.
+
 Reads:   the run directory or the store: config.yaml, the checkpoint (verified first); what the command reads
 Writes:  a line of evaluations.jsonl in the run directory, or evaluations/run-N.jsonl in the store: digest of
          the checkpoint, command, data, figures; nothing with --dry-run; --json prints the same
 Exit codes: 0 evaluated, and good enough; 1 below a threshold, the command failed, or no checkpoint verifies;
-         2 no such run or step, or no evaluation.command; 4 the store refuses
+         2 no such run or step, no evaluation.command, or one that is not allowed; 4 the store refuses
 Example: scripts/evaluate.py --run-dir runs/20261120-214501-7c1f
 """
 
 import argparse
-import json
 import os
 import shlex
 import tempfile
@@ -41,11 +43,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"
     parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
+    parser.add_argument("--allow-command", action="store_true", help="run the command that the store names")
+    key = "PEM file; a run that is signed with its private key may run its command"
+    parser.add_argument("--public-key", type=arguments.path, help=key)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     args = parser.parse_args(argv)
     if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):
         parser.error("give --run-dir, or --store with --run-number")
+    if args.run_dir and (args.allow_command or args.public_key):
+        parser.error("--allow-command and --public-key need --store")
     return args
 
 
@@ -63,13 +70,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.artifacts.store.store_address import open_store
+    from trainyard.gateways.model_signing import KeyVerifier
 
+    verifier = KeyVerifier(args.public_key) if args.public_key else None
     store, number = open_store(args.store), parse_run_number(args.run_number)
     step = "newest" if args.step is None else str(args.step)
+    selection = parse_selection(store, number, step if may_run(args) else "none")
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         directory = RunDirectory(Path(folder) / "run")
-        restore(store, parse_selection(store, number, step), directory.path)
+        restore(store, selection, directory.path, verifier=verifier)
         return evaluate(directory, args)
+
+
+def may_run(args: argparse.Namespace) -> bool:
+    """Return whether the command may run: a stored one needs permission, or a signature (checked at once)."""
+    return bool(args.run_dir or args.allow_command or args.public_key or args.dry_run)
 
 
 def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
@@ -93,6 +108,12 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{directory.config_file} has no evaluation.command. docs/evaluation.md shows some for "
             "perplexity, bits per byte and tasks of lm-eval."
+        )
+    if not may_run(args):
+        output.announce("evaluation", shlex.join(map(str, words)), copied=True)
+        raise ConfigError(
+            f"{args.store} names this command for run {args.run_number}, and nothing was run. Add "
+            "--allow-command if you trust it, or --public-key if the run is signed."
         )
     step, checkpoint, digest = find_checkpoint(directory, args.step)
     command = fill_command(words_with_secrets(words, args), directory, checkpoint)
@@ -193,25 +214,23 @@ def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
     if code:
         output.print_remarks(text.splitlines()[-20:])
         raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shown}")
-    figures = dict(flat_figures(json_object(text)))
-    if not figures:
+    found = list(flat_figures(json_object(text)))
+    figures = dict(found)
+    if not figures or len(figures) < len(found):
         output.print_remarks(text.splitlines()[-20:])
         raise CheckFailedError(
-            "evaluation.command printed no JSON object with a number, as its output or as its last line"
+            "evaluation.command printed no JSON object with a number, as its output or as its last line, or "
+            "one with a key twice"
         )
     return figures
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """Return the JSON object in `text` or in its last line; empty if there is none."""
-    for part in (text, *text.strip().splitlines()[-1:]):
-        try:
-            found = json.loads(part)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            return found
-    return {}
+    """Return the JSON object in `text` or in its last line; empty if there is none or a key is twice."""
+    from trainyard.run.untrusted_files import parse_json_line
+
+    parts = (text, *text.strip().splitlines()[-1:])
+    return next((found for part in parts if (found := parse_json_line(part.encode())) is not None), {})
 
 
 def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, float]]:

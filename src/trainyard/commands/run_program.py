@@ -6,7 +6,7 @@
 The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job
 (--program). Its rows of metrics come from its output, from the files that it writes, or from
 `trainyard.log`. Its checkpoints are copied into the run directory as soon as they are complete by the rules
-of their format. It resumes from the newest one. SIGTERM, Ctrl-C and --deadline reach all of its processes.
+of their format. It resumes from the newest one. Signals and --deadline reach all of its processes.
 docs/bring_your_own.md explains what is proven.
 
 Reads:      --config; --program (JSON); what the program writes; an operator's variables;
@@ -14,7 +14,8 @@ Reads:      --config; --program (JSON); what the program writes; an operator's v
 Writes:     the run directory; logs/node-N.log, and over several machines NCCL's log in logs/nccl-node-N-*.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 6 ended because TCP joins machines that have EFA (compute.on_fallback); 75 stopped
-            with a new checkpoint, run it again to resume; 130 interrupted; 128 + N when signal N ended it
+            with a new checkpoint, run it again to resume; 130 interrupted by Ctrl-C, with a checkpoint or
+            without; 128 + N when signal N ended it
 Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
 """
 
@@ -22,6 +23,7 @@ import argparse
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -37,11 +39,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.config.secret_filter import SecretFilter
+    from trainyard.gateways.process_tree import Process, RunProcesses
     from trainyard.gateways.supervised_process import ProgramExit
     from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
     from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
+GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+"""How long --takeover waits for a program, then killed, and for a command, which may have a long grace."""
 NETWORK_SECONDS = 5.0
 """Seconds between two reads of the logs of NCCL while the program runs."""
 MOST_WARNINGS = 10
@@ -136,6 +141,8 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         given = program_here(loaded.given, directory.path, nodes=node.nodes, processes=processes)
         nodes = None
     program = given.with_words(secrets.mask_values)
+    if not args.dry_run:
+        require_idle(directory.path, node.rank or 0)
     deadline = deadline_for_storing(args.deadline, directory.path.parent, checkpoint_bytes(directory.path))
     deadline = None if deadline is None else deadline - job_seconds()
     supervised = ProgramRun(
@@ -241,6 +248,71 @@ def warn_of_secrets(config: "Config") -> None:
     restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
 
 
+def require_idle(directory: Path, node: int = 0) -> None:
+    """Raise ConfigError if a command trains in the run directory, or the program of one that was killed.
+
+    What a program has left without a GPU, torch or an open checkpoint is only named.
+    """
+    from trainyard.run.run_lock import in_use, is_locked, since
+
+    with suppress(OSError):  # the error of a file system without locks has its own message
+        if not node and is_locked(directory):
+            raise in_use(directory)
+    found = program_processes(directory, node)
+    if found.training:
+        each = found.training[0]
+        raise ConfigError(
+            f"{directory} is being trained by process {each.pid} ({each.words}){since(each.started)}; its "
+            "command was killed. A second one would damage the run. Wait for it, stop it first with "
+            "trainyard run --takeover, or choose another --run-dir. Nothing was started."
+        )
+    for each in found.left:
+        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
+
+
+def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
+    """Return the processes that a program of this run has on this machine."""
+    from trainyard.gateways.process_tree import processes_of_run
+    from trainyard.run.run_lock import leader_here
+
+    return processes_of_run(directory, node, None if node else leader_here(directory))
+
+
+def is_alive(directory: Path) -> bool:
+    """Return whether the lock of a run is held, or its program trains. Raises OSError if it is not known."""
+    from trainyard.run.run_lock import is_locked
+
+    return is_locked(directory) or bool(program_processes(directory).training)
+
+
+def take_over(directory: Path) -> None:
+    """Stop the command that trains in the run directory, and the program of one that was killed.
+
+    Raises ConfigError if it is on another host, WaitTimeoutError if it does not end.
+    """
+    from trainyard.gateways.process_tree import find_process, send, stop_processes
+    from trainyard.run.run_lock import in_use, is_locked, last_holder
+    from trainyard.run.waiting import describe_wait
+
+    if is_locked(directory):
+        holder = last_holder(directory)
+        command = find_process(holder.pid) if holder is not None and holder.is_here else None
+        if holder is None or command is None:
+            raise ConfigError(f"{in_use(directory)} --takeover stops only processes of this host.")
+        LOG.warning("%s: stopping %s", directory, holder.describe())
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            send([command], number)
+        until = time.monotonic() + TAKEOVER_SECONDS
+        with describe_wait(f"the end of process {command.pid}", TAKEOVER_SECONDS):
+            while is_locked(directory) and time.monotonic() < until:
+                time.sleep(POLL_SECONDS / 10)
+    found = program_processes(directory).training
+    for each in found:
+        LOG.warning("%s: stopping process %s (%s)", directory, each.pid, each.words)
+    if is_locked(directory) or stop_processes(found, GRACE_SECONDS):
+        raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
+
+
 def is_done(
     args: argparse.Namespace, directory: "RunDirectory", program: "Program", config: "Config"
 ) -> bool:
@@ -321,7 +393,7 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
-        from trainyard.gateways.process import withheld_names
+        from trainyard.gateways.process import SignalForwarder, withheld_names
         from trainyard.gateways.supervised_process import Supervision, run_supervised
         from trainyard.programs.metric_rows import add_missing_rows
         from trainyard.programs.node_exit_codes import write_end
@@ -383,6 +455,7 @@ class ProgramRun:
                 self.keep(metrics.poll(), rows)
                 self.note_announced(metrics)
                 self.warn_of_unread(metrics, time.time() - started)
+            hang.note_poll(time.monotonic())
             hang.note_rows(self._rows_seen, time.monotonic())
             if hang.is_hung(time.monotonic()):
                 return HANG
@@ -392,49 +465,52 @@ class ProgramRun:
             return self.check_network(network, rows.newest)
 
         began = time.monotonic()
-        ended = run_supervised(
-            self.command(found),
-            read,
-            log=log,
-            secrets=self.secrets,
-            environment=self.environment(found),
-            directory=self.program.directory,
-            without=(
-                *(() if self.node.agent or not self.is_launched else VARIABLES),
-                *withheld_names(os.environ),
-            ),
-            supervision=Supervision(
-                grace=self.grace,
-                **self.earlier_deadline(),
-                on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
-                poll=poll,
-                poll_seconds=POLL_SECONDS,
-                hung=HANG,
-            ),
-        )
-        with self._lock:
-            self.read_events(events, rows, reported)
-            self.keep(metrics.close(), rows)
-            rows.close()
-        self.check_network(network, rows.newest, is_over=True)
-        if hang.noticed:
-            hang.keep_stacks()
-            self.note_hang(hang, rows.newest)
-        if network is not None and ended.exit_code and ended.stopped_by is None:
-            self.show_nccl_warnings()
-        write_end(self.directory, number, ended.exit_code)
-        if not self.is_first and self._fallback is not None:
-            return ExitCode.NOT_PROVEN
-        if not self.is_first:  # a program may give that exit code another meaning
-            is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
-            return ExitCode.NO if is_ours else ended.exit_code
-        return self.finish(
-            ended,
-            metrics,
-            partial(step_at, is_over=True),
-            resumed_at=resumed_at,
-            seconds=time.monotonic() - began,
-        )
+        with SignalForwarder():  # a signal after the program's end must not end the record of it
+            ended = run_supervised(
+                self.command(found),
+                read,
+                log=log,
+                secrets=self.secrets,
+                environment=self.environment(found),
+                directory=self.program.directory,
+                without=(
+                    *(() if self.node.agent or not self.is_launched else VARIABLES),
+                    *withheld_names(os.environ),
+                ),
+                supervision=Supervision(
+                    grace=self.grace,
+                    **self.earlier_deadline(),
+                    on_start=self.note_session,
+                    on_signal=self.note_signal,
+                    on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
+                    poll=poll,
+                    poll_seconds=POLL_SECONDS,
+                    hung=HANG,
+                ),
+            )
+            with self._lock:
+                self.read_events(events, rows, reported)
+                self.keep(metrics.close(), rows)
+                rows.close()
+            self.check_network(network, rows.newest, is_over=True)
+            if hang.noticed:
+                hang.keep_stacks()
+                self.note_hang(hang, rows.newest)
+            if network is not None and ended.exit_code and ended.stopped_by is None:
+                self.show_nccl_warnings()
+            write_end(self.directory, number, ended.exit_code)
+            if not self.is_first and self._fallback is not None:
+                return ExitCode.NOT_PROVEN
+            if not self.is_first:  # a program may give that exit code another meaning
+                is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
+                return ExitCode.NO if is_ours else ended.exit_code
+            return self.finish(
+                ended,
+                metrics,
+                partial(step_at, is_over=True),
+                resumed_at=resumed_at,
+                seconds=time.monotonic() - began,
+            )
 
     def earlier_deadline(self) -> dict[str, Any]:
         """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
@@ -472,12 +548,14 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
+        from trainyard.gateways.process_tree import NODE_VARIABLE, RUN_VARIABLE
         from trainyard.run.launch_environment import nccl_log, nccl_log_variables
 
         ours = {
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            "TRAINYARD_RUN_DIR": str(self.directory.path),
+            RUN_VARIABLE: str(self.directory.path),
+            NODE_VARIABLE: str(self.node.rank or 0),
             "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
             "TRAINYARD_CHECKPOINT": str(found.path) if found else "",
@@ -562,6 +640,22 @@ class ProgramRun:
             return None
         self._fallback = (reason, event["fix"])
         return "tcp-fallback"
+
+    def note_session(self, program: "Process | None") -> None:
+        """Record the session of the program, so that it is found after this command was killed."""
+        from trainyard.run.run_lock import note_session
+
+        if self.is_first and program is not None:
+            note_session(self.directory.path, program.session, program.start)
+
+    def note_signal(self, name: str) -> None:
+        """Record a signal that this command received."""
+        from trainyard.run.records import append_event
+
+        LOG.warning("%s received", name)
+        if self.is_first:
+            with suppress(OSError, TrainyardError):
+                append_event(self.directory.events_file, "signal", reason=name)
 
     def note_hang(self, hang: "HangRule", step: int) -> None:
         """Report a hang, and record it on the first node."""

@@ -306,11 +306,11 @@ class Sweep:
         return self.study.start()
 
     def _start(self, trial: "Trial") -> None:
+        from trainyard.commands.run_program import is_alive
         from trainyard.gateways.child_process import ChildProcess
-        from trainyard.run.run_lock import is_locked
 
         run_dir = self.run_dir(trial.number)
-        while is_locked(run_dir):  # the trainer of a killed sweep may still run
+        while is_alive(run_dir):  # the trainer of a killed sweep may still run
             time.sleep(PAUSE_SECONDS)
         words = " ".join(f"{key}={value}" for key, value in trial.settings.items())
         output.announce(f"trial {trial.number}", words)

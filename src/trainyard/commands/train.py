@@ -190,6 +190,7 @@ def run_training(
     args: argparse.Namespace, display: "ProgressDisplay", arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
     """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
+    from trainyard.gateways.process import leave_terminal
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
@@ -236,7 +237,7 @@ def run_training(
         config, directory, is_stopping=lambda: arrived_signal() is not None, listener=display
     ) as world:
         request = request_of(world.run_on_each(prepare))
-        stop.listen(arrived_signal)
+        stop.listen(arrived_signal, leave_terminal)
         return train(request, stop=stop, listener=display, world=world)
 
 

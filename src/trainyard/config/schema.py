@@ -252,7 +252,7 @@ class WandbConfig(Section):
 
 
 class MlflowConfig(Section):
-    """MLflow (`trainyard[mlflow]`); without MLFLOW_TRACKING_URI it writes a file into the run directory."""
+    """MLflow (the extra `mlflow`); without MLFLOW_TRACKING_URI it writes a file into the run directory."""
 
     enabled: bool = False
     """Also log the metrics to MLflow."""
