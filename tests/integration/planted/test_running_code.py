@@ -205,7 +205,6 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "run_action": "calls run.py with the inputs of a workflow",
         "run_step": "calls the steps of run.py, as a job of a workflow",
         "wait_for_runner": "asks GitHub whether a job has a runner",
-        "sweep": "trains by train.py, and reads records alone",
         "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
