@@ -191,8 +191,6 @@ class HuggingFaceConfig(Section):
     """Commit, branch or tag; null: the newest commit."""
     shuffled_sequences: Positive = 256
     """Sequences in the shuffle buffer; a resume reads as many again."""
-    interleaved_files: Positive = 1
-    """Files read at once, in turn; with a multiple of the processes each process reads its own files."""
 
 
 Weight = Annotated[float, Field(gt=0, le=MOST)]
