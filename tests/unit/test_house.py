@@ -106,7 +106,6 @@ HEAVY = {
     "slack_sdk",
     "tensorboard",
     "wandb",
-    "mlflow",
     "tokenizers",
     "pyarrow",
     "datasets",

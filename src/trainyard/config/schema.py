@@ -249,15 +249,6 @@ class WandbConfig(Section):
     """Team or user; null: the API key's owner."""
 
 
-class MlflowConfig(Section):
-    """MLflow (`trainyard[mlflow]`); without MLFLOW_TRACKING_URI it writes a file into the run directory."""
-
-    enabled: bool = False
-    """Also log the metrics to MLflow."""
-    experiment: Name = "trainyard"
-    """Experiment of the runs."""
-
-
 class MonitoringConfig(Section):
     """Logging: its figures, intervals and destinations."""
 
@@ -273,8 +264,6 @@ class MonitoringConfig(Section):
     """Shortest time that is a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
-    mlflow: MlflowConfig = Field(default_factory=MlflowConfig)
-    """MLflow."""
 
 
 class GrpoConfig(Section):
