@@ -89,7 +89,7 @@ resume: $(VENV)/training.stamp ## resume the run that was last written to, or RU
 	$(PIPELINE) --run-dir "$(or $(RUN_DIR),newest)" $(if $(filter command,$(firstword $(origin CONFIG))),--config "$(CONFIG)")
 
 deploy-demo: $(VENV)/training.stamp ## make a cluster, and run a job on it (TRAINYARD_CONTROL_PLANE)
-	"$(RUN)" scripts/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
+	"$(RUN)" tests/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
 
 # Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
 test quick: export PYTHONDONTWRITEBYTECODE =
