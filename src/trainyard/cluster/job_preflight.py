@@ -10,10 +10,11 @@ from typing import Any
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
-from trainyard.cluster.fix import Step, Supplies, plan_fix
+from trainyard.cluster.fix import Step, plan_fix
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.snapshot import MissingData, Pod, Snapshot, Volume
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
+from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
 
@@ -61,7 +62,7 @@ class Preflight:
 
 def preflight(
     query: ClusterQuery,
-    supplies: Supplies,
+    settings: ClusterConfig,
     accepted: Collection[str],
     *,
     find_digest: Callable[..., str | None],
@@ -73,7 +74,7 @@ def preflight(
     queried.
     """
     verdict = judge_cluster(query.snapshot(find_digest), query.demand)
-    steps = plan_fix(verdict, supplies)
+    steps = plan_fix(verdict, settings)
     lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:

@@ -184,13 +184,11 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
 def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
-    from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
     from trainyard.cluster.server_side_apply import apply_all
     from trainyard.gateways.images.ecr import find_digest
     from trainyard.jobs.kinds import KINDS
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
-    from trainyard.run.untrusted_files import read_yaml_documents
 
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
@@ -199,10 +197,9 @@ def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", 
     given = {**vars(args), "image_uri": image_of(args, config)}
     demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
     query = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
-    supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
     accepted = accepted_checks(args)
-    found = preflight(query, supplies, accepted, find_digest=find_digest, apply=change)
+    found = preflight(query, config.cluster, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"

@@ -290,7 +290,7 @@ FAULTS = (
         "device-plugin",
         "error",
         ("no NVIDIA device plugin",),
-        ("cluster.manifests.device_plugin", "fix --apply"),
+        ("install the NVIDIA device plugin",),
         also=("gpu", "capacity"),
         leave_out=BUILT_IN,
     ),
@@ -408,7 +408,7 @@ FAULTS = (
         "efa",
         "error",
         ("no vpc.amazonaws.com/efa", "no EFA device plugin"),
-        ("cluster.manifests.efa_plugin",),
+        ("install the EFA device plugin",),
         leave_out=("bottlerocket", "dra"),
     ),
     Fault(
@@ -581,7 +581,7 @@ FAULTS = (
         "job-api",
         "error",
         ("trainjobs.trainer.kubeflow.org is not served",),
-        ("cluster.manifests.trainer",),
+        ("install Kubeflow Trainer 2",),
         options=("--kind", "trainjob"),
     ),
     Fault(

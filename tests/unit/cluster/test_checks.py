@@ -19,23 +19,22 @@ from tests.unit.cluster.generated import (
     QUOTAS,
     SLICES,
     changed,
-    nvidia_plugin,
     plain_eks,
     put,
 )
 from tests.unit.cluster.judging import findings_of, look_at, script, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
+from trainyard.cluster.checks import device_plugin
+from trainyard.cluster.checks import efa as efa_check
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import demand_of
-from trainyard.cluster.fix import Supplies, plan_fix
 from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
 from trainyard.jobs.kinds import KINDS
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-SUPPLIES = Supplies({name: (nvidia_plugin(),) for name in ("device_plugin", "efa_plugin")})
 
 
 @pytest.fixture
@@ -230,7 +229,7 @@ def test_zones_are_told_apart_by_what_all_nodes_have(
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_fix_installs_a_plugin_only_where_nothing_else_offers_the_devices(name: str, tmp_path: Path) -> None:
+def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: str, tmp_path: Path) -> None:
     """A device plugin next to a built-in one, or next to a DRA driver, gives devices away twice."""
     cluster = CLUSTERS[name]()
     devices = both(each_gpu_node(amount_of(GPU, None)), each_gpu_node(efa(None)))
@@ -238,14 +237,14 @@ def test_fix_installs_a_plugin_only_where_nothing_else_offers_the_devices(name: 
     with serving(changed(cluster, bare)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    installed = {step.what.split()[1] for step in plan_fix(verdict, SUPPLIES) if step.automatic}
+    advised = {finding.outcome.remedy for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
-    assert ("device_plugin" in installed) == (not has_own_gpus), installed
+    assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
     # EFA is checked only on nodes that are fit, and a node without GPUs is not.
-    assert "efa_plugin" not in installed
+    assert efa_check.INSTALL not in advised
 
 
-def test_fix_leaves_nodes_alone_whose_gpus_are_offered_twice(tmp_path: Path) -> None:
+def test_gpus_that_are_offered_twice_are_named(tmp_path: Path) -> None:
     cluster = CLUSTERS["dra"]()
     for node in cluster.gpu_nodes:
         amount_of(GPU, "8")(cluster.state[NODES][node])
@@ -253,7 +252,6 @@ def test_fix_leaves_nodes_alone_whose_gpus_are_offered_twice(tmp_path: Path) -> 
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
     assert any("both offer" in finding.outcome.evidence for finding in verdict.findings)
-    assert [step for step in plan_fix(verdict, SUPPLIES) if step.automatic] == []
 
 
 def serve_trainjobs(recorded: Recorded) -> None:

@@ -26,10 +26,7 @@ from trainyard.cluster.demand import GPU, GPU_DRIVER
 from trainyard.cluster.fitness import Fitness, devices_by_node
 from trainyard.cluster.snapshot import MissingData, Workload
 
-INSTALL = (
-    "install the NVIDIA device plugin at a pinned version: name its manifest as "
-    "cluster.manifests.device_plugin, then scripts/manage_cluster.py fix --apply"
-)
+INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin) at a pinned version"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:

@@ -23,10 +23,7 @@ from trainyard.cluster.demand import EFA
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import MissingData
 
-INSTALL = (
-    "install the EFA device plugin at a pinned version: name its manifest as cluster.manifests.efa_plugin, "
-    "then scripts/manage_cluster.py fix --apply"
-)
+INSTALL = "install the EFA device plugin (chart eks/aws-efa-k8s-device-plugin) at a pinned version"
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
 """Types with GPUDirect RDMA. Without EFA they train far below the speed that is paid for."""

@@ -156,7 +156,6 @@ KIND = JobKind(
             "v1",
             "pytorchjobs",
             "the Kubeflow training operator",
-            manifest="training_operator",
         ),
     ),
     controllers=(
