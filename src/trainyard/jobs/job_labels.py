@@ -7,7 +7,7 @@ JOB_LABEL = "trainyard.dev/job"
 KIND_LABEL = "trainyard.dev/kind"
 
 PLAN = "trainyard.dev/plan"
-"""JSON of the `JobPlan`, without secrets: a job can be submitted again from it."""
+"""JSON of the record of the `JobPlan`, without secrets and without the text of files."""
 NETWORK = "trainyard.dev/network"
 CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
 """The digest of a RayCluster's specification. Equal digests mean equal clusters."""
