@@ -96,7 +96,7 @@ def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     taken = _requests_without_gpus(pods)
     labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
     return NodeRoom(
-        gpus=min(fitness.gpus or 0 for fitness in fits),
+        gpus=min((f.expected_gpus if f.uncounted else f.gpus) or 0 for f in fits),
         cpu_millis=min(_free_amount(fitness, "cpu", taken) for fitness in fits),
         memory_mib=min(_free_amount(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
         efa=min(fitness.efa or 0 for fitness in fits),
