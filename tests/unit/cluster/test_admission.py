@@ -57,8 +57,9 @@ def test_a_queue_of_a_cohort_is_not_refused_for_its_own_quota() -> None:
         cluster = snapshot(cluster_queue("own", quota(nominal, used), cohort="all"))
         found = outlook(cluster, DEMAND, ())
         assert (found.when, "cohort all" in found.evidence) == (AdmissionTime.NOT_CHECKED, True)
-        facts = Facts(cluster, DEMAND, *[None] * 2, Capacity((), Fit.LATER, (), ()), found)  # type: ignore[arg-type]
-        outcomes = [*queue.CHECK.judge(replace(facts, fits=())), *gang.CHECK.judge(facts)]
+        capacity = Capacity((), Fit.LATER, (), ())
+        facts = Facts(cluster, DEMAND, kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
+        outcomes = [*queue.CHECK.judge(facts), *gang.CHECK.judge(facts)]
         assert [outcome.severity for outcome in outcomes] == ["skipped", "warning"]
         assert outcomes[0].evidence.startswith("not checked: ClusterQueue own")
 
