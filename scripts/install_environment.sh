@@ -133,7 +133,7 @@ install_packages() {
     fail 4 "The packages of the lock could not be installed: see above. What was downloaded is kept: run make again."
   # Python decodes .pth files by the locale. An absolute path with an umlaut keeps it from starting in the C locale.
   if [ "$VENV" = .venv ] && [ ! -L .venv ]; then
-    for each in .venv/lib/python3*/site-packages/__editable__.trainyard-*.pth; do echo ../../../../src >"$each"; done
+    for each in .venv/lib/python3*/site-packages/__editable__.trainyard*.pth; do echo ../../../../src >"$each"; done
   fi
   if [ "$target" = development ]; then
     for folder in $node_tools; do

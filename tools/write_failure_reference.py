@@ -65,8 +65,8 @@ _INTRODUCTION = """\
 
 The causes and fixes of [`trainyard explain`](recovery.md#why-it-failed); words in capitals are values of the
 log. Only `explain` has errors of a program and of installers, and messages that show what to correct.
-In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node), for
-the class and for causes that differ. `not-proven`, `stopped` and `finished`: [recovery](recovery.md).
+In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node only),
+for the class and for causes that differ. `not-proven`, `stopped` and `finished`: [recovery](recovery.md).
 """
 
 

@@ -128,6 +128,12 @@ class StoppedError(TrainyardError):
     exit_code = ExitCode.STOPPED
 
 
+class InterruptedRunError(StoppedError):
+    """The run ended early, with a good checkpoint, by Ctrl-C. Nothing continues it by itself."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class CostLimitError(StoppedError):
     """The run ended early, with a good checkpoint, at `limits.cost_usd`. Nothing continues it by itself."""
 

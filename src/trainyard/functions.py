@@ -62,8 +62,8 @@ def build_docker_image(
     """Build an image in CodeBuild, which checks and pushes it, or here with `builder="local"`.
 
     `image` of the answer is the name to deploy; in AWS it has the digest. `image_tag`, or `tag`, is a version
-    such as v1.0.0 or a name of your own. `auto_fix` first corrects the lines of the Dockerfile that have only
-    one correct value. `base_image` replaces the base whose FROM takes an argument.
+    such as v1.0.0 or a name of your own. `auto_fix` first corrects lines of the Dockerfile, as `image lint
+    --fix` does. `base_image` replaces the base whose FROM takes an argument.
     """
     options = {"image_name": image_name, "image_tag": image_tag or tag, "auto_fix": auto_fix, **options}
     return _call("build_image", dockerfile=dockerfile, **options)

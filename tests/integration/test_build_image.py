@@ -1,5 +1,6 @@
 """Images built in AWS: moto with a scripted CodeBuild, by the script as people call it."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
 
 from trainyard.command.handler import exit_code_of
 from trainyard.image.context.build_context import checked_tag
+from trainyard.image.release.check_levels import checks_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
@@ -155,6 +157,13 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
     assert len([c for c in aws.calls if c == "StartBuild"]) == 2
 
 
+def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None) -> str:
+    """Return what the buildspec exports about the check of an image."""
+    digest = hashlib.sha256(spec or (ROOT / "buildspec.yml").read_bytes()).hexdigest()
+    found = dict.fromkeys(checks_of(level), True) | changed
+    return json.dumps({"buildspec": digest, "image": image, "level": level, "answers": found})
+
+
 def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     aws: ScriptedAws, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,8 +171,8 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
-    aws.scripts = [Script()]
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
+    aws.scripts = [Script(exported={"IMAGE_CHECK": answers(image, "quick")})]
     words = ["--image", image, "--level", "quick", "--cpu", "--efa", "--poll", "0.02", "--json"]
     words += ["--gpus", "--pod-security", "restricted"]
     assert exit_code_of(lambda: check.main([*words, "--source-bucket", bucket])) == 0, capsys.readouterr().err
@@ -176,6 +185,52 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     body = client(aws, "s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     names = set(zipfile.ZipFile(BytesIO(body)).namelist())
     assert {"buildspec.yml", "Makefile", "scripts/check_image.py", "docker/probe/container_probe.py"} <= names
+
+
+def test_a_check_in_aws_is_green_only_by_its_own_answers(
+    aws: ScriptedAws,
+    run: Run,
+    context: Path,
+    bucket: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each end of a build that succeeded × both commands that check an image in AWS."""
+    check = importlib.import_module("trainyard.commands.check_image")
+    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
+    tag = planned(run)["tag"]
+    digest = pushed(aws, context.name, lambda: tag)
+    image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
+    words = ["--image", image, "--poll", "0.02", "--source-bucket", bucket]
+    right = answers(image, "standard")
+    ends = {
+        "right": (right, 0, ""),
+        "not known": (answers(image, "standard", versions=None), 0, ""),
+        "missing": ("", 1, "exported no IMAGE_CHECK"),
+        "nothing": ("{}", 1, "exported no IMAGE_CHECK"),
+        "no answers": (right.partition(', "answers"')[0] + "}", 1, "these checks failed: any"),
+        "a list": ("[]", 1, "exported no IMAGE_CHECK"),
+        "a key twice": (right[:-1] + ', "answers": {}}', 1, "exported no IMAGE_CHECK"),
+        "other image": (answers(f"{image[:-1]}z", "standard"), 1, "checked by another image"),
+        "other buildspec": (
+            answers(image, "standard", spec=b"version: 0.2"),
+            1,
+            "checked by another buildspec",
+        ),
+        "lower level": (answers(image, "quick"), 1, "checked by another level, quick"),
+        "failed": (answers(image, "standard", torch=False), 1, "these checks failed: torch"),
+    }
+    wrong = []
+    for end, (exported, code, says) in ends.items():
+        aws.scripts = [Script(exported={"IMAGE_CHECK": exported} if exported else {}) for _ in range(2)]
+        found = exit_code_of(lambda: check.main(words))
+        said = capsys.readouterr()
+        built = run()
+        for command, ended, text in (("check", found, said.err), ("build", built.returncode, built.stderr)):
+            if ended != code or says not in text:
+                wrong.append(f"{command}, {end}: {ended} {text}")
+    assert not wrong, "\n".join(wrong)
+    assert {build.variables["TASK"] for build in aws.builds} == {"check"}
 
 
 @pytest.mark.parametrize(

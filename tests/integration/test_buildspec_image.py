@@ -14,6 +14,11 @@ import pytest
 from tests.integration.scripted_aws import ScriptedAws
 from tests.workflows.act.test_buildspec import Built, build
 
+from trainyard.gateways.images.codebuild import BuildState
+from trainyard.image.building.build_poll import CompletedBuild
+from trainyard.image.building.build_record import exported_answers
+from trainyard.image.release.check_levels import checks_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("install", "pre_build", "build", "post_build")
 pytestmark = pytest.mark.slow
@@ -194,3 +199,7 @@ def test_the_task_check_only_checks(start: Start, machine: Path) -> None:
     assert named(machine) == {"pull", "run"}
     (asked,) = [json.loads(words[-1]) for words in docker_calls(machine) if words[0] == "run"]
     assert (asked["cpu"], asked["efa"]) == (True, True)
+    state = BuildState("t:1", "SUCCEEDED", (), "", "", "", built.exported)
+    spec = (machine / "buildspec.yml").read_bytes()
+    answers = exported_answers(CompletedBuild(state, 1), "registry.example/trainer:1", "quick", spec)
+    assert set(answers) == set(checks_of("quick"))

@@ -5,6 +5,7 @@ and no others, as links to those of the development environment.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,10 +49,10 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     wheel = folder / done.stdout.strip().splitlines()[-1]
     shutil.unpack_archive(wheel, packages, "zip")
-    (data,) = packages.glob("trainyard-*.data/data")  # an installer puts it into the environment
+    (data,) = packages.glob("trainyard_ci-*.data/data")  # an installer puts it into the environment
     shutil.copytree(data, environment, dirs_exist_ok=True)
     entry = environment / "bin" / "trainyard"
-    (declared,) = packages.glob("trainyard-*.dist-info/entry_points.txt")
+    (declared,) = packages.glob("trainyard_ci-*.dist-info/entry_points.txt")
     assert "trainyard = trainyard.commands:main" in declared.read_text()
     entry.write_text("import sys\nfrom trainyard.commands import main\nsys.exit(main())\n")
     return entry
@@ -113,5 +114,7 @@ def test_a_stored_run_is_read_without_torch(trainyard: Path, yard: Yard) -> None
 def test_a_command_that_trains_names_the_missing_extra(trainyard: Path, yard: Yard) -> None:
     done = call(trainyard, "train", "--config", CONFIG, "--run-dir", trainyard.parent / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith("torch is not installed. This command needs the extra `train` of trainyard")
+    python = shlex.quote(str(trainyard.parent / "python"))
+    command = f"{python} -m pip install 'trainyard-ci[train]==0.1.0'"
+    assert done.stderr == f"torch is not installed. Add the extra `train`: {command}\n"
     assert "Traceback" not in done.stderr

@@ -243,6 +243,44 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
     plane.request("DELETE", f"{JOBS['pytorchjob']}/ended-{pod_code}", {"propagationPolicy": "Background"})
 
 
+def test_a_colleagues_job_of_the_same_name_outlives_the_deletion_of_mine(plane: Any, deploy: Deploy) -> None:
+    """As the colleague: my job runs, although somebody deletes a job of its name."""
+    assert deploy("--kind", "rayjob", "--job-name", "dup").returncode == 0
+    container = {"name": "pytorch", "image": "registry.invalid/theirs"}
+    master = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    body = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "dup", "labels": {"team": "theirs"}},
+        "spec": {"pytorchReplicaSpecs": {"Master": master}},
+    }
+    theirs = plane.request("POST", JOBS["pytorchjob"], body)["metadata"]["uid"]
+
+    def runs() -> bool:
+        pods = plane.request("GET", f"{TEAM}/pods")["items"]
+        return any(
+            p["metadata"]["name"] == "dup-master-0" and p["status"]["phase"] == "Running" for p in pods
+        )
+
+    until(runs, "the colleague's pod to run")
+    manage = [sys.executable, str(SCRIPT.with_name("manage_training_job.py"))]
+    where = ["--kubeconfig", str(plane.kubeconfig), "--namespace", "team"]
+
+    def delete(*options: str) -> subprocess.CompletedProcess[str]:
+        line = [*manage, "delete", "dup", "--no-logs", *options, *where]
+        return subprocess.run(line, capture_output=True, text=True, timeout=600)
+
+    mine = delete()
+    assert (mine.returncode, mine.stdout.splitlines()[0]) == (0, "deleted rayjobs/dup"), mine.stderr
+    for options, what in (((), "--kind pytorchjob"), (("--kind", "pytorchjob"), "--not-ours")):
+        refused = delete(*options)
+        assert (refused.returncode, what in refused.stderr) == (2, True), refused.stderr
+    assert plane.request("GET", f"{JOBS['pytorchjob']}/dup")["metadata"]["uid"] == theirs
+    assert runs()
+    named = delete("--kind", "pytorchjob", "--not-ours")
+    assert (named.returncode, named.stdout) == (0, "deleted pytorchjobs/dup\n"), named.stderr
+
+
 def left(plane: Any, job: str) -> list[str]:
     """Return the objects of a job that still exist."""
     kinds = "pods,configmaps,services,pytorchjobs,trainjobs,trainingruntimes,jobsets,jobs,rayjobs,rayclusters"

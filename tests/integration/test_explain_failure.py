@@ -164,7 +164,7 @@ def assert_explained(klass: str, command: list[str], folder: Path) -> None:
         pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
-    assert set(found) == {"class", "cause", "who", "fix", "retryable", "evidence"}
+    assert set(found) == {"class", "cause", "who", "fix", "retryable", "other_node", "evidence"}
     assert found["class"] == klass, (found, log.read_text())
     assert found["evidence"] and isinstance(found["retryable"], bool)
     assert_never_another_class(klass, log.read_text(), ended.returncode)

@@ -20,6 +20,7 @@ from typing import Any
 import boto3
 import pytest
 from tests.integration.scripted_aws import REGION, Script, ScriptedAws
+from tests.integration.test_build_image import answers
 
 from trainyard.command.handler import exit_code_of
 
@@ -163,7 +164,11 @@ def good(aws: ScriptedAws, repository: str) -> str:
         repositoryName=repository, imageManifest=json.dumps(manifest), imageTag="early"
     )
     digest = str(answer["image"]["imageId"]["imageDigest"])
-    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}) for _ in range(3)]
+    exported = {
+        "IMAGE_DIGEST": digest,
+        "IMAGE_CHECK": answers(f"registry.example/{repository}:1", "standard"),
+    }
+    aws.scripts = [Script(exported=exported) for _ in range(3)]
     return digest
 
 

@@ -90,7 +90,7 @@ def test_actors_on_both_nodes_get_the_variables_of_the_job(tmp_path: Path) -> No
     assert found, done.stdout[-2000:] + done.stderr[-2000:]
     logs, nodes = json.loads(found[0].removeprefix("FOUND "))
     assert nodes == 2
-    assert logs == [["INFO", "/checkpoints/llama/logs/nccl-node-0-%h-%p.log"]] * 2
+    assert logs == [["INFO", "/checkpoints/team/llama/logs/nccl-node-0-%h-%p.log"]] * 2
 
 
 def test_each_node_gets_its_rank_and_a_failure_ends_the_others(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     assert used_numbers(store) == [1]
     verdict = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
     assert (verdict.problems, verdict.notes) == ((), ())
-    (listed,) = list_runs(store, used_numbers(store), price=None)
+    (listed,) = list_runs(store, used_numbers(store), judge=lambda _: (), price=None)
     assert listed.problems == ()
     assert listed.objects == len(keys(seaweedfs, bucket)) - 1
     assert list(list_promotions(store)) == []

@@ -11,6 +11,14 @@ from typing import Any
 
 import boto3
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
+from tests import warm_start
+from tests.github_identity import github_identity
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_run
@@ -97,7 +105,83 @@ def test_the_check_reports_a_role_that_does_not_trust_the_job(
     assert url in findings["role"]["fix"]
 
 
-def test_the_program_of_the_action_has_credentials_that_open_the_store(
+OF_PIPELINE = (
+    *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "ACTIONS_ID_TOKEN_REQUEST_URL"),
+    *("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"),
+)
+SHOW = """
+import json, os
+open("seen", "w").write(json.dumps(dict(os.environ)))
+print({"step": 1, "loss": 1.0})
+"""
+
+
+def environment_of_program(
+    entry: str, folder: Path, variables: dict[str, str], changes: str
+) -> dict[str, str]:
+    """Return what a program sees that the action, or the step of the workflow, starts."""
+    config = {"recipe": "command", "program": {"command": [sys.executable, "show.py"]}}
+    (folder / "show.py").write_text(SHOW)
+    (folder / "trainyard.yaml").write_text(json.dumps(config))
+    where = {
+        "run_dir": f"runs/{time.monotonic()}",
+        "store": (folder / "store").as_uri(),
+        "run_number": "auto",
+    }
+    plan: dict[str, Any] = {
+        **where,
+        "config": "trainyard.yaml",
+        "overrides": changes,
+        "deadline": "1h",
+        "segment": "1",
+    }
+    plan |= {"resume": "none", "fetch": "false", "may_begin": "true", "prepares": False, "job_minutes": 60}
+    inputs = {"CONFIG": plan["config"], "CHANGES": changes, "TRAINYARD_PLAN": json.dumps(plan)}
+    inputs |= {name.upper(): value for name, value in where.items()}
+    hidden = ("GITHUB_", "SLACK_", "TRAINYARD_", "AWS_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    action = [str(ROOT / "scripts" / "run_action.py")]
+    line = [sys.executable, *(action if entry == "action" else ["-m", "trainyard", "step", "train"])]
+    done = warm_start.run(line, env={**kept, **variables, **inputs}, cwd=folder, timeout=300)
+    assert (folder / "seen").exists(), done.stderr
+    found: dict[str, str] = json.loads((folder / "seen").read_text())
+    (folder / "seen").unlink()
+    return found
+
+
+@pytest.mark.parametrize("entry", ["action", "step of the workflow"])
+def test_the_program_gets_a_secret_of_the_pipeline_only_if_it_is_named(entry: str, tmp_path: Path) -> None:
+    """Real processes, because each hands its environment on to the next."""
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"of the pipeline")
+    )
+    wrong = []
+    with github_identity() as identity:
+        ours = dict.fromkeys(OF_PIPELINE, "of the pipeline") | identity.variables()
+        ours["TRAINYARD_SIGNING_KEY"] = key.decode()
+        # In a workflow no step that runs a program has the role.
+        names = [*OF_PIPELINE, *(("TRAINYARD_AWS_ROLE", *KEYS) if entry == "action" else ())]
+        given = ours | dict.fromkeys(KEYS, "of the machine")
+        for way, named in (
+            ("default", []),
+            ("program.environment", names),
+            ("TRAINYARD_PASS", names[::2]),
+            ("TRAINYARD_PASS", names[1::2]),
+        ):
+            own = dict.fromkeys(named, "its own") if way == "program.environment" else {}
+            changes = f"program.environment={json.dumps(own)}"
+            variables = given | ({way: ", ".join(named)} if way == "TRAINYARD_PASS" else {})
+            found = environment_of_program(entry, tmp_path, variables, changes)
+            for name in {*names, *KEYS}:
+                machine = "of the machine" if name in KEYS else None
+                passed = own.get(name, ours.get(name, "of the role")) if name in named else machine
+                value = found.get(name)
+                if value != passed and not (passed == "of the role" and value and value != machine):
+                    wrong.append(f"{way}: {name} is {value}")
+    assert wrong == []
+
+
+def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_are_named(
     role_store: Any, in_step: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, found = role_store.endpoint.new_bucket(), list[str]()
@@ -110,7 +194,7 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store(
         found.extend(words)
         return 0
 
-    in_step(TRAINYARD_AWS_REGION="us-west-2")
+    in_step(TRAINYARD_AWS_REGION="us-west-2", TRAINYARD_PASS=" ".join((*KEYS, "AWS_REGION")))
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
     monkeypatch.setattr(run, "main", train)

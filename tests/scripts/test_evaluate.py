@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
+from tests.unit.artifacts.record.test_signature import Pair
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command.handler import exit_code_of
 from trainyard.commands import evaluate, promote_artifact, prove_run
+from trainyard.gateways.model_signing import KEY, signer_from
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 
@@ -108,10 +111,42 @@ def test_a_good_evaluation_of_a_stored_checkpoint_lets_it_be_promoted(
     assert code == 1
     assert f"evaluate.py --store {store} --run-number 1 --step 10" in text
     for step, code in ((20, 1), (10, 0)):  # each checkpoint needs its own
-        assert call(evaluate.main, "--store", store, "--run-number", 1, "--step", step)[0] == 0
+        words = ("--store", store, "--run-number", 1, "--step", step, "--allow-command")
+        assert call(evaluate.main, *words)[0] == 0
         assert call(promote_artifact.main, *name)[0] == code
     assert len((tmp_path / "store" / "evaluations" / "run-1.jsonl").read_text().splitlines()) == 2
     assert call(prove_run.main, "--run-dir", finished_run.path, "--store", store, "--only", "stored")[0] == 0
+
+
+def test_the_command_of_a_store_runs_only_where_it_is_allowed(
+    finished_run: RunDirectory, tmp_path: Path, call: Call
+) -> None:
+    """Somebody's store names a command that leaves a file behind on this machine."""
+    mark, url, signed = tmp_path / "ran", (tmp_path / "store").as_uri(), (tmp_path / "signed").as_uri()
+    pair, other = (Pair(tmp_path / name, SECP256R1()) for name in ("own.pub", "other.pub"))
+    configure(finished_run, {}, {}, command=["sh", "-c", f"touch {mark}; echo '{{\"accuracy\": 1}}'"])
+    sync_run(open_store(url), finished_run, None)
+    sync_run(open_store(signed), finished_run, None, signer=signer_from({KEY: pair.secret}))
+    wrong = []
+    for store, words, code, is_run in (
+        (url, (), 2, False),
+        (url, ("--dry-run",), 0, False),
+        (url, ("--allow-command",), 0, True),
+        (url, ("--public-key", pair.public), 1, False),
+        (url, ("--public-key", pair.public, "--allow-command"), 1, False),
+        (signed, (), 2, False),
+        (signed, ("--public-key", other.public), 1, False),
+        (signed, ("--public-key", pair.public), 0, True),
+    ):
+        for step in ((), ("--step", 10)):
+            mark.unlink(missing_ok=True)
+            found, text = call(evaluate.main, "--store", store, "--run-number", 1, *step, *words)
+            is_printed = f"touch {mark}" in text or "--public-key" in words
+            if (found, mark.exists(), is_printed) != (code, is_run, True):
+                wrong.append(f"{store} {step} {words}: {found} {mark.exists()} {text}")
+    assert not wrong, "\n".join(wrong)
+    assert call(evaluate.main, "--run-dir", finished_run.path, "--allow-command")[0] == 2
+    assert call(evaluate.main, "--run-dir", finished_run.path)[0] == 0
 
 
 def test_a_run_that_did_not_learn_is_not_promoted(

@@ -18,10 +18,11 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
     assert done.returncode == 1
     assert f"{tmp_path}/Dockerfile:2: error: FI_EFA_USE_DEVICE_RDMA=1" in done.stdout
     assert f"{tmp_path}/train.env:1: warning: NCCL_TIMEOUT=1800" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 files: 1 error, 1 warning"
+    assert done.stdout.splitlines()[-1] == "2 files, 2 variables: 1 error, 1 warning"
     asked = program("lint_environment.py", *files, "--instance-type", "p5.48xlarge", "--json")
     data = json.loads(asked.stdout)
     assert (asked.returncode, data["ok"]) == (0, True)
+    assert data["files"] == {str(file): 1 for file in files}
     assert [(f["subject"], f["severity"], f["line"]) for f in data["findings"]] == [
         ("FI_EFA_USE_DEVICE_RDMA", "info", 2),
         ("NCCL_TIMEOUT", "warning", 1),
@@ -32,6 +33,8 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
     ("text", "options", "words"),
     [
         ("a: [", (), "not readable as YAML"),
+        ("words\n", (), "job.yaml: not checked"),
+        ("\0", (), "job.yaml"),
         ("", ("--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
         ("", ("--plugin-version", "new"), "--plugin-version"),
         ("", ("--torch-version", "new"), "--torch-version"),

@@ -90,17 +90,22 @@ def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(
     kept = job / "plan.json"
     outputs = planned(
         *(plan_run, capsys),
-        *("--overrides", " training.max_steps=50\n\ntraining.seed=7 "),
+        *(
+            "--overrides",
+            " training.max_steps=50\n\ntraining.seed=7\nevaluation.command=[e,--api-key,eight888] ",
+        ),
         *("--epochs", "2", "--output", str(kept)),
     )
     assert outputs["overrides"].splitlines() == [
         "training.max_steps=50",
         "training.seed=7",
+        "evaluation.command=[e,--api-key,eight888]",
         "training.epochs=2",
     ]
     assert json.loads(kept.read_text()) == json.loads(outputs["plan"])
     assert json.loads((job / "output").read_text().splitlines()[1])["run_number"] == "812"
-    assert (job / "summary").read_text().startswith("### Plan: smoke-llama on gpu-runner")
+    summary = (job / "summary").read_text()
+    assert summary.startswith("### Plan: smoke-llama on gpu-runner") and "eight888" not in summary
 
 
 def test_it_takes_inputs_and_variables_as_github_has_them(

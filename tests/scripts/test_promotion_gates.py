@@ -117,7 +117,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def test_only_the_evaluation_of_this_checkpoint_counts(shelf: Shelf, name: str) -> None:
     """An evaluation of a stored checkpoint is kept beside the run, and no manifest lists it."""
     shelf.store()
-    assert shelf.evaluate("--store", shelf.url, "--run-number", 1) == 0
+    assert shelf.evaluate("--store", shelf.url, "--run-number", 1, "--allow-command") == 0
     file = shelf.folder / "evaluations" / "run-1.jsonl"
     [row] = read_rows(file)
     file.write_text(json.dumps(CHANGES[name](row)) + "\n")
@@ -128,7 +128,7 @@ def test_only_the_evaluation_of_this_checkpoint_counts(shelf: Shelf, name: str) 
 
 def test_the_newest_evaluation_counts_wherever_it_is(shelf: Shelf) -> None:
     shelf.store()
-    assert shelf.evaluate("--store", shelf.url, "--run-number", 1) == 0
+    assert shelf.evaluate("--store", shelf.url, "--run-number", 1, "--allow-command") == 0
     file = shelf.folder / "evaluations" / "run-1.jsonl"
     [row] = read_rows(file)
     worse = row | {"figures": {"accuracy": 0.1}, "time": row["time"] + 60}

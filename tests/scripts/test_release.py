@@ -73,7 +73,7 @@ def test_a_commit_is_built_twice_to_the_same_bytes_and_without_what_is_not_commi
         (repository / "src" / "trainyard" / "secret.py").write_text("TOKEN = 'x'\n")
     assert sums[0] == sums[1]
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    stem = "trainyard-0.1.0"
+    stem = "trainyard_ci-0.1.0"
     assert names == ["SHA256SUMS", f"{stem}-docs.tar.gz", f"{stem}-py3-none-any.whl", f"{stem}.tar.gz"]
     with tarfile.open(tmp_path / "one" / f"{stem}-docs.tar.gz") as archive:
         assert f"{stem}-docs/docs/page.md" in archive.getnames()

@@ -8,6 +8,7 @@ import pytest
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.commands import list_artifacts, training_dashboard
 from trainyard.run.directory import RunDirectory
 
 
@@ -22,20 +23,9 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
     done = program("list_artifacts.py", "--store", store, "--price-per-gb-month", "1000")
     assert done.returncode == 0, done.stderr
     head, row, total = done.stdout.splitlines()
-    assert head.split() == [
-        "run",
-        "run",
-        "id",
-        "status",
-        "checkpoints",
-        "size",
-        "age",
-        "$",
-        "per",
-        "month",
-        "verdict",
-    ]
-    assert row.startswith("7    20261120-214501-7c1f  succeeded  2: 10, 20")
+    words = "run run id proof training checkpoints size age $ per month verdict"
+    assert head.split() == words.split()
+    assert row.startswith("7    20261120-214501-7c1f  proven  succeeded  2: 10, 20")
     assert row.endswith("complete (names and sizes)")
     size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file())
     assert total == f"1 run, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} per month"
@@ -50,6 +40,40 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
     assert [each["step"] for each in run["checkpoints"]] == [10, 20]
     assert 0 <= run["age_seconds"] < 60
     assert run["bytes"] == size
+
+
+def test_a_list_of_runs_is_green_only_where_a_run_is_proven(
+    finished_run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each way to be unproven × each list of a store: the word and the colour are those of the proof."""
+    facts, rows = json.loads(finished_run.run_file.read_text()), finished_run.metrics_file.read_text()
+    flat = "".join(json.dumps(json.loads(row) | {"loss": 0.25}) + "\n" for row in rows.splitlines())
+    outcome = facts["outcome"]
+    ways: dict[str, tuple[dict[str, Any], str, str]] = {
+        "proven": ({}, rows, ""),
+        "not proven: repeatable": ({"git": facts["git"] | {"dirty": True}}, rows, ""),
+        "not proven: learned": ({"outcome": outcome | {"first_loss": 0.25}}, flat, ""),
+        "not proven: stored": ({}, rows, "checkpoint-20/state.bin"),
+        "not proven": ({"outcome": outcome | {"status": "failed", "exit_code": 1}}, rows, ""),
+    }
+    for number, (way, (changed, metrics, lost)) in enumerate(ways.items(), 1):
+        url, page = (tmp_path / f"store-{number}").as_uri(), tmp_path / f"{number}.html"
+        finished_run.run_file.write_text(json.dumps(facts | changed))
+        finished_run.metrics_file.write_text(metrics)
+        sync_run(open_store(url), finished_run, number)
+        if lost:
+            (tmp_path / f"store-{number}" / f"run-{number}" / lost).unlink()
+        status = "failed" if way == "not proven" else "succeeded"
+        list_artifacts.main(["--store", url])
+        row = capsys.readouterr().out.splitlines()[1]
+        assert f"  {way}  {status}  " in row, row
+        list_artifacts.main(["--store", url, "--json"])
+        [run] = json.loads(capsys.readouterr().out)["runs"]
+        assert (run["proof"], run["status"]) == (way, status)
+        training_dashboard.main(["--store", url, "--output", str(page)])
+        colour = "proven" if way == "proven" else "failed"
+        assert f'data-label="proof"><span class="{colour}">{way}</span>' in page.read_text()
+        assert f'data-label="training">{status}</td>' in page.read_text()
 
 
 def test_what_is_missing_is_named_by_the_listing(program: Any, store: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 
+from trainyard.command.handler import exit_code_of
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -212,6 +213,34 @@ def test_loose_files_have_a_dry_run_too(tmp_path: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "send     run-42/checkpoint/latest.pt" in done.stdout
     assert not folder.exists()
+
+
+def test_a_store_that_cannot_be_created_is_refused_with_its_reason(
+    run: RunDirectory, tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each folder that no process may create × what is stored × each way to number it."""
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "m.json").write_text("{}")
+    inside = [tmp_path / name / below for name in ("file", "fifo", "broken", "loop") for below in ("", "x")]
+    kinds = dict.fromkeys(map(str, inside), 4) | dict.fromkeys(
+        ("/proc", "/proc/x", "/proc/self/x", "/proc/sys/x", "/dev/fd/x"), 4
+    )
+    kinds |= dict.fromkeys(("/sys", "/sys/x", "/dev/null", "/dev/null/x"), 4)
+    kinds |= {f"/{'n' * 300}": 2, f"{tmp_path}/{'n/' * 2100}": 2}
+    loose = ["--checkpoint", str(tmp_path / "file"), "--metrics", str(tmp_path / "m.json")]
+    wrong = []
+    for folder, code in kinds.items():
+        for what in (["--run-dir", str(run.path)], loose):
+            for number in ("7", "auto"):
+                words = [*what, "--store", f"file://{folder}", "--run-number", number]
+                found = exit_code_of(lambda words=words: script.main(words))  # type: ignore[misc]
+                said = capsys.readouterr().err
+                if found != code or folder[:20] not in said or "Traceback" in said:
+                    wrong.append(f"{folder[:60]} {what[0]} {number}: {found} {said[-300:]}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_checkpoint_without_metrics_is_told_that_alone(tmp_path: Path, folder: Path) -> None:

@@ -246,6 +246,7 @@ def test_a_store_has_an_index_of_all_its_runs(finished_run: RunDirectory, tmp_pa
         (run,) = json.loads(text)["runs"]
         assert (run["run_number"], run["steps"], run["final_loss"]) == (7, 20, 0.25)
     else:
+        assert "proven" in text
         assert "succeeded" in text
     if form == "html":
         assert ">7</th>" in text

@@ -11,6 +11,8 @@ FILES = (
     "tests/workflows/act/test_training_ci.py",
     "tests/workflows/test_conditions.py",
     "tests/workflows/test_job_ends.py",
+    "tests/scripts/test_evaluate.py",
+    "tests/scripts/test_run_program.py",
     "tests/scripts/test_run_step.py",
     "tests/scripts/test_continue_lineage.py",
     "tests/scripts/setup_github/test_circumstances.py",
@@ -24,7 +26,7 @@ the same: dispatch -> who_asks_a_fresh_copy_for_a_training_is_refused_with_the_s
 the daily run is off -> the_daily_run_is_off_and_says_what_turns_it_on
 push to another branch -> who_plans_a_training
 `TRAINYARD_SUPERSEDE` -> a_superseded_push_is_dropped_by_choice
-did not [learn] -> an_evaluation_below_its_threshold_is_red_with_its_figures
+did not [learn] -> an_evaluation_is_recorded_and_decides_the_proof
 a dry run -> a_dry_run_is_green_and_trains_nothing
 configuration, input or variable wrong -> a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for
 role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
@@ -33,7 +35,7 @@ required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 no runner takes the job -> a_training_that_never_started_leaves_no_checkpoint
 more than 100 jobs -> a_cancellation_is_reported_by_its_cause
-a loss is not finite -> a_loss_that_is_not_finite_makes_it_red
+a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
 the deadline, or SIGTERM -> three_segments_on_three_machines_come_to_the_same_bits_as_one
 no progress, nothing stored -> a_run_that_may_have_no_further_segment_ends_with_a_word_in_slack

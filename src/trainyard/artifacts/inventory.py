@@ -1,13 +1,15 @@
 """List the runs and checkpoints of a store: size, age, completeness and monthly cost.
 
-By default the verdict rests on names and sizes, which takes listings and the manifests of each run.
-Nothing is changed. Old object versions and the parts of interrupted uploads are neither listed nor counted.
+By default the verdict rests on names and sizes, which takes listings and the manifests of each run. The
+proof of a run that succeeded is judged by the caller. Nothing is changed. Old object versions and the parts
+of interrupted uploads are neither listed nor counted.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from trainyard.artifacts.promotion import Promotion, list_promotions
@@ -25,6 +27,8 @@ S3_USD_PER_GB_MONTH = 0.023
 _GB = 1 << 30
 """The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
+Judge = Callable[[int], Sequence[str]]
+_Names = Sequence[Promotion]
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class ListedRun:
     run_id: str
     status: str
     """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
+    proof: str
+    """`proven`, or `not proven` and the parts that fail."""
     age_seconds: float | None
     """Seconds since its newest manifest was put."""
     created: float | None
@@ -83,20 +89,19 @@ def price_for(url: str, given: float | None) -> float | None:
 
 
 def list_runs(
-    store: Store, numbers: Iterable[int], *, price: float | None, depth: Depth | None = None
+    store: Store, numbers: Iterable[int], *, judge: Judge, price: float | None, depth: Depth | None = None
 ) -> list[ListedRun]:
-    """Return the runs, oldest first. Raises ServiceError when the store cannot be reached."""
-    names = list(list_promotions(store))
+    """Return the runs, oldest first; `judge` returns the parts of its proof that a run fails.
+
+    Raises ServiceError when the store cannot be reached.
+    """
+    one = partial(_list_run, store, list(list_promotions(store)), judge=judge, price=price, depth=depth)
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
-        return list(
-            pool.map(
-                lambda number: _list_run(store, number, names, price=price, depth=depth), sorted(numbers)
-            )
-        )
+        return list(pool.map(one, sorted(numbers)))
 
 
 def _list_run(
-    store: Store, number: int, names: Sequence[Promotion], *, price: float | None, depth: Depth | None
+    store: Store, names: _Names, number: int, *, judge: Judge, price: float | None, depth: Depth | None
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
     listed = listed_objects(store, number)
@@ -111,6 +116,7 @@ def _list_run(
         run_number=number,
         run_id=manifest.run_id if manifest else "",
         status=_status(manifest),
+        proof=_proof(manifest, judge, problems),
         age_seconds=round(time.time() - put, 1) if put else None,
         **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
         checkpoints=_checkpoints(manifest, listed, names),
@@ -151,8 +157,15 @@ def _status(manifest: RunManifest | None) -> str:
     return "running" if manifest.is_open else str(manifest.outcome.get("status", "no outcome"))
 
 
+def _proof(manifest: RunManifest | None, judge: Judge, problems: Sequence[str]) -> str:
+    if manifest is None or _status(manifest) != "succeeded":
+        return "not proven"
+    failing = ("stored",) if problems else judge(manifest.run_number)
+    return f"not proven: {', '.join(failing)}" if failing else "proven"
+
+
 def _checkpoints(
-    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: Sequence[Promotion]
+    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: _Names
 ) -> tuple[ListedCheckpoint, ...]:
     found = []
     for each in checkpoints_of(manifest) if manifest else []:
@@ -165,7 +178,7 @@ def _checkpoints(
 
 def inventory_table(runs: Sequence[ListedRun]) -> str:
     """Return a table for people: one line per run, and the total cost."""
-    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
+    head = ("run", "run id", "proof", "training", "checkpoints", "size", "age", "$ per month", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -188,16 +201,8 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     verdict = f"complete ({run.depth})" if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
     cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
-    return (
-        str(run.run_number),
-        run.run_id,
-        run.status,
-        text,
-        size_text(run.bytes),
-        format_age(run.age_seconds),
-        cost,
-        verdict,
-    )
+    size, age = size_text(run.bytes), format_age(run.age_seconds)
+    return str(run.run_number), run.run_id, run.proof, run.status, text, size, age, cost, verdict
 
 
 def format_age(seconds: float | None) -> str:

@@ -5,13 +5,15 @@ being deleted still holds its requests. Only GPUs and the node's limit of pods d
 because the processors and memory that a job will request are not known here.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainyard.cluster.demand import EFA, GPU, Demand
 from trainyard.cluster.fitness import Fitness, assess
-from trainyard.cluster.snapshot import Amounts, MissingData, Pod, Snapshot
+from trainyard.cluster.snapshot import ZONE, Amounts, MissingData, Pod, Snapshot, Volume
 from trainyard.errors import ExitCode
 
 UNCOUNTED = "GPUs that drivers of Dynamic Resource Allocation offer are not counted"
@@ -127,6 +129,40 @@ def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
     if capacity.fit is not Fit.NOW and capacity.uncounted:
         return replace(capacity, fit=Fit.UNKNOWN, unseen=UNCOUNTED)
     return capacity
+
+
+def places_by_zone(
+    snapshot: Snapshot, demand: Demand, avoided: Collection[str] = ()
+) -> "tuple[Counter[str], Counter[str]]":
+    """Return the places of each zone, now and if its nodes were empty, for zones that the claim is in.
+
+    Nodes without the label of a zone are in the zone "". Nodes that a retry avoids do not count.
+    """
+    volume, free, empty = snapshot.volume, Counter[str](), Counter[str]()
+    reached = volume.zones if isinstance(volume, Volume) else ()
+    for room in measure(snapshot, demand).rooms:
+        zone = room.fitness.node.labels.get(ZONE, "")
+        if room.fitness.node.name not in avoided and (not zone or not reached or zone in reached):
+            free[zone] += room.places
+            empty[zone] += room.places_empty
+    return free, empty
+
+
+def choose_zone(snapshot: Snapshot, demand: Demand, *, job: str, avoided: Collection[str] = ()) -> str | None:
+    """Return the zone for a job whose pods EFA joins, because EFA does not cross zones.
+
+    Empty leaves it to the first pod: no zone has room now, and several might. None means that the job needs
+    nodes without the label, so that no zone can be required. Of several zones the one with most room is
+    chosen, and the name of the job decides between equals: jobs sent at once then collide least.
+    """
+    free, empty = places_by_zone(snapshot, demand, avoided)
+    large = [zone for zone in empty if zone and empty[zone] >= demand.nodes]
+    if not large:
+        return None if empty[""] else ""
+    fitting = [zone for zone in large if free[zone] >= demand.nodes]
+    if not fitting:
+        return large[0] if len(large) == 1 else ""
+    return max(fitting, key=lambda zone: (free[zone], hashlib.sha256(f"{job} {zone}".encode()).digest()))
 
 
 def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:

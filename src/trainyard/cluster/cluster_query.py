@@ -38,8 +38,8 @@ THREADS = 8
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 NOT_SERVED = "the cluster does not serve {}"
 KUEUE = "kueue.x-k8s.io"
-_USAGE = ("daemons", "queues", "cluster_queues", "flavors")
-"""The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
+_USAGE = ("daemons", "queues", "cluster_queues", "flavors", "volume")
+"""The fields that `nodes`, `capacity` and the choice of a zone need, besides nodes and pods."""
 _NOT_REQUESTED = MissingData("not requested")
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
@@ -86,7 +86,7 @@ class ClusterQuery:
         return self._take_snapshot(find_digest)
 
     def usage(self) -> Snapshot:
-        """Read nodes, pods, devices and queues only, for `nodes` and `capacity`. Raises ServiceError."""
+        """Read nodes, pods, devices, queues and the claim only. Raises ServiceError."""
         return self._take_snapshot(None)
 
     def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
@@ -43,6 +44,10 @@ class Preflight:
     def room(self) -> NodeRoom | None:
         """The resources that a pod can have on every node; None if no node is fit."""
         return room_for(self.verdict.facts.snapshot, self.query.demand)
+
+    def zone_for(self, job: str) -> str | None:
+        """The zone for a job whose pods EFA joins, as `choose_zone` returns it."""
+        return choose_zone(self.verdict.facts.snapshot, self.query.demand, job=job)
 
     @property
     def shared_claim(self) -> bool:

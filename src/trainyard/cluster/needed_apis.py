@@ -71,6 +71,8 @@ class ServedKind:
     """A dry run that is refused shows that a job would be refused."""
     needs_runtime: bool = False
     """It refers to a TrainingRuntime, without which it cannot be created, not even as a dry run."""
+    adds_container: bool = False
+    """Its operator adds a container to the pods after the first that the level `restricted` refuses."""
     resumes_on_hyperpod: bool = False
     """HyperPod's auto-resume continues it after a node was replaced."""
 

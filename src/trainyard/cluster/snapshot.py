@@ -7,6 +7,8 @@ list. `cluster_query` queries the API, and `api_objects` converts its objects to
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+ZONE = "topology.kubernetes.io/zone"
+"""The label of a node that holds the name of its availability zone."""
 Amounts = Mapping[str, int]
 """Resource -> amount in thousandths (`resource_quantities.thousandths`)."""
 
@@ -69,11 +71,7 @@ class Node:
     @property
     def zone(self) -> str:
         """The name of the availability zone, else its id; names differ per account, ids do not."""
-        return self.labels.get("topology.kubernetes.io/zone") or self.zone_id
-
-    @property
-    def zone_id(self) -> str:
-        return self.labels.get("topology.k8s.aws/zone-id", "")
+        return self.labels.get(ZONE) or self.labels.get("topology.k8s.aws/zone-id", "")
 
     @property
     def ready(self) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard.cluster.resource_quantities import NotAQuantityError, parse_quantity
-from trainyard.cluster.snapshot import Volume
+from trainyard.cluster.snapshot import ZONE, Volume
 from trainyard.errors import ConfigError
 
 Json = Mapping[str, Any]
-_ZONES = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone")
+_ZONES = (ZONE, "topology.ebs.csi.aws.com/zone")
 
 
 def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:

@@ -21,6 +21,11 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
 
 
+def add_kind_option(parser: argparse.ArgumentParser) -> None:
+    """Add --kind, for a command that finds a job by its name."""
+    parser.add_argument("--kind", choices=JOB_KINDS, help="default: that of the job which Trainyard made")
+
+
 def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     """Add --kubeconfig, --context, --cluster and --region, for a script that only names them in a command."""
     group = parser.add_argument_group("the cluster")

@@ -11,7 +11,6 @@ import io
 import itertools
 import logging
 import os
-import re
 import sys
 import threading
 import traceback
@@ -164,28 +163,14 @@ def _answer_of(main: Callable[[], int]) -> int:
             _logger.debug("where the file was refused:", exc_info=True)
             _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
             return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
-        if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
-            _say(
-                f"{error.name} is not installed. This command needs the extra `{extra}` of trainyard: "
-                f"pip install 'trainyard[{extra}]', or in a checkout: make install\n"
-            )
-            return ExitCode.USAGE
+        if isinstance(error, ModuleNotFoundError):
+            from trainyard.command.missing_extra import extra_of, install_command
+
+            if extra := extra_of(error.name or ""):
+                _say(f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n")
+                return ExitCode.USAGE
         _say(traceback.format_exc())
         return ExitCode.BUG
-
-
-def _extra_of(module: str) -> str:
-    """Return the extra of this package that declares the distribution of a module; empty if none does."""
-    from importlib import metadata
-
-    try:
-        declared = metadata.requires("trainyard") or []
-    except metadata.PackageNotFoundError:
-        return ""
-    top = module.partition(".")[0]
-    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
-    pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
-    return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 
 
 def _has_working_directory() -> bool:

@@ -1,4 +1,4 @@
-"""Handle SIGTERM and SIGINT in a script: end it at once, or ask background work to end.
+"""Handle signals in a script: end it at once, or ask background work to end.
 
 The trainer has its own signal handling, in `training.runtime.stop_signals`.
 """
@@ -16,7 +16,7 @@ from trainyard.errors import ExitCode
 
 
 def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
-    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, with its cleanup.
+    """Let signals end the program at once, as a Ctrl-C does, with its cleanup.
 
     Returns a function that names the received signal, because code that swallows every exception, such as an
     import, may have continued. `silently` is for one process of several, whose launcher reports the
@@ -28,6 +28,9 @@ def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
         came.append(signal.Signals(number).name)
         raise SystemExit(ExitCode.INTERRUPTED) if silently else KeyboardInterrupt
 
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, end)
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
         signal.signal(number, end)
     sys.unraisablehook = _send_again

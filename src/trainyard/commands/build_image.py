@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--login", action="append", default=[], metavar="LOGIN", help=login)
     files = "also send files that git neither tracks nor ignores"
     what.add_argument("--untracked", action="store_true", help=files)
-    fix = "first correct the lines of the Dockerfile that have only one correct value"
+    fix = "first correct lines of the Dockerfile, as `image lint --fix` does"
     what.add_argument("--auto-fix", action="store_true", help=fix)
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"

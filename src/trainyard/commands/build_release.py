@@ -4,8 +4,8 @@ Only committed files are included. The same commit gives the same bytes with the
 because every file gets the time of the commit. The wheel is imported once as a test.
 
 Reads:   the commit, and no other file.
-Writes:  --output: trainyard-VERSION.tar.gz, trainyard-VERSION-py3-none-any.whl,
-         trainyard-VERSION-docs.tar.gz, and SHA256SUMS last.
+Writes:  --output: trainyard_ci-VERSION.tar.gz, trainyard_ci-VERSION-py3-none-any.whl,
+         trainyard_ci-VERSION-docs.tar.gz, and SHA256SUMS last.
 Exit codes: 0 built; 1 it could not be built, or the wheel cannot be imported; 2 the output is not empty.
 Example: scripts/build_release.py --output dist
 """
@@ -106,12 +106,12 @@ def repack(sdist: Path, output: Path, moment: int) -> None:
 def check_wheel(wheel: Path) -> None:
     """Import the library from the wheel alone."""
     stated = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
-    if f"trainyard-{stated[0]}" != stem(wheel) or not stated[-1].startswith(str(wheel)):
+    if f"trainyard_ci-{stated[0]}" != stem(wheel) or not stated[-1].startswith(str(wheel)):
         raise CheckFailedError(f"{wheel.name} imports as {' '.join(stated)}, which does not match its name")
 
 
 def stem(wheel: Path) -> str:
-    """`trainyard-1.2.3`."""
+    """`trainyard_ci-1.2.3`."""
     return "-".join(wheel.name.split("-")[:2])
 
 

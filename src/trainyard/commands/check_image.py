@@ -224,6 +224,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
     from trainyard.gateways.images.context_files import tool_files, write_archive
     from trainyard.image.building.aws_build import send_source
     from trainyard.image.building.build_poll import BuildPoll
+    from trainyard.image.building.build_record import exported_answers
 
     account = AwsAccount(args.region)
     aws = CodeBuild(account)
@@ -258,8 +259,13 @@ def check_in_aws(args: argparse.Namespace) -> int:
     ended = poll.follow({"check": start})["check"]
     if isinstance(ended, TrainyardError):
         raise ended
+    buildspec = (REPOSITORY_ROOT / "buildspec.yml").read_bytes()
+    answers = exported_answers(ended, args.image, args.level, buildspec)
+    unknown = [name for name, ok in answers.items() if ok is None]
     data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.state.build_id}
-    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: every check holds")
+    data |= {"answers": answers}
+    says = f"no check fails; not known: {', '.join(unknown)}" if unknown else "every check holds"
+    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: {says}")
     return ExitCode.DONE
 
 

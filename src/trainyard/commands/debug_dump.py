@@ -2,8 +2,8 @@
 
 It has the explanation of the failure, the records and the plan, the ends of the logs, the versions of all
 packages, the GPUs, and for a job its state, events, pods and nodes. Environment variables that set up
-training are written with their values (VARIABLES), all others, also in manifests, as names only. A line that
-holds a secret, or the value of a secret variable, is replaced by a note.
+training are written with their values (VARIABLES), all others, also in manifests, as names only. Secrets
+are replaced as in a run's records (`config.secret_filter`).
 
 Reads:      the run's directory, or the job, its pods, events and logs on the cluster; this machine
 Writes:     one .tar.gz file; its path is printed
@@ -52,8 +52,6 @@ VARIABLES = (
 )
 """Variables whose values are written; a name that ends with _ stands for all that begin with it."""
 LEFT_OUT = "(left out)"
-SHORTEST_SECRET = 6
-"""Shorter values of secret variables, such as 1, are not searched for: they are in many harmless lines."""
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.json")
 
 
@@ -121,7 +119,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     failure = failed_job(args)
     found = failure.explain()
     reader, namespace = job_reader(args)
-    job = reader.find_job(namespace, args.job)
+    job = reader.find_job(namespace, args.job, args.kind)
     observed = reader.observe(job)
     pods = reader.raw_pods(job)
     texts = {
@@ -178,7 +176,7 @@ def without_values(value: Any) -> Any:
 
 def is_shown(name: str) -> bool:
     """Return whether the value of the variable `name` may be written."""
-    from trainyard.plan.environment.secret_forms import is_secret_name
+    from trainyard.config.secret_forms import is_secret_name
 
     listed = any(name.startswith(each) if each.endswith("_") else name == each for each in VARIABLES)
     return listed and not is_secret_name(name)
@@ -212,30 +210,6 @@ def as_json(data: Any) -> str:
     return json.dumps(data, indent=2, sort_keys=True, default=str)
 
 
-def without_secrets(text: str) -> str:
-    """Return the text with each line that holds a secret replaced."""
-    from trainyard.plan.environment.secret_forms import secret_value_kind
-
-    values = secret_values()
-    return "\n".join(
-        "(a line with a secret, left out)"
-        if secret_value_kind(line.encode()) is not None or any(value in line for value in values)
-        else line
-        for line in text.split("\n")
-    )
-
-
-def secret_values() -> list[str]:
-    """Return the values of this process's variables that are secrets by their name or their form."""
-    from trainyard.plan.environment.secret_forms import secret_kind
-
-    return [
-        value
-        for name, value in os.environ.items()
-        if len(value) >= SHORTEST_SECRET and secret_kind(name, value) is not None
-    ]
-
-
 def write_archive(file: Path, folder: str, texts: Mapping[str, str]) -> None:
     """Write the texts as files of one folder into a .tar.gz file."""
     with tarfile.open(file, "w:gz") as archive:
@@ -244,8 +218,11 @@ def write_archive(file: Path, folder: str, texts: Mapping[str, str]) -> None:
 
 
 def members(folder: str, texts: Mapping[str, str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    from trainyard.config.secret_filter import SecretFilter
+
+    secrets = SecretFilter.of({"environment": dict(os.environ)})
     for name, text in texts.items():
-        content = without_secrets(text).encode()
+        content = secrets.mask_bytes(text.encode())
         member = tarfile.TarInfo(f"{folder}/{name}")
         member.size = len(content)
         yield member, content

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Manifests
     from trainyard.jobs.job_plan import JobPlan
     from trainyard.jobs.job_request import JobRequest
-    from trainyard.jobs.state.job_state import JobState
     from trainyard.proof.reachable_parts import UnreachablePart
-    from trainyard.run.suggested_commands import ClusterTarget
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
@@ -136,7 +134,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.existing_job import is_deployed
-    from trainyard.jobs.job_submission import find
+    from trainyard.jobs.job_submission import creator, find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.untrusted_files import read_yaml
@@ -145,12 +143,16 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     api = Api(access, call_seconds=args.call_seconds)
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
-    seen = job_request(args, config).with_cluster_facts(
+    request = job_request(args, config)
+    seen = replace(
+        request,
         kind=found.kind,
         namespace=place,
         image=found.image,
         room=found.room,
+        zone=found.zone_for(request.name),
         shared_claim=found.shared_claim,
+        creator=creator(api),
     )
     plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
@@ -312,12 +314,13 @@ def job_objects(plan: "JobPlan", api: "Api | None") -> "Manifests":
 def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     """Send the job unless it exists already, and wait for its end if requested."""
     from trainyard.jobs.existing_job import is_deployed
+    from trainyard.jobs.follow.job_retries import follow_and_announce
     from trainyard.jobs.job_reader import JobReader
     from trainyard.jobs.job_submission import find, submit
     from trainyard.jobs.kinds import KINDS
     from trainyard.run.suggested_commands import cluster_target
 
-    target = cluster_target(vars(args))
+    target = replace(cluster_target(vars(args)), kind="")  # a RayJob is followed, not its RayCluster
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
@@ -329,7 +332,8 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     waits, is_running = args.wait or args.monitor, True
     if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
         retries = waits and args.auto_retry > 0
-        state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
+        job = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": args.timeout}
+        state = follow_and_announce(api, **job, retries=retries, announce=output.announce, target=target)
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
         late = "; not ended within --timeout, still running" if is_running else ""
         output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
@@ -342,13 +346,3 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})
     return code
-
-
-def follow_job(
-    plan: "JobPlan", api: "Api", kind: str, *, seconds: float, retries: bool, target: "ClusterTarget"
-) -> "JobState":
-    """Return the last state of the job, or of the last job that replaced it, at its end or the time limit."""
-    from trainyard.jobs.follow.job_retries import follow_and_announce
-
-    job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    return follow_and_announce(api, **job, retries=retries, announce=output.announce, target=target)

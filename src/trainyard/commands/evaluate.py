@@ -5,16 +5,19 @@
 of --step, is evaluated; with --store and --run-number a stored one. The newest evaluation of a checkpoint
 counts: for the proof (`learned`) and for promotions.
 
+Whoever can write to a store decides the command of its runs. It is printed, and runs only with
+--allow-command, or if --public-key verifies the run. A restored directory is yours: read its config.yaml.
+
 Reads:   the run directory or the store: config.yaml, the checkpoint (verified first); what the command reads
 Writes:  a line of evaluations.jsonl in the run directory, or evaluations/run-N.jsonl in the store: digest of
          the checkpoint, command, data, figures; nothing with --dry-run; --json prints the same
 Exit codes: 0 evaluated, and good enough; 1 below a threshold, the command failed, or no checkpoint verifies;
-         2 no such run or step, or no evaluation.command; 4 the store refuses
+         2 no such run or step, no evaluation.command, or one that is not allowed; 4 the store refuses
 Example: scripts/evaluate.py --run-dir runs/20261120-214501-7c1f
 """
 
 import argparse
-import json
+import os
 import shlex
 import tempfile
 import time
@@ -32,37 +35,56 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
+    with_secrets = "the configuration of the run, if evaluation.command has secrets, which no record has"
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=with_secrets)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
     parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"
     parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
+    parser.add_argument("--allow-command", action="store_true", help="run the command that the store names")
+    key = "PEM file; a run that is signed with its private key may run its command"
+    parser.add_argument("--public-key", type=arguments.path, help=key)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     args = parser.parse_args(argv)
     if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):
         parser.error("give --run-dir, or --store with --run-number")
+    if args.run_dir and (args.allow_command or args.public_key):
+        parser.error("--allow-command and --public-key need --store")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.process import withheld_names
     from trainyard.run.directory import RunDirectory
 
-    if args.run_dir:
+    if args.run_dir:  # the command gets what the program got; with --store, this process needs the role
+        for name in withheld_names(os.environ):
+            os.environ.pop(name, None)
         return evaluate(RunDirectory(args.run_dir), args)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.artifacts.store.store_address import open_store
+    from trainyard.gateways.model_signing import KeyVerifier
 
+    verifier = KeyVerifier(args.public_key) if args.public_key else None
     store, number = open_store(args.store), parse_run_number(args.run_number)
     step = "newest" if args.step is None else str(args.step)
+    selection = parse_selection(store, number, step if may_run(args) else "none")
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         directory = RunDirectory(Path(folder) / "run")
-        restore(store, parse_selection(store, number, step), directory.path)
+        restore(store, selection, directory.path, verifier=verifier)
         return evaluate(directory, args)
+
+
+def may_run(args: argparse.Namespace) -> bool:
+    """Return whether the command may run: a stored one needs permission, or a signature (checked at once)."""
+    return bool(args.run_dir or args.allow_command or args.public_key or args.dry_run)
 
 
 def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
@@ -87,13 +109,20 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
             f"{directory.config_file} has no evaluation.command. docs/evaluation.md shows some for "
             "perplexity, bits per byte and tasks of lm-eval."
         )
+    if not may_run(args):
+        output.announce("evaluation", shlex.join(map(str, words)), copied=True)
+        raise ConfigError(
+            f"{args.store} names this command for run {args.run_number}, and nothing was run. Add "
+            "--allow-command if you trust it, or --public-key if the run is signed."
+        )
     step, checkpoint, digest = find_checkpoint(directory, args.step)
-    command = fill_command(words, directory, checkpoint)
-    output.announce("evaluation", f"step {step:,}: {shlex.join(command)}", copied=True)
+    command = fill_command(words_with_secrets(words, args), directory, checkpoint)
+    shown = shlex.join(fill_command(words, directory, checkpoint))
+    output.announce("evaluation", f"step {step:,}: {shown}", copied=True)
     if args.dry_run:
         return ExitCode.DONE
     started = time.time()
-    figures, thresholds = run_command(command), thresholds_of(settings)
+    figures, thresholds = run_command(command, shown), thresholds_of(settings)
     record = {
         "time": started,
         "seconds": round(time.time() - started, 3),
@@ -118,6 +147,16 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
     output.announce("evaluation", text, "failed")
     annotate(Level.ERROR, text, title="Below a threshold")
     return ExitCode.NO
+
+
+def words_with_secrets(words: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """Return the command with its secrets, from --config or the environment. Raises ConfigError."""
+    from trainyard.config.load import load_config
+    from trainyard.config.secret_filter import restore_secrets
+
+    given = load_config(args.config, args.set).given.evaluation.command if args.config else words
+    restored = restore_secrets({"evaluation.command": [str(word) for word in given or ()]}, os.environ)
+    return list(restored["evaluation.command"])
 
 
 def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, Path, str]:
@@ -153,8 +192,10 @@ def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Pa
     return filled
 
 
-def run_command(command: Sequence[str]) -> dict[str, float]:
+def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
     """Run the command and return its figures; its stderr goes to the stderr of this command.
+
+    Messages have it as `shown`.
 
     Raises CheckFailedError when it fails or prints no JSON object with a number.
     """
@@ -172,26 +213,24 @@ def run_command(command: Sequence[str]) -> dict[str, float]:
         text = printed.read().decode(errors="replace")
     if code:
         output.print_remarks(text.splitlines()[-20:])
-        raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shlex.join(command)}")
-    figures = dict(flat_figures(json_object(text)))
-    if not figures:
+        raise CheckFailedError(f"evaluation.command ended with exit code {code}: {shown}")
+    found = list(flat_figures(json_object(text)))
+    figures = dict(found)
+    if not figures or len(figures) < len(found):
         output.print_remarks(text.splitlines()[-20:])
         raise CheckFailedError(
-            "evaluation.command printed no JSON object with a number, as its output or as its last line"
+            "evaluation.command printed no JSON object with a number, as its output or as its last line, or "
+            "one with a key twice"
         )
     return figures
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """Return the JSON object in `text` or in its last line; empty if there is none."""
-    for part in (text, *text.strip().splitlines()[-1:]):
-        try:
-            found = json.loads(part)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            return found
-    return {}
+    """Return the JSON object in `text` or in its last line; empty if there is none or a key is twice."""
+    from trainyard.run.untrusted_files import parse_json_line
+
+    parts = (text, *text.strip().splitlines()[-1:])
+    return next((found for part in parts if (found := parse_json_line(part.encode())) is not None), {})
 
 
 def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, float]]:

@@ -5,7 +5,8 @@ Reads:      --log: logs of any trainer, with --events the events of Kubernetes o
             --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
             GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
 Writes:     the class, the cause, who must act, the fix, whether a retry recovers from it, and the lines that
-            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "evidence"}
+            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
+            "evidence"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
 Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
@@ -102,7 +103,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace", type=namespace, metavar="NAME", help="of the job; default: the context's"
     )
-    parser.set_defaults(kind=None)
+    add_kind_option(parser)
     add_cluster_options(parser)
 
 
@@ -133,6 +134,8 @@ def explanation_lines(found: "LogExplanation") -> list[str]:
 
 def retry_words(found: "LogExplanation") -> str:
     """Return in words whether a retry recovers from the failure."""
+    if found.other_node:
+        return "on another node; on the same one it would fail again"
     if found.retryable:
         return "from the newest good checkpoint"
     if found.klass in ("finished", "not-proven"):
@@ -199,10 +202,11 @@ def failed_run(path: Path) -> FailureEvidence:
 
 def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
-    from trainyard.run.run_lock import is_locked
+    from trainyard.gateways.process_tree import processes_of_run
+    from trainyard.run.run_lock import is_locked, leader_here
 
     with suppress(OSError):
-        if not is_locked(path):
+        if not is_locked(path) and not processes_of_run(path, leader=leader_here(path)).training:
             return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
     return ""
 
@@ -233,7 +237,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
     from trainyard.watch.failure_logs.log_explanation import LogExplanation, log_of
 
     reader, namespace = job_reader(args)
-    job = reader.find_job(namespace, args.job)
+    job = reader.find_job(namespace, args.job, args.kind)
     state = judge_job(reader.observe(job))
     logs = []
     for log in pod_logs.container_logs(reader.raw_pods(job)):
@@ -252,7 +256,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
         return FailureEvidence(logs, failure.exit_code)
     recorded = LogExplanation(
         failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
-        failure.who, failure.fix,
+        failure.who, failure.fix, failure.other_node,
     )  # fmt: skip
     return FailureEvidence(logs, failure.exit_code, recorded)
 

@@ -159,11 +159,13 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
 
 def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> None:
     """Show the proven run, and the command that trains anyway."""
+    from trainyard.config.secret_filter import SecretFilter
     from trainyard.gateways.github import Level, annotate, append_summary, in_actions
     from trainyard.report.dashboard.markdown import fence_code
 
     again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(args.config))}"
-    again += f" -f overrides={shlex.quote(' '.join(args.set))}" if args.set else ""
+    changes = SecretFilter().mask_under("", " ".join(args.set))
+    again += f" -f overrides={shlex.quote(changes)}" if args.set else ""
     text = f"run {number} in {args.store} is proven, of the same commit, configuration and data"
     output.announce("proven before", text, "ok")
     for line in evidence:

@@ -1,22 +1,23 @@
 """Find mistakes in the network environment of training: NCCL, EFA and torch variables, and manifests.
 
-The name of a file decides how it is read: manifests (.yaml, .yml, .json), Dockerfiles, else NAME=value lines.
-A manifest states where it runs (instance type, EFA interfaces, nodes); for other files the options state
-it. Each variable that must not be set, has no effect or was renamed is reported with its fix.
+The content of a file decides how it is read: as a Dockerfile, as NAME=value lines or a shell script, of which
+only such lines are read, or as manifests of Kubernetes in YAML or JSON; any other file is refused. A manifest
+states where it runs (instance type, EFA interfaces, nodes); for other files the options state it. Each
+variable that must not be set, has no effect or was renamed is reported with its fix.
 
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
-Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read
+Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read or was not understood
 Example:    scripts/lint_environment.py docker/fsdp/Dockerfile job.yaml --instance-type p5.48xlarge
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.plan.environment.environment_lint import LintFinding
@@ -54,14 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             read_environment_file(str(path), read_text(path, most=MOST_YAML_BYTES), place)
             for path in args.files
         ]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(str(error)) from None
     findings = lint(files)
+    counts = {file.name: sum(len(group.settings) for group in file.groups) for file in files}
     bad = any(finding.severity is LintSeverity.ERROR for finding in findings)
     if args.json:
-        output.print_json({"ok": not bad, "findings": [finding.to_json() for finding in findings]})
+        found = [finding.to_json() for finding in findings]
+        output.print_json({"ok": not bad, "files": counts, "findings": found})
     else:
-        print("\n".join(lines_of(findings, len(files))))
+        print("\n".join(lines_of(findings, counts)))
     for finding in findings:
         if finding.severity is not LintSeverity.INFO:
             level = Level.ERROR if finding.severity is LintSeverity.ERROR else Level.WARNING
@@ -97,8 +100,10 @@ def version(text: str | None, option: str) -> "Version | None":
     return found
 
 
-def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
-    """Return each finding as text: the place, the message, the fix."""
+def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list[str]:
+    """Return each finding as text: the place, the message, the fix; `read`: file -> number of variables."""
+    from trainyard.report.facts.quantities import format_count
+
     lines = []
     for finding in findings:
         value = f"={finding.value}" if finding.value else ""
@@ -108,10 +113,7 @@ def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
             f"    {finding.reason}",
             f"    {finding.remedy}",
         ]
-    counts = [
-        f"{count} {word}{'' if count == 1 else 's'}"
-        for word in ("error", "warning", "info")
-        if (count := sum(finding.severity == word for finding in findings))
-    ]
-    seen = f"{files} file{'' if files == 1 else 's'}"
+    words = [finding.severity.value for finding in findings]
+    counts = [format_count(words.count(word), word) for word in ("error", "warning", "info") if word in words]
+    seen = f"{format_count(len(read), 'file')}, {format_count(sum(read.values()), 'variable')}"
     return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: no findings"]

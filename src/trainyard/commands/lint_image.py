@@ -4,7 +4,8 @@ The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and 
 come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies
 and installs from. uv resolves each installing command as pip would, with the metadata of a package index
 (--index); without an index these commands are not checked. A version that none of them states is not judged.
---fix corrects single lines of the Dockerfile that have only one correct value, and shows the difference.
+--fix corrects single lines of the Dockerfile, and shows the difference and what it implies for the driver: a
+version becomes the nearest that can be installed with the rest, and torch keeps its minor release.
 
 Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
@@ -59,9 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     index = "URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve"
     parser.add_argument("--index", default="", metavar="INDEX", help=index)
-    parser.add_argument(
-        "--fix", action="store_true", help="correct the lines that have only one correct value"
-    )
+    parser.add_argument("--fix", action="store_true", help="correct single lines, and show the difference")
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
@@ -78,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.image.conflict.conflict_fix import diff_of, fix
+    from trainyard.image.conflict.package_rules import driver_note
     from trainyard.run.atomic_files import write_bytes_atomically
     from trainyard.run.untrusted_files import read_named_text
 
@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
     declared, unchecked, findings = linter.judge(after)
-    return report(args, declared, unchecked, findings, difference=difference)
+    note = driver_note(linter.judge(before)[0], declared) if difference else ""
+    return report(args, declared, unchecked, findings, difference=difference, driver_note=note)
 
 
 class Linter:
@@ -125,11 +126,8 @@ class Linter:
         platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
         resolution = resolve_installs(declared, self.resolve, platform)
         declared = with_resolved(declared, resolution.packages)
-        return (
-            declared,
-            list(resolution.unchecked),
-            judge_versions(declared, self.machine, resolution.findings),
-        )
+        findings = judge_versions(declared, self.machine, resolution.findings)
+        return declared, list(resolution.unchecked), findings
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""
@@ -253,6 +251,7 @@ def report(
     findings: "Sequence[ImageFinding]",
     *,
     difference: str,
+    driver_note: str,
 ) -> int:
     from trainyard.gateways.github import Level, annotate
     from trainyard.image.conflict.base_choice import choose_base
@@ -265,12 +264,14 @@ def report(
     failed = any(finding.severity == "error" for finding in findings)
     data = {
         "ok": not failed,
+        "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
         "not_checked": list(unchecked),
         "findings": [finding.record() for finding in findings],
         "base": {"found": declared.base.image, "proposed": choice.image, "reason": choice.reason},
         "difference": difference,
+        "driver": driver_note,
     }
     output.print_json(data) if args.json else print("\n".join(lint_lines(data)))
     for finding in findings:

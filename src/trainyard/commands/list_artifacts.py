@@ -1,6 +1,7 @@
-"""List the contents of a store: runs, checkpoints, sizes, age, completeness, and monthly cost.
+"""List the contents of a store: runs, their proofs, checkpoints, sizes, age, completeness, and monthly cost.
 
-Reads:  --store: all names and sizes, the manifests; with --depth the objects that this verification reads;
+Reads:  --store: all names and sizes, the manifests, the records of runs that succeeded, which are judged;
+        with --depth the objects that this verification reads;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
 Writes: a table on stdout, or JSON
 Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
@@ -11,6 +12,7 @@ Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
@@ -44,11 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.record.run_numbers import runs_in_question
     from trainyard.artifacts.store.store_address import open_store
     from trainyard.artifacts.verify.comparison import Depth
+    from trainyard.commands.prove_run import failing_parts
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     price = inventory.price_for(args.store, args.price_per_gb_month)
     depth = Depth(args.depth) if args.depth else None
-    runs = inventory.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
+    numbers, judge = runs_in_question(store, args.run_number), partial(failing_parts, store)
+    runs = inventory.list_runs(store, numbers, judge=judge, price=price, depth=depth)
     if args.json:
         value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
         output.print_json(value)

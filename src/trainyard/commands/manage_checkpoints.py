@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 
@@ -45,7 +45,7 @@ TEXTS = (
     ("--size", "SIZE", "with create-volume, such as 1200Gi"),
 )
 ONLY_FOR = {
-    **dict.fromkeys(("--job", "--pod", "--path", "--container", "--image"), READ_COMMANDS),
+    **dict.fromkeys(("--job", "--kind", "--pod", "--path", "--container", "--image"), READ_COMMANDS),
     **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
     **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
     "--dry-run": ("copy", "create-volume"),
@@ -63,6 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
     usual = "default: the context's, else `default`"
     parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
+    add_kind_option(parser)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
@@ -133,7 +134,7 @@ def open_checkpoints(
     from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
     from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 
-    names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
+    names = ("namespace", "pod", "container", "claim", "job", "kind", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
     with open_found_folder(api, where) as source:
         yield source, find_checkpoints(source.listing())

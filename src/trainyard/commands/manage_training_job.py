@@ -5,7 +5,7 @@ and can be started again at any time. `logs` prints or saves the logs of all pod
 of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
 removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
 that was sent with --auto-retry, and sends it again after failures that a retry can recover from. See
-docs/runbooks/jobs.md.
+docs/runbooks/jobs.md. The job of that name which Trainyard made is meant; --kind names another.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
-from trainyard.errors import CheckFailedError, ExitCode
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.jobs.follow.pod_logs import ContainerLog
@@ -44,6 +44,7 @@ SWITCHES = (
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
     ("--keep-claims", "with delete: keep the volume claims of the job"),
+    ("--not-ours", "with delete and --kind: delete it although Trainyard did not make it"),
     ("--dry-run", "with cancel, delete, resubmit, retry: print the changes, make none"),
     ("--json", "print data as JSON"),
 )
@@ -52,7 +53,7 @@ ONLY_FOR = {
     "--follow": ("status", "logs"),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
-    **dict.fromkeys(("--no-logs", "--keep-claims"), ("delete",)),
+    **dict.fromkeys(("--no-logs", "--keep-claims", "--not-ours"), ("delete",)),
     "--dry-run": ("cancel", "delete", "resubmit", "retry"),
 }
 """Options and the commands that accept them."""
@@ -64,9 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
     )
-    parser.add_argument(
-        "--kind", choices=JOB_KINDS, help="default: the first kind that has a job of this name"
-    )
+    add_kind_option(parser)
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
@@ -187,6 +186,11 @@ def delete(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> in
     from trainyard.jobs.follow.job_changes import JobEditor
     from trainyard.jobs.follow.pod_logs import save_logs
 
+    if not (job.is_ours or args.not_ours):
+        raise ConfigError(
+            f"{job.kind.api_kind} {job.name} in {job.namespace} was not made by Trainyard. To delete it, add "
+            "--not-ours. Nothing was deleted"
+        )
     editor = JobEditor(reader, job)
     if args.dry_run:
         return report_changes(args, editor.deletions(keep_claims=args.keep_claims))
@@ -206,7 +210,7 @@ def resubmit(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> 
 
 
 def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_retries import follow_with_retries, make_retry_loop
+    from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
     from trainyard.report.jobs.job_text import status_lines
     from trainyard.run.suggested_commands import cluster_target
 
@@ -215,8 +219,8 @@ def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int
         print(make_retry_loop(reader.api, output.announce, target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
-    state = follow_with_retries(
-        reader.api, **job.place, seconds=seconds, announce=output.announce, target=target
+    state = follow_and_announce(
+        reader.api, **job.place, seconds=seconds, retries=True, announce=output.announce, target=target
     )
     print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code

@@ -15,7 +15,6 @@ Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 
@@ -60,7 +59,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
     place = "namespace of the job; default: the context's, else `default`"
     parser.add_argument("--namespace", type=arguments.object_name_if_given, metavar="NAME", help=place)
-    parser.add_argument("--kind", choices=JOB_KINDS, help="default: the first kind with a job of this name")
+    add_kind_option(parser)
     add_cluster_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -251,13 +250,12 @@ class RunWatch:
 
 def trains_here(directory: Path) -> bool:
     """Return whether a process of this machine trains in the run directory."""
-    from trainyard.run.run_lock import holder
+    from trainyard.commands.run_program import is_alive
+    from trainyard.run.run_lock import last_holder
 
-    pid = holder(directory)
+    holder = last_holder(directory)
     with suppress(OSError):
-        if pid is not None:
-            os.kill(pid, 0)
-            return True
+        return holder is not None and holder.is_here and is_alive(directory)
     return False
 
 
@@ -321,6 +319,7 @@ class JobWatch:
         now = observed.now
         pods = [pod for pod in observed.pods if pod.running and not pod.helps]
         unknown, nodes, health = list[str](), dict[str, "NodeReading"](), self._machines.health
+        health.add_job_alerts(state.alerts, now)
         if state.ended:
             health.end_all(now)
         elif state.state is not State.RUNNING:
@@ -353,9 +352,8 @@ class JobWatch:
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
         """Return the readings of the pods' machines by pod name, and a list of what is not known."""
         from trainyard.gateways.node_reading import SCRIPT, read_node_answer
-        from trainyard.jobs.follow.pod_readings import gpus_requested
 
-        nodes, unknown, has_gpus = dict[str, "NodeReading"](), list[str](), gpus_requested(self._job)
+        nodes, unknown, plan = dict[str, "NodeReading"](), list[str](), self._job.plan
         answers = self._pods.run_script(pods, SCRIPT)
         silent = [name for name, answer in answers.items() if answer is None]
         self._machines.health.add_silent_pods(silent, answers, now)
@@ -365,7 +363,7 @@ class JobWatch:
                 unknown.append(f"{name}: {answer or 'it does not answer'}")
                 continue
             reading = read_node_answer(answer)
-            if not has_gpus:
+            if plan is not None and not plan.resources.gpus:
                 reading = replace(reading, gpus=(), gpu_trouble="")
             if reading.gpu_trouble:
                 unknown.append(f"the GPUs of {name}: {reading.gpu_trouble}")
@@ -375,12 +373,15 @@ class JobWatch:
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""
-        from trainyard.jobs.follow.pod_readings import instance_type_of
         from trainyard.report.facts.run_facts import read_facts
 
         if not self._pods.read_records(pods, self._folder):
             return None
         with suppress(ConfigError):
             facts = read_facts(self._folder, now=now)
-            return replace(facts, run={"instance_type": instance_type_of(self._job), **facts.run})
+            plan = self._job.plan
+            known = (
+                {"instance_type": plan.instance_type, "requests": plan.resources.of_machine} if plan else {}
+            )
+            return replace(facts, run={**known, **facts.run})
         return None

@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
+    from trainyard.config.secret_filter import SecretFilter
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_output
     from trainyard.github.run_plan import resolve
     from trainyard.report.plan.plan_text import unproven_lines
@@ -108,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_daily_run_off(plan)
     is_complete = not plan.missing_settings or plan.dispatch.dry_run
     text = markdown_plan(planned) if is_complete else report_missing_settings(plan)
-    append_summary(text)
+    append_summary(text := SecretFilter().mask_under("", text))
     if plan.is_refused:
         raise ConfigError(
             missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))

@@ -20,9 +20,7 @@ import getpass
 import hashlib
 import os
 import shlex
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
@@ -208,16 +206,10 @@ def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[s
 
 def unproven_parts(store: "Store", number: int) -> str:
     """Return in words the parts of the proof that a stored run fails; empty if it is proven."""
-    from trainyard.artifacts.restore.restore import restore
-    from trainyard.artifacts.restore.selection import parse_selection
-    from trainyard.commands.prove_run import prove_stored
-    from trainyard.run.directory import RunDirectory
+    from trainyard.commands.prove_run import prove_from_store
 
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
-        directory = RunDirectory(Path(folder) / "records")
-        restore(store, parse_selection(store, number, "none"), directory.path)
-        proof = prove_stored(directory, store, number)
-    return "; ".join(f"its run is not proven: {part.name}: {part.evidence}" for part in proof.failing)
+    failing = prove_from_store(store, number).failing
+    return "; ".join(f"its run is not proven: {part.name}: {part.evidence}" for part in failing)
 
 
 def _is_until(row: Mapping[str, Any] | None, step: int | None) -> bool:

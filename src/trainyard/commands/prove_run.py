@@ -202,13 +202,26 @@ def last_green_run(
         found = stored_run(store, number, f"last green run {number}")
         is_other = found.facts.get("run_id") != run["run_id"] and fingerprint is not None
         is_same = is_other and found.facts.get("data", {}).get("fingerprint") == fingerprint
-        if is_same and found.facts["outcome"].get("status") == "succeeded" and is_proven(store, number):
+        if not is_same or found.facts["outcome"].get("status") != "succeeded":
+            continue
+        if prove_from_store(store, number, compares=False).proven:  # else it would judge run after run
             return found
     return None
 
 
-def is_proven(store: "Store", number: int) -> bool:
-    """Return whether the stored records and objects of a run prove it; no object is read back."""
+def failing_parts(store: "Store", number: int) -> tuple[str, ...]:
+    """Return the parts of its proof that a stored run fails. Raises ServiceError if the store fails."""
+    try:
+        return tuple(part.name for part in prove_from_store(store, number).failing)
+    except ServiceError:
+        raise
+    except TrainyardError as error:
+        output.print_remarks([f"Run {number} cannot be judged: {error}"])
+        return ("stored",)
+
+
+def prove_from_store(store: "Store", number: int, *, compares: bool = True) -> "Proof":
+    """Judge a stored run by its records there; no other object is read back."""
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import parse_selection
     from trainyard.run.directory import RunDirectory
@@ -216,23 +229,33 @@ def is_proven(store: "Store", number: int) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder) / "records")
         restore(store, parse_selection(store, number, "none"), directory.path)
-        return prove_stored(directory, store, number).proven
+        return prove_stored(directory, store, number, compares=compares)
 
 
 def prove_stored(
-    directory: "RunDirectory", store: "Store", number: int, fingerprint: str | None = None
+    directory: "RunDirectory",
+    store: "Store",
+    number: int,
+    fingerprint: str | None = None,
+    *,
+    compares: bool = True,
 ) -> "Proof":
-    """Judge a stored run whose records are in `directory`; `fingerprint` is of the data on this machine."""
+    """Judge a stored run whose records are in `directory`; `fingerprint` is of the data on this machine.
+
+    With `compares` it is also judged against the run that its configuration names.
+    """
     from trainyard.artifacts.verify.inspection import inspect_run
     from trainyard.artifacts.verify.verify import Depth
     from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
     from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.judged_records import JudgedRecords
+    from trainyard.run.run_settings import setting
 
     records = JudgedRecords(directory)
     run_id = str(records.run["run_id"])
     found = inspect_run(store, run_id, directory=directory, run_number=number, depth=Depth.LISTING)
     settings = settings_of_config(records.config)
+    wanted = setting(settings, "proof.learned.compare_with") if compares else None
     return prove(
         records.run,
         records.rows(),
@@ -242,6 +265,7 @@ def prove_stored(
         configuration=Configuration(config_digests(directory.config_file), settings),
         recomputed=Recomputed(records.digests, data=fingerprint),
         evaluations=list(records.evaluations()),
+        compared=compared_run(records.run, store.url, wanted, before=number) if wanted else None,
     )
 
 

@@ -17,7 +17,7 @@ Writes:     the run directory, with the proof and the reports; the store; a Slac
             outcome and the proof, and everything else goes to stderr
 Exit codes: 0 trained, stored and proven; else that of the step that failed: 1 failed, or not proven; 2 wrong
             configuration or usage; 4 a service refused; 5 timed out; 75 stopped, run it again;
-            130 interrupted
+            130 interrupted by Ctrl-C, with a checkpoint or without
 Example:    trainyard run --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -25,7 +25,6 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -71,6 +70,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--may-begin", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
+    takeover = "stop what still trains in --run-dir, on this host, before the start"
+    parser.add_argument("--takeover", action="store_true", help=takeover)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
@@ -85,6 +86,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    from trainyard.commands.run_program import require_idle, take_over
+
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     pipeline = pipeline_of(args)
@@ -95,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.run_dir is None:
             output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
         return ExitCode.DONE
+    if args.takeover:
+        take_over(pipeline.run_dir)
+    require_idle(pipeline.run_dir)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", args.store] if args.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
@@ -130,6 +136,7 @@ def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import read_run
+    from trainyard.run.untrusted_files import read_json_object
 
     found: dict[str, Any] = {"run_dir": str(run_dir), "exit_code": int(code)}
     with suppress(OSError, TrainyardError):
@@ -137,7 +144,7 @@ def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
         found |= {"run_id": run["run_id"], "outcome": run.get("outcome", {})}
         proof = read_proof(RunDirectory(run_dir), run)
         if proof is not None:
-            found["proof"] = json.loads((run_dir / "report" / "proof.json").read_bytes())
+            found["proof"] = read_json_object(run_dir / "report" / "proof.json")
     return found
 
 
@@ -300,9 +307,15 @@ class Pipeline:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
         from trainyard.config.load import load_config
 
-        if not self.config.is_file() or not load_config(self.config, self.changes).config.evaluation.command:
+        if not self.config.is_file():
             return []
-        return [step("evaluate", "--run-dir", str(self.run_dir))]
+        loaded = load_config(self.config, self.changes)
+        if not loaded.config.evaluation.command:
+            return []
+        has_secrets = loaded.config.evaluation != loaded.given.evaluation
+        return [
+            step("evaluate", "--run-dir", str(self.run_dir), *(self.configuration if has_secrets else ()))
+        ]
 
     def store_run(self) -> list[str]:
         return step("training_artifact_sync", *self.store_options, "--once")
@@ -404,14 +417,16 @@ def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
 def has_stopped(run_dir: Path, code: int) -> bool:
     """Return whether the trainer's exit code says that it ended early with a good checkpoint.
 
-    At limits.cost_usd the code is 1, so that nothing continues the run; the record says that it stopped.
+    At limits.cost_usd the code is 1, and after Ctrl-C 130, so that nothing continues the run; the record says
+    that it stopped.
     """
     from trainyard.report.facts.run_facts import read_record
     from trainyard.run.directory import RunDirectory
 
     outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
-    is_on_record = isinstance(outcome, dict) and outcome.get("status") == "stopped"
-    return code == ExitCode.STOPPED or (code == ExitCode.NO and is_on_record)
+    recorded = outcome if isinstance(outcome, dict) else {}
+    is_on_record = recorded.get("status") == "stopped" and recorded.get("exit_code") == code
+    return code == ExitCode.STOPPED or is_on_record
 
 
 def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:
@@ -419,6 +434,6 @@ def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -
     from trainyard.gateways.process import run_passing_signals
 
     for command in commands:
-        if code := run_passing_signals(command, always=signal.SIGTERM, stdout=stdout):
+        if code := run_passing_signals(command, stdout=stdout):
             return code
     return ExitCode.DONE

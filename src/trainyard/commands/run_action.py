@@ -1,7 +1,8 @@
 """Run the pipeline for the action of this repository (`action.yml`), with the inputs of a workflow.
 
 Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
-            action; an empty input counts as not given. TRAINYARD_AWS_ROLE: the role for the store
+            action; an empty input counts as not given. TRAINYARD_AWS_ROLE: the role for the store.
+            TRAINYARD_PASS: variables of ours that the program gets, too, such as SLACK_WEBHOOK_URL
 Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" scripts/run_action.py
@@ -48,11 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(words: Sequence[str]) -> int:
-    """Run the pipeline, with credentials of the action's role, which the program gets too, for an hour."""
+    """Run the pipeline; the program gets only those keys of the action's role that TRAINYARD_PASS names."""
     from trainyard.commands import run
     from trainyard.gateways.aws_session import credential_variables
+    from trainyard.gateways.process import passed_names
 
-    os.environ.update(credential_variables())
+    os.environ.setdefault("TRAINYARD_PASS", "")
+    names = passed_names(os.environ)
+    if any(name.startswith("AWS_") for name in names):
+        os.environ.update({name: value for name, value in credential_variables().items() if name in names})
     return run.main(words)
 
 

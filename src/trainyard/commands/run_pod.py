@@ -11,7 +11,8 @@ first one. With `compute.network_test` several nodes measure an all-reduce befor
 below the floor of the machines ends the job.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
-trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
+trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md). A run directory whose
+run.json names another TRAINYARD_OWNER (namespace, creator, command) is refused before anything is written.
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     the run directory, the store and the proof, through these scripts
@@ -20,7 +21,7 @@ Exit codes: that of the first script that does not end with 0: 1 training failed
             that have EFA, or because their network is too slow, after which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
-Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
+Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/team/a --grace 285s
 """
 
 import argparse
@@ -74,7 +75,9 @@ class Pod(Pipeline):
     @property
     def network_file(self) -> Path:
         """The file with the result of the measurement, beside the run directory."""
-        return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number_here()}.json")
+        from trainyard.run.launch_environment import node_number
+
+        return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number(os.environ) or 0}.json")
 
     def restore(self, node: "NodeFolder | None") -> list[list[str]]:
         """Return the steps before the training if each machine has a run directory of its own.
@@ -126,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.launch_environment import is_first_node
 
     if not args.dry_run:
+        require_own_run(args.run_dir)
         place_files(os.environ)
     config = load_config(args.config, args.set).config
     pod, apart = pod_of(args, config), is_apart(args, config)
@@ -144,6 +148,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not is_first_node(os.environ):  # the operator counts the restarts of other pods
         return run(pod, apart=apart)
     return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
+
+
+def require_own_run(run_dir: Path) -> None:
+    """Raise ConfigError, whose exit code is final, if the directory has the run of another job."""
+    theirs, ours = str(record_of(run_dir).get("owner", "")), os.environ.get("TRAINYARD_OWNER", "")
+    parts = zip(("namespace", "creator", "command"), theirs.split("/"), ours.split("/"), strict=False)
+    others = [f"{name} {before}" for name, before, now in parts if before and now and before != now]
+    if others:
+        raise ConfigError(
+            f"{run_dir} has the run of another job: {', '.join(others)}. Nothing was written. Deploy under "
+            "another --job-name, or move that directory away if nobody needs its run."
+        )
+    # The jobs of other users in the namespace may write where they may write on the volume.
+    with suppress(OSError):  # it exists, or the run directory will say why it cannot be created
+        run_dir.parent.mkdir()
+        run_dir.parent.chmod(run_dir.parent.parent.stat().st_mode & 0o7777)
 
 
 def run(pod: Pod, *, apart: bool) -> int:
@@ -283,21 +303,13 @@ def has_several_nodes(processes: int | None) -> bool:
     return isinstance(place, NodeLauncher) and place.nodes > 1
 
 
-def node_number_here() -> int:
-    from trainyard.run.launch_environment import node_number
-
-    return node_number(os.environ) or 0
-
-
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.config.registries import RECIPES
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     if args.program or config.recipe not in RECIPES or config.checkpointing.shared:
         return False
-    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    if not isinstance(place, NodeLauncher) or place.nodes == 1:
+    if not has_several_nodes(args.nproc_per_node):
         return False
     run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
     require_resumable(run_id, args.run_dir, config.artifacts.store)

@@ -6,7 +6,7 @@
 The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job
 (--program). Its rows of metrics come from its output, from the files that it writes, or from
 `trainyard.log`. Its checkpoints are copied into the run directory as soon as they are complete by the rules
-of their format. It resumes from the newest one. SIGTERM, Ctrl-C and --deadline reach all of its processes.
+of their format. It resumes from the newest one. Signals and --deadline reach all of its processes.
 docs/bring_your_own.md explains what is proven.
 
 Reads:      --config; --program (JSON); what the program writes; an operator's variables;
@@ -14,7 +14,8 @@ Reads:      --config; --program (JSON); what the program writes; an operator's v
 Writes:     the run directory; logs/node-N.log, and over several machines NCCL's log in logs/nccl-node-N-*.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 6 ended because TCP joins machines that have EFA (compute.on_fallback); 75 stopped
-            with a new checkpoint, run it again to resume; 130 interrupted; 128 + N when signal N ended it
+            with a new checkpoint, run it again to resume; 130 interrupted by Ctrl-C, with a checkpoint or
+            without; 128 + N when signal N ended it
 Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
 """
 
@@ -22,12 +23,13 @@ import argparse
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -37,10 +39,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
+    from trainyard.config.secret_filter import SecretFilter
+    from trainyard.gateways.process_tree import Process, RunProcesses
     from trainyard.gateways.supervised_process import ProgramExit
     from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
     from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
+GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+"""How long --takeover waits for a program, then killed, and for a command, which may have a long grace."""
 NETWORK_SECONDS = 5.0
 """Seconds between two reads of the logs of NCCL while the program runs."""
 MOST_WARNINGS = 10
@@ -106,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     """Run the program of the arguments, and return the exit code of this node."""
     from trainyard.command.time_limits import job_seconds
-    from trainyard.config.load import load_config
+    from trainyard.config.load import load_config, mask_config
+    from trainyard.config.secret_filter import SecretFilter, restore_secrets
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
@@ -114,7 +121,9 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.run.run_lock import locked
     from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
-    config = load_config(args.config, args.set).config
+    loaded = load_config(args.config, args.set)
+    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
@@ -126,15 +135,26 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         from trainyard.jobs.recipes.wrapped_program import read_description
 
         sheet = read_description(file)
-        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+        given, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
     else:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
-        program = program_here(config, directory.path, nodes=node.nodes, processes=processes)
+        given = program_here(loaded.given, directory.path, nodes=node.nodes, processes=processes)
         nodes = None
+    program = given.with_words(secrets.mask_values)
+    if not args.dry_run:
+        require_idle(directory.path, node.rank or 0)
     deadline = deadline_for_storing(args.deadline, directory.path.parent, checkpoint_bytes(directory.path))
     deadline = None if deadline is None else deadline - job_seconds()
     supervised = ProgramRun(
-        program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
+        program,
+        config,
+        node,
+        directory,
+        secrets=secrets,
+        nodes=nodes,
+        resume=args.resume,
+        grace=args.grace,
+        deadline=deadline,
     )
     if not args.dry_run and not node.rank:
         supervised.paid_seconds = seconds_to_cost_limit(
@@ -144,13 +164,14 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         command = supervised.command(supervised.checkpoint_to_resume())
         output.print_json({"command": command, "environment": dict(program.environment)})
         return 0
-    if is_done(args, directory, program):
+    if is_done(args, directory, program, config):
         LOG.info("%s: all steps were done before, so the program is not started again", directory.path)
         code = 0
-    elif node.rank:
-        code = supervised.run(run_id)
     else:
-        with locked(directory.path):
+        supervised.started = given.with_words(partial(restore_secrets, environment=os.environ))
+        if not node.rank:
+            warn_of_secrets(loaded.given)
+        with nullcontext() if node.rank else locked(directory.path):
             code = supervised.run(run_id)
     if node.rank or not directory.run_file.is_file():
         return code
@@ -215,12 +236,91 @@ def require_no_former_run(directory: "RunDirectory") -> None:
         )
 
 
-def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Program") -> bool:
+def warn_of_secrets(config: "Config") -> None:
+    """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
+    from trainyard.config.secret_filter import find_secrets, restore_secrets
+
+    for found in find_secrets(config.to_plain()):
+        LOG.warning(
+            "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
+            *(found.place, found.mask.decode(), found.kind, found.variable or "a variable"),
+        )
+    restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
+
+
+def require_idle(directory: Path, node: int = 0) -> None:
+    """Raise ConfigError if a command trains in the run directory, or the program of one that was killed.
+
+    What a program has left without a GPU, torch or an open checkpoint is only named.
+    """
+    from trainyard.run.run_lock import in_use, is_locked, since
+
+    with suppress(OSError):  # the error of a file system without locks has its own message
+        if not node and is_locked(directory):
+            raise in_use(directory)
+    found = program_processes(directory, node)
+    if found.training:
+        each = found.training[0]
+        raise ConfigError(
+            f"{directory} is being trained by process {each.pid} ({each.words}){since(each.started)}; its "
+            "command was killed. A second one would damage the run. Wait for it, stop it first with "
+            "trainyard run --takeover, or choose another --run-dir. Nothing was started."
+        )
+    for each in found.left:
+        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
+
+
+def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
+    """Return the processes that a program of this run has on this machine."""
+    from trainyard.gateways.process_tree import processes_of_run
+    from trainyard.run.run_lock import leader_here
+
+    return processes_of_run(directory, node, None if node else leader_here(directory))
+
+
+def is_alive(directory: Path) -> bool:
+    """Return whether the lock of a run is held, or its program trains. Raises OSError if it is not known."""
+    from trainyard.run.run_lock import is_locked
+
+    return is_locked(directory) or bool(program_processes(directory).training)
+
+
+def take_over(directory: Path) -> None:
+    """Stop the command that trains in the run directory, and the program of one that was killed.
+
+    Raises ConfigError if it is on another host, WaitTimeoutError if it does not end.
+    """
+    from trainyard.gateways.process_tree import find_process, send, stop_processes
+    from trainyard.run.run_lock import in_use, is_locked, last_holder
+    from trainyard.run.waiting import describe_wait
+
+    if is_locked(directory):
+        holder = last_holder(directory)
+        command = find_process(holder.pid) if holder is not None and holder.is_here else None
+        if holder is None or command is None:
+            raise ConfigError(f"{in_use(directory)} --takeover stops only processes of this host.")
+        LOG.warning("%s: stopping %s", directory, holder.describe())
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            send([command], number)
+        until = time.monotonic() + TAKEOVER_SECONDS
+        with describe_wait(f"the end of process {command.pid}", TAKEOVER_SECONDS):
+            while is_locked(directory) and time.monotonic() < until:
+                time.sleep(POLL_SECONDS / 10)
+    found = program_processes(directory).training
+    for each in found:
+        LOG.warning("%s: stopping process %s (%s)", directory, each.pid, each.words)
+    if is_locked(directory) or stop_processes(found, GRACE_SECONDS):
+        raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
+
+
+def is_done(
+    args: argparse.Namespace, directory: "RunDirectory", program: "Program", config: "Config"
+) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
     from trainyard.run.identity import read_run
     from trainyard.training.data.config_of_run import has_been_trained
 
-    if not has_been_trained(directory.path, args.config, args.set, by_program=True):
+    if not has_been_trained(directory.path, args.config, args.set, by_program=True, given=config):
         return False
 
     try:
@@ -243,9 +343,13 @@ class ProgramRun:
     """A run of the program on this node, and its record."""
 
     program: "Program"
+    """The program without its secrets, for records."""
     config: "Config"
     node: "NodeLauncher"
     directory: "RunDirectory"
+    secrets: "SecretFilter"
+    started: "Program | None" = None
+    """The program with its secrets; None until it may start."""
     nodes: int | None = None
     """Nodes that the program uses, even if it is started on only one of them; None if not known."""
     resume: str = "auto"
@@ -289,6 +393,7 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
+        from trainyard.gateways.process import SignalForwarder, withheld_names
         from trainyard.gateways.supervised_process import Supervision, run_supervised
         from trainyard.programs.metric_rows import add_missing_rows
         from trainyard.programs.node_exit_codes import write_end
@@ -302,7 +407,7 @@ class ProgramRun:
 
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
-        for name, text in self.program.files.items():
+        for name, text in (self.started or self.program).files.items():
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()
@@ -350,6 +455,7 @@ class ProgramRun:
                 self.keep(metrics.poll(), rows)
                 self.note_announced(metrics)
                 self.warn_of_unread(metrics, time.time() - started)
+            hang.note_poll(time.monotonic())
             hang.note_rows(self._rows_seen, time.monotonic())
             if hang.is_hung(time.monotonic()):
                 return HANG
@@ -359,45 +465,52 @@ class ProgramRun:
             return self.check_network(network, rows.newest)
 
         began = time.monotonic()
-        ended = run_supervised(
-            self.command(found),
-            read,
-            log=log,
-            environment=self.environment(found),
-            directory=self.program.directory,
-            without=() if self.node.agent or not self.is_launched else VARIABLES,
-            supervision=Supervision(
-                grace=self.grace,
-                **self.earlier_deadline(),
-                on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
-                poll=poll,
-                poll_seconds=POLL_SECONDS,
-                hung=HANG,
-            ),
-        )
-        with self._lock:
-            self.read_events(events, rows, reported)
-            self.keep(metrics.close(), rows)
-            rows.close()
-        self.check_network(network, rows.newest, is_over=True)
-        if hang.noticed:
-            hang.keep_stacks()
-            self.note_hang(hang, rows.newest)
-        if network is not None and ended.exit_code and ended.stopped_by is None:
-            self.show_nccl_warnings()
-        write_end(self.directory, number, ended.exit_code)
-        if not self.is_first and self._fallback is not None:
-            return ExitCode.NOT_PROVEN
-        if not self.is_first:  # a program may give that exit code another meaning
-            is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
-            return ExitCode.NO if is_ours else ended.exit_code
-        return self.finish(
-            ended,
-            metrics,
-            partial(step_at, is_over=True),
-            resumed_at=resumed_at,
-            seconds=time.monotonic() - began,
-        )
+        with SignalForwarder():  # a signal after the program's end must not end the record of it
+            ended = run_supervised(
+                self.command(found),
+                read,
+                log=log,
+                secrets=self.secrets,
+                environment=self.environment(found),
+                directory=self.program.directory,
+                without=(
+                    *(() if self.node.agent or not self.is_launched else VARIABLES),
+                    *withheld_names(os.environ),
+                ),
+                supervision=Supervision(
+                    grace=self.grace,
+                    **self.earlier_deadline(),
+                    on_start=self.note_session,
+                    on_signal=self.note_signal,
+                    on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
+                    poll=poll,
+                    poll_seconds=POLL_SECONDS,
+                    hung=HANG,
+                ),
+            )
+            with self._lock:
+                self.read_events(events, rows, reported)
+                self.keep(metrics.close(), rows)
+                rows.close()
+            self.check_network(network, rows.newest, is_over=True)
+            if hang.noticed:
+                hang.keep_stacks()
+                self.note_hang(hang, rows.newest)
+            if network is not None and ended.exit_code and ended.stopped_by is None:
+                self.show_nccl_warnings()
+            write_end(self.directory, number, ended.exit_code)
+            if not self.is_first and self._fallback is not None:
+                return ExitCode.NOT_PROVEN
+            if not self.is_first:  # a program may give that exit code another meaning
+                is_ours = self._hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
+                return ExitCode.NO if is_ours else ended.exit_code
+            return self.finish(
+                ended,
+                metrics,
+                partial(step_at, is_over=True),
+                resumed_at=resumed_at,
+                seconds=time.monotonic() - began,
+            )
 
     def earlier_deadline(self) -> dict[str, Any]:
         """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
@@ -423,7 +536,7 @@ class ProgramRun:
         from trainyard.programs.program import interpreter_of, without_interpreter
         from trainyard.run.launch_environment import launcher_options
 
-        words = self.program.resumed_from(found.path if found else None)
+        words = (self.started or self.program).resumed_from(found.path if found else None)
         if not self.is_launched:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
@@ -435,12 +548,14 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
+        from trainyard.gateways.process_tree import NODE_VARIABLE, RUN_VARIABLE
         from trainyard.run.launch_environment import nccl_log, nccl_log_variables
 
         ours = {
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            "TRAINYARD_RUN_DIR": str(self.directory.path),
+            RUN_VARIABLE: str(self.directory.path),
+            NODE_VARIABLE: str(self.node.rank or 0),
             "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
             "TRAINYARD_CHECKPOINT": str(found.path) if found else "",
@@ -448,7 +563,7 @@ class ProgramRun:
         }
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(self.directory.logs, self._node_name), os.environ)
-        return {**ours, **self.program.environment}
+        return {**ours, **(self.started or self.program).environment}
 
     @property
     def _node_name(self) -> int | str:
@@ -525,6 +640,22 @@ class ProgramRun:
             return None
         self._fallback = (reason, event["fix"])
         return "tcp-fallback"
+
+    def note_session(self, program: "Process | None") -> None:
+        """Record the session of the program, so that it is found after this command was killed."""
+        from trainyard.run.run_lock import note_session
+
+        if self.is_first and program is not None:
+            note_session(self.directory.path, program.session, program.start)
+
+    def note_signal(self, name: str) -> None:
+        """Record a signal that this command received."""
+        from trainyard.run.records import append_event
+
+        LOG.warning("%s received", name)
+        if self.is_first:
+            with suppress(OSError, TrainyardError):
+                append_event(self.directory.events_file, "signal", reason=name)
 
     def note_hang(self, hang: "HangRule", step: int) -> None:
         """Report a hang, and record it on the first node."""
@@ -724,7 +855,8 @@ class ProgramRun:
                 if metrics.log.has_epochs
                 else "a run without a row is not proven"
             )
-            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", lines[-1], end, PRINT_STEPS)
+            line = self.secrets.mask_under("", lines[-1])
+            LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", line, end, PRINT_STEPS)
 
     @property
     def prints_rows(self) -> bool:

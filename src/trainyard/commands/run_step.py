@@ -123,6 +123,7 @@ def set_step_environment(name: str, plan: Json) -> None:
     from trainyard.github.variables import ROLE, set_variables
 
     set_variables(os.environ)
+    os.environ.setdefault("TRAINYARD_PASS", "")
     os.environ.setdefault("TRAINYARD_RUN_ID", str(plan.get("run_id") or ""))
     os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
     is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")

@@ -190,9 +190,12 @@ def run_training(
     args: argparse.Namespace, display: "ProgressDisplay", arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
     """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
+    from trainyard.gateways.process import leave_terminal
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.commands.run_program import warn_of_secrets
+    from trainyard.config.load import load_config
     from trainyard.machine.preflight import store_bytes_needed
     from trainyard.report.facts.run_facts import seconds_to_cost_limit
     from trainyard.run.directory import RunDirectory
@@ -204,6 +207,8 @@ def run_training(
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
+    if IS_MAIN and not args.dry_run:
+        warn_of_secrets(load_config(args.config, args.set).given)
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     size = store_bytes_needed(config, is_followed=os.environ.get("TRAINYARD_FOLLOW") == "true")
@@ -232,7 +237,7 @@ def run_training(
         config, directory, is_stopping=lambda: arrived_signal() is not None, listener=display
     ) as world:
         request = request_of(world.run_on_each(prepare))
-        stop.listen(arrived_signal)
+        stop.listen(arrived_signal, leave_terminal)
         return train(request, stop=stop, listener=display, world=world)
 
 

@@ -8,7 +8,8 @@ the comparison, which always shows the thresholds of the last run.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
-         with --store the names, sizes and manifests of its runs, AWS_*.
+         with --store the names, sizes and manifests of its runs, and the records of those that succeeded,
+         which are judged, AWS_*.
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
          With --watch they are written repeatedly until no run is in progress, or until no run has written
@@ -22,6 +23,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,11 +168,13 @@ def store_index(url: str, form: "Format") -> str:
     from trainyard.artifacts import inventory
     from trainyard.artifacts.record.run_numbers import runs_in_question
     from trainyard.artifacts.store.store_address import open_store
+    from trainyard.commands.prove_run import failing_parts
     from trainyard.report.dashboard.dashboard import Format
     from trainyard.report.dashboard.html import html_index
 
     store = open_store(url)
-    runs = inventory.list_runs(store, runs_in_question(store, None), price=inventory.price_for(url, None))
+    numbers, judge = runs_in_question(store, None), partial(failing_parts, store)
+    runs = inventory.list_runs(store, numbers, judge=judge, price=inventory.price_for(url, None))
     match form:
         case Format.HTML:
             return html_index(store.url, runs, now=time.time())

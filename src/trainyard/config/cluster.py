@@ -57,7 +57,7 @@ class ClusterPodConfig(Section):
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
     """Version of Ray in the image, by which KubeRay chooses its probes."""
     topology: Name | None = None
-    """Node label that the pods of a queued job should share (Kueue)."""
+    """Node label that the pods of a queued job should share (Kueue); if EFA joins them, they must."""
 
 
 class ClusterConfig(Section):

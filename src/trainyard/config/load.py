@@ -23,6 +23,7 @@ from trainyard.config.registries import (
     PROGRAMS,
     RECIPES,
 )
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,14 +33,19 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
 
+_COMMANDS = {"program": ("command", "environment", "resume"), "evaluation": ("command",)}
+
 
 @dataclass(frozen=True)
 class LoadedConfig:
     """A configuration and where each of its values came from."""
 
     config: "Config"
+    """The values without their secrets, so that every record, digest and comparison can have them."""
     origins: Mapping[str, Origin]
     """Origins by dotted key, in the order of the schema; complete."""
+    given: "Config"
+    """The values with their secrets, to start a program with."""
 
 
 def load_config(
@@ -89,7 +95,8 @@ def load_config(
     if problems or config is None:
         raise error_of(problems, [*reader.files, *overrides])
     places = {".".join(place): origin for place, origin in document.places.items()}
-    return LoadedConfig(config, {key: places.get(key, DEFAULT) for key in leaf_keys()})
+    origins = {key: places.get(key, DEFAULT) for key in leaf_keys()}
+    return LoadedConfig(mask_config(config), origins, config)
 
 
 def _add_defaults_of_program(document: "Document") -> None:
@@ -128,8 +135,18 @@ def _drop_former_keys(values: dict[str, Any]) -> None:
             section.pop(below, None)
 
 
+def mask_config(config: "Config", known: SecretFilter | None = None) -> "Config":
+    """Return `config` without its secrets; those that `known` knows are replaced in its commands."""
+    values = config.to_plain()
+    masked = SecretFilter().mask_values(values)
+    if known is not None:
+        for section, keys in _COMMANDS.items():
+            masked[section] |= known.mask_values({key: masked[section][key] for key in keys})
+    return config if masked == values else type(config).model_validate(masked)
+
+
 def dump_yaml(config: "Config") -> str:
-    """Return `config` as YAML that `load_config` reads back as an equal one. It holds no secrets."""
+    """Return `config` as YAML that `load_config` reads back as an equal one."""
     from trainyard.config.yaml.scalars import dump_values
 
     return dump_values(config.to_plain())

@@ -341,7 +341,7 @@ class ProgramConfig(Section):
     directory: Name = "."
     """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
-    """Variables of the command. No secrets: they are stored."""
+    """Variables of the command. Secrets belong in the environment, not here: records have `***` instead."""
     lock: Name | None = None
     """File that pins its packages; null: uv.lock, requirements.txt and the like."""
     data: Words | None = None

@@ -13,14 +13,8 @@ from trainyard.gateways.process import Finished, run_program
 
 _SECONDS = 60.0
 _FLAGS = ("--no-build", "--no-annotate", "--no-header", "--no-config", "--no-python-downloads", "--quiet")
-_INDEXES = (
-    "UV_EXTRA_INDEX_URL",
-    "UV_INDEX",
-    "UV_FIND_LINKS",
-    "UV_TORCH_BACKEND",
-    "UV_CONSTRAINT",
-    "UV_OVERRIDE",
-)
+_NAMES = ("EXTRA_INDEX_URL", "INDEX", "FIND_LINKS", "TORCH_BACKEND", "CONSTRAINT", "OVERRIDE")
+_INDEXES = frozenset(f"UV_{name}" for name in _NAMES)
 
 
 def compile_requirements(

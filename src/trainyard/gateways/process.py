@@ -3,14 +3,28 @@
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from trainyard.gateways.process_tree import catchers, family, find_process, send
+
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals of batch systems before a time limit; they have a meaning only for a program that handles them."""
+SAME_SIGNAL_SECONDS = 2.0
+"""A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, *USER_SIGNALS)
+_PLAIN = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
+"""Signals that mean the same to every process."""
+_WAKE_SECONDS = 1.0
+_HANGUP_MILLISECONDS = 500
+"""How long the reader of a pipe, which gets SIGHUP too, has to end."""
 _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
@@ -25,6 +39,13 @@ _OF_ONE_REPOSITORY = frozenset(
     )
 )
 """Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
+
+_OF_PIPELINE = frozenset(
+    (
+        *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"),
+        *("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "TRAINYARD_AWS_ROLE"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -146,16 +167,13 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
     return None if late.is_set() else code
 
 
-def run_passing_signals(
-    command: Sequence[str], *, always: signal.Signals | None = None, stdout: IO[bytes] | None = None
-) -> int:
-    """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
+def run_passing_signals(command: Sequence[str], *, stdout: IO[bytes] | None = None) -> int:
+    """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N.
 
     It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
-    is passed on too. With `always`, that signal is sent instead of the received one: on a terminal a Ctrl-C
-    reaches the command by itself, and a second SIGINT would be a second Ctrl-C.
+    is passed on too.
     """
-    with SignalForwarder(always=always) as signals:
+    with SignalForwarder() as signals:
         return _run(command, signals, stdout)
 
 
@@ -178,7 +196,17 @@ def run_beside(
 def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
     process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
-    return _status(process.wait())
+    return _status(wait_awake(process))
+
+
+def wait_awake(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of a process. A wait without a time limit may miss one of two signals at once.
+
+    Another thread may take it, which does not wake this one to call the handler.
+    """
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_WAKE_SECONDS)
 
 
 def _status(code: int) -> int:
@@ -187,44 +215,107 @@ def _status(code: int) -> int:
 
 
 class SignalHandler:
-    """Calls `take` on SIGTERM and SIGINT inside its `with` block, then restores the earlier handlers."""
+    """Calls `take` on signals that would end this process inside its `with` block; restores the handlers.
+
+    A signal that was ignored at the start stays ignored, as SIGHUP is under nohup; but not SIGINT, which a
+    shell ignores for its background jobs. SIGTSTP stops this process after `pass_on`.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._before = {number: signal.signal(number, self.take) for number in numbers}
+        kept = (signal.SIGTERM, signal.SIGINT)
+        numbers = [
+            number
+            for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT)
+            if number in kept or signal.getsignal(number) is not signal.SIG_IGN
+        ]
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def take(self, number: int, _frame: object) -> None:
-        """Handle one signal."""
+    def take(self, number: int) -> None:
+        """Handle a signal that would end this process."""
         raise NotImplementedError
+
+    def pass_on(self, number: int) -> None:
+        """Stop or continue other processes, at SIGTSTP and SIGCONT."""
+        raise NotImplementedError
+
+    def _receive(self, number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if number == signal.SIGCONT:
+            self.pass_on(number)
+        elif number == signal.SIGTSTP:
+            if not self._is_stopped:  # the second one of a terminal and a parent
+                self._is_stopped = True
+                self.pass_on(number)
+                os.kill(os.getpid(), signal.SIGSTOP)
+                signal.signal(number, self._receive)  # first calls the handlers of what came meanwhile
+                self._is_stopped = False
+        elif now - self._last.get(number, -SAME_SIGNAL_SECONDS) >= SAME_SIGNAL_SECONDS:
+            self._last[number] = now
+            self.take(number)
+            if number == signal.SIGHUP:
+                leave_terminal()
 
 
 class SignalForwarder(SignalHandler):
-    """Passes SIGTERM and SIGINT on to a process.
+    """Passes signals on to a process: as they are if it handles them, else as SIGTERM or SIGSTOP.
 
     Enter it before the process starts: otherwise a signal in between ends this process and not the new one.
     """
 
-    def __init__(self, *, always: signal.Signals | None = None) -> None:
-        """`always` is sent instead of the received signal."""
+    def __init__(self, *, launches: bool = False) -> None:
+        """`launches`: the process starts workers, which may handle signals, in sessions of their own."""
+        super().__init__()
         self.passed: list[int] = []
-        self._always = always
+        self._launches = launches
         self._process: subprocess.Popen[bytes] | None = None
 
     def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
         """Pass signals on to `process`, including one that arrived before it started."""
         self._process = process
         if self.passed:
-            process.send_signal(self.passed[-1])
+            self._send(self.passed[-1])
 
-    def take(self, number: int, _frame: object) -> None:
-        self.passed.append(self._always or number)
-        if self._process is not None:
-            self._process.send_signal(self.passed[-1])
+    def take(self, number: int) -> None:
+        self.passed.append(number)
+        self._send(number)
+
+    def pass_on(self, number: int) -> None:
+        if self._launches and self._process is not None:
+            send(family(self._process.pid), signal.SIGSTOP if number == signal.SIGTSTP else number)
+        else:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._process is None:
+            return
+        own = find_process(self._process.pid)
+        if number in _PLAIN or (own is not None and own.catches(number)):
+            self._process.send_signal(number)
+        elif not (self._launches and send(catchers(self._process.pid, number), number)):
+            self._process.send_signal(signal.SIGSTOP if number == signal.SIGTSTP else signal.SIGTERM)
+
+
+def leave_terminal() -> None:
+    """Let stdout and stderr go nowhere if their terminal, or the reader of their pipe, is gone.
+
+    After SIGHUP, writing to them fails, which must not end what still has to be saved and stored.
+    """
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if poll.poll(_HANGUP_MILLISECONDS):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
 
 
 class _Companion:
@@ -263,6 +354,19 @@ class _Companion:
                 text = "%s ended with %d and is started again in %.0f s"
                 _logger.warning(text, " ".join(self._command[:2]), code, self._pause)
             self._over.wait(self._pause)
+
+
+def passed_names(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that TRAINYARD_PASS names, separated by blanks or commas."""
+    return set(environment.get("TRAINYARD_PASS", "").replace(",", " ").split())
+
+
+def withheld_names(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the pipeline's own secrets, which its program does not get if TRAINYARD_PASS is set, even empty.
+
+    The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
+    """
+    return _OF_PIPELINE - passed_names(environment) if "TRAINYARD_PASS" in environment else frozenset()
 
 
 def environment_without(names: Collection[str]) -> dict[str, str]:

@@ -1,14 +1,16 @@
 """Run a training program under supervision: read its output, stop its process group, leave nothing behind.
 
     program, in a session of its own ──stdout and stderr──> log, terminal, `on_output`
-    SIGTERM, Ctrl-C or the deadline  ──SIGTERM──> its group ──grace──> SIGKILL
-    a hang                           ──SIGABRT──> every Python, which writes its stacks ──> as above
+    SIGINT, SIGTERM, SIGQUIT ──as they are──> its group ──grace──> SIGKILL
+    SIGHUP, the deadline     ──SIGTERM──> its group ──grace──> SIGKILL
+    SIGUSR1, SIGUSR2         ──as they are──> processes with a handler for it; if none has one, as SIGHUP
+    SIGTSTP, SIGCONT         ──SIGSTOP, SIGCONT──> all of its processes
+    a hang                   ──SIGABRT──> every Python, which writes its stacks ──> as SIGHUP
 
 Launchers such as `accelerate launch` do not pass signals on, so the signal goes to the complete group, and
 the program has ended only when the group is empty.
 """
 
-import codecs
 import contextlib
 import os
 import signal
@@ -19,8 +21,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-from trainyard.gateways.process import SignalHandler, environment_without
+from trainyard.gateways.process import (
+    SAME_SIGNAL_SECONDS,
+    USER_SIGNALS,
+    SignalHandler,
+    environment_without,
+    wait_awake,
+)
+from trainyard.gateways.process_tree import Process, catchers, family, find_process, lives, processes, send
+
+if TYPE_CHECKING:
+    from trainyard.config.secret_filter import SecretFilter
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
@@ -28,8 +41,8 @@ _LAST_OUTPUT_SECONDS = 5.0
 """How long output is read after the end; a child in another session may hold the pipe open."""
 _LEFTOVER_SECONDS = 10.0
 """How long processes that outlive the program have to end, before and after SIGTERM."""
-_SAME_SIGNAL_SECONDS = 2.0
-"""A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
+_HANDLED_SECONDS = 600.0
+"""A program that handles SIGUSR1 and ends this soon was stopped by it; batch systems give minutes to save."""
 _PAUSE = 0.05
 _STACK_SECONDS = 0.2
 """Seconds between the stacks of two processes, so that they do not mix in the log."""
@@ -42,7 +55,7 @@ class ProgramExit:
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
-    """`SIGTERM`, `SIGINT`, the name of the deadline or the reason of a poll; None if it ended by itself."""
+    """A signal's name, that of the deadline or the reason of a poll; None if it ended by itself."""
     was_killed: bool = False
     """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
@@ -54,12 +67,16 @@ class Supervision:
     """Settings for watching and stopping a program; times are in seconds."""
 
     grace: float = 30.0
-    """From SIGTERM to SIGKILL."""
+    """From the signal to SIGKILL."""
     deadline: float | None = None
     """From now until it has to stop."""
     deadline_name: str = "the deadline"
+    on_start: Callable[[Process | None], None] | None = None
+    """Called with the program once it runs; None outside Linux."""
+    on_signal: Callable[[str], None] | None = None
+    """Called with the name of each received signal."""
     on_stop: Callable[[str], None] | None = None
-    """Called with the reason before SIGTERM is sent."""
+    """Called with the reason before the program is stopped."""
     poll: Callable[[], str | None] | None = None
     """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
@@ -72,6 +89,7 @@ def run_supervised(
     on_output: Callable[[str], None],
     *,
     log: Path,
+    secrets: "SecretFilter",
     environment: Mapping[str, str],
     directory: Path | None = None,
     without: Collection[str] = (),
@@ -79,7 +97,8 @@ def run_supervised(
 ) -> ProgramExit:
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
-    `on_output` gets text that ends where a line ends, at a line feed or a carriage return.
+    `on_output` gets text that ends where a line ends, at a line feed or a carriage return. The log and the
+    terminal get it at the same time, without its secrets.
     It gets this process's environment with `environment` added, and without the variables `without` and
     torchrun's own. A second Ctrl-C kills the program at once.
     """
@@ -98,31 +117,40 @@ def run_supervised(
         except (OSError, ValueError) as error:  # ValueError: a NUL byte
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
+        if supervision.on_start is not None:
+            supervision.on_start(find_process(process.pid))
         stop.watch(process, supervision)
-        reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
+        reader = threading.Thread(
+            target=_pass_output_on, args=(process, on_output, log, secrets), daemon=True
+        )
         reader.start()
         over = threading.Event()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
-        code = process.wait()
+        code = wait_awake(process)
         stop.end_group()
         over.set()
         poller.join()
         reader.join(_LAST_OUTPUT_SECONDS)
-    return ProgramExit(128 - code if code < 0 else code, stop.reason, was_killed=stop.has_killed)
+    return ProgramExit(128 - code if code < 0 else code, stop.cause, was_killed=stop.has_killed)
 
 
 class _Stop(SignalHandler):
-    """Stops the program's group once at SIGTERM, SIGINT or the deadline, then kills it."""
+    """Passes signals on to the program, stops it once, and kills it after its grace."""
 
     def __init__(self, supervision: Supervision) -> None:
+        super().__init__()
         self.reason: str | None = None
         self.has_killed = False
-        self._grace, self._on_stop, self._hung = supervision.grace, supervision.on_stop, supervision.hung
-        self._below: dict[int, str] = {}
+        self._grace, self._hung = supervision.grace, supervision.hung
+        self._on_stop, self._on_signal = supervision.on_stop, supervision.on_signal
+        self._below: list[Process] = []
         self._killing = threading.RLock()
         self._group: int | None = None
+        self._number = signal.SIGTERM
         self._asked_at = 0.0
+        self._handled: tuple[str, float] | None = None
+        """The last signal that the program itself handles, and when it came."""
         self._timers: list[threading.Timer] = []
 
     def __exit__(self, *_: object) -> None:
@@ -130,11 +158,19 @@ class _Stop(SignalHandler):
         for timer in self._timers:
             timer.cancel()
 
+    @property
+    def cause(self) -> str | None:
+        """The cause of the program's end; None if it ended by itself."""
+        if self.reason is None and self._handled is not None:
+            name, moment = self._handled
+            return name if time.monotonic() - moment < _HANDLED_SECONDS else None
+        return self.reason
+
     def watch(self, process: "subprocess.Popen[bytes]", supervision: Supervision) -> None:
         """Stop `process` from now on; at once if a signal came before it was started."""
         self._group = process.pid
         if self.reason is not None:
-            self._send(signal.SIGTERM)
+            self._send(self._number)
             self._after(self._grace, self._kill)
         elif supervision.deadline is not None:
             self._after(max(0.0, supervision.deadline), lambda: self.ask(supervision.deadline_name))
@@ -155,11 +191,23 @@ class _Stop(SignalHandler):
             self._is_gone(_LEFTOVER_SECONDS)
         self._wait_for_killed(until)
 
-    def take(self, number: int, _frame: object) -> None:
-        if self.reason is None:
-            self.ask(signal.Signals(number).name)
-        elif number == signal.SIGINT and time.monotonic() - self._asked_at > _SAME_SIGNAL_SECONDS:
+    def take(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._on_signal is not None:
+            self._on_signal(name)
+        group = self._group if number in USER_SIGNALS else None
+        if group is not None and send(catchers(group, number), number):
+            self._handled = (name, time.monotonic())
+        elif self.reason is None:
+            is_sent_as_it_is = number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+            self._number = signal.Signals(number) if is_sent_as_it_is else signal.SIGTERM
+            self.ask(name)
+        elif number == signal.SIGINT and time.monotonic() - self._asked_at > SAME_SIGNAL_SECONDS:
             self._kill()
+
+    def pass_on(self, number: int) -> None:
+        if self._group is not None:  # SIGTSTP has no effect on a session without a terminal
+            send(family(self._group), signal.SIGSTOP if number == signal.SIGTSTP else number)
 
     def ask(self, reason: str) -> None:
         """Stop the group for this reason, unless a stop was requested before."""
@@ -171,7 +219,7 @@ class _Stop(SignalHandler):
         if self._group is not None:
             if reason == self._hung:
                 self._write_stacks()
-            self._send(signal.SIGTERM)
+            self._send(self._number)
             self._after(self._grace, self._kill)
 
     def _write_stacks(self) -> None:
@@ -180,10 +228,9 @@ class _Stop(SignalHandler):
         A launcher that ends leaves its workers to nobody, so all are remembered until they are killed.
         """
         assert self._group is not None
-        self._below = {each: _start_of(each) for each in (self._group, *_descendants(self._group))}
-        for process in reversed([each for each in self._below if _is_python(each)]):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGABRT)
+        self._below = family(self._group)
+        for process in filter(_writes_stacks, reversed(self._below)):
+            send([process], signal.SIGABRT)
             time.sleep(_STACK_SECONDS)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -196,23 +243,15 @@ class _Stop(SignalHandler):
         # The group's end wakes the thread that waits for it: the lock lets this one first kill the workers.
         with self._killing:
             # torchrun starts each worker in a session of its own, out of the group.
-            below = _descendants(self._group) if self._group is not None else []
-            self._below.update({each: _start_of(each) for each in below})
+            self._below += family(self._group) if self._group is not None else []
             self.has_killed = self._send(signal.SIGKILL) or self.has_killed
-            for process in self._remaining():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGKILL)
-                    self.has_killed = True
+            self.has_killed = send(filter(lives, self._below), signal.SIGKILL) or self.has_killed
 
     def _wait_for_killed(self, until: float) -> None:
         """Wait until the processes that `_kill` killed outside the group have ended."""
         with self._killing:
-            while self.has_killed and self._remaining() and time.monotonic() < until:
+            while self.has_killed and any(map(lives, self._below)) and time.monotonic() < until:
                 time.sleep(_PAUSE)
-
-    def _remaining(self) -> list[int]:
-        """Return the remembered processes that still run. One that has ended and was not reaped does not."""
-        return [each for each, start in list(self._below.items()) if start and _start_of(each) == start]
 
     def _send(self, number: int) -> bool:
         """Send a signal to the group, and return whether any process was there."""
@@ -238,48 +277,13 @@ def _has_members(group: int) -> bool:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    processes = _processes()
-    return processes is None or any(each[2] == group and each[0] not in "ZX" for each in processes.values())
+    every = processes()
+    return not every or any(each.group == group for each in every)
 
 
-def _descendants(process: int) -> list[int]:
-    """Return the children of a process, theirs, and so on; empty where the system does not say."""
-    parents = {pid: facts[1] for pid, facts in (_processes() or {}).items()}
-    found = [process]
-    for parent in found:
-        found += [pid for pid, above in parents.items() if above == parent and pid not in found]
-    return found[1:]
-
-
-def _start_of(process: int) -> str:
-    """Return when a process started, in the kernel's ticks; empty if it has ended: ids are used again."""
-    with contextlib.suppress(OSError, IndexError):
-        facts = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
-        return "" if facts[0] in "ZX" else facts[19]
-    return ""
-
-
-def _is_python(process: int) -> bool:
+def _writes_stacks(process: Process) -> bool:
     """Return whether the process runs Python and would write its stacks at SIGABRT."""
-    folder = Path("/proc", str(process))
-    with contextlib.suppress(OSError):
-        enabled = b"\0PYTHONFAULTHANDLER=1" in b"\0" + (folder / "environ").read_bytes()
-        return enabled and folder.joinpath("exe").readlink().name.startswith("python")
-    return False
-
-
-def _processes() -> dict[int, tuple[str, int, int]] | None:
-    """Return the state, the parent and the group of each process by its id; None outside Linux."""
-    proc, found = Path("/proc"), {}
-    if not (proc / "self" / "stat").exists():
-        return None
-    for folder in proc.iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError):
-                # pid (name) state ppid pgrp …; the name may hold blanks and parentheses
-                state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-                found[int(folder.name)] = (state, int(parent), int(group))
-    return found
+    return process.is_python() and process.environment().get("PYTHONFAULTHANDLER") == "1"
 
 
 def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
@@ -288,24 +292,29 @@ def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
             stop.ask(reason)
 
 
-def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:
+def _pass_output_on(
+    process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path, secrets: "SecretFilter"
+) -> None:
     assert process.stdout is not None
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    pending = ""
+    pending = b""
     with log.open("ab") as file, process.stdout as stream:
         while chunk := os.read(stream.fileno(), _CHUNK):
-            # A full disk must not stop the reading, because the program would wait.
-            with contextlib.suppress(OSError):
-                file.write(chunk)
-                file.flush()
-            with contextlib.suppress(OSError):  # nobody reads the terminal any more
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
-            pending += decode(chunk)
-            end = max(pending.rfind("\n"), pending.rfind("\r")) + 1
-            if end or len(pending) > _CHUNK:
-                end = end or len(pending)
-                on_output(pending[:end])
-                pending = pending[end:]
-    if pending:
-        on_output(pending)
+            pending += chunk
+            end = secrets.end_of_lines(pending)
+            if not end and len(pending) > _CHUNK:
+                end = pending.rfind(b" ") + 1 or len(pending)
+            _pass_on(pending[:end], on_output, file, secrets)
+            pending = pending[end:]
+        _pass_on(pending, on_output, file, secrets)
+
+
+def _pass_on(lines: bytes, on_output: Callable[[str], None], log: BinaryIO, secrets: "SecretFilter") -> None:
+    if not lines:
+        return
+    shown = secrets.mask_bytes(lines)
+    # A full disk must not stop the reading, because the program would wait; nor a terminal that nobody reads.
+    for stream in (log, sys.stdout.buffer):
+        with contextlib.suppress(OSError):
+            stream.write(shown)
+            stream.flush()
+    on_output(lines.decode(errors="replace"))

@@ -6,7 +6,6 @@ read here. Signals are passed on, and the workers get the time they need to save
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trainyard.errors import ExitCode
-from trainyard.gateways.process import SignalForwarder, environment_without
+from trainyard.gateways.process import SignalForwarder, environment_without, wait_awake
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
 _logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ def launch(
         # torchrun does not remove its log folder; inside ours, it is removed too.
         program = [agent] if agent else [sys.executable, "-m", "trainyard.training.runtime.torchrun_main"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
-        with SignalForwarder(always=signal.SIGTERM) as signals, (folder / "answer").open("w+b") as answer:
+        with SignalForwarder(launches=True) as signals, (folder / "answer").open("w+b") as answer:
             # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.
             process = subprocess.Popen(  # noqa: S603
                 command,
@@ -58,7 +57,7 @@ def launch(
                 stdout=None if on_answer is None else answer,
             )
             signals.pass_to(process)
-            process.wait()
+            wait_awake(process)
             answer.seek(0)
             text = answer.read().decode(errors="replace")
         if on_answer is not None and text:

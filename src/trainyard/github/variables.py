@@ -53,6 +53,7 @@ OTHERS = frozenset(
         JOB_MINUTES,
         RUNS_DIRECTORY,
         "TRAINYARD_AWS_REGION",
+        "TRAINYARD_PASS",
         "TRAINYARD_SIGNING",
         "TRAINYARD_ATTEST",
         "TRAINYARD_SITE",

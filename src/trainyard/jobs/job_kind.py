@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_labels import JOB_LABEL
+from trainyard.jobs.job_labels import JOB_LABEL, KIND_LABEL
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.state.reading import Reading, annotations_of, name_of, read_labels
 
@@ -86,6 +86,8 @@ class JobKind(ServedKind):
     """The operator's label that holds the job's name on its pods."""
     pod_owner: Callable[[Json], str] = name_of
     """The value of that label, from the job."""
+    container: str = ""
+    """The container that trains; in a pod that has none of this name, it is the first."""
     rank_of: Callable[[Json], int | None] = completion_index
     """The rank of a pod that trains; None if the pods of this kind have no order."""
     is_helper: Callable[[Json], bool] = lambda _labels: False
@@ -131,4 +133,7 @@ class JobKind(ServedKind):
     def pod_selector(self, job: Json) -> str:
         """Return the label selector of the job's pods: our label if the job has it, else the operator's."""
         own = read_labels(job).get(JOB_LABEL)
-        return f"{JOB_LABEL}={own}" if own else f"{self.pod_label}={self.pod_owner(job)}"
+        # A job of another kind may have the same name. The pods of a RayJob may be those of a RayCluster.
+        kinds = "rayjob,raycluster" if self.on_ray else self.name
+        ours = f"{JOB_LABEL}={own},{KIND_LABEL} in ({kinds})"
+        return ours if own else f"{self.pod_label}={self.pod_owner(job)}"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
 JOB_LABEL = "trainyard.dev/job"
 KIND_LABEL = "trainyard.dev/kind"
+EFA_LABEL = "trainyard.dev/efa"
+"""Only pods that EFA joins have it: the label by which they require each other's zone."""
 
 PLAN = "trainyard.dev/plan"
 """JSON of the record of the `JobPlan`, without secrets and without the text of files."""

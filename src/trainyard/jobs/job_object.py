@@ -15,6 +15,8 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     """Return the job's own object: its labels, its queue, and a record of its plan and origin."""
     body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
     labels = body["metadata"]["labels"]
+    if creator := "".join(plan.owner.split("/")[1:2]):
+        labels["trainyard.dev/creator"] = creator
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
     if plan.workload_priority:

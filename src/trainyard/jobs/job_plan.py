@@ -35,6 +35,11 @@ class PodResources:
     shared_memory_mib: int = 64
     """The size limit of /dev/shm; it counts as memory."""
 
+    @property
+    def of_machine(self) -> dict[str, int]:
+        """The requests by which the pod's share of its machine is priced."""
+        return {"gpus": self.gpus, "cpu_millis": self.cpu_millis, "memory_mib": self.memory_mib}
+
 
 @dataclass(frozen=True)
 class Program:
@@ -91,6 +96,8 @@ class JobPlan:
     on_hyperpod: bool = False
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that the nodes must have, beside that of the instance type."""
+    zone: str | None = None
+    """The zone of all pods that EFA joins; empty: any one zone; null: no zone is required."""
     network: str = "auto"
     """As in `compute.network`."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +116,7 @@ class JobPlan:
     priority_class: str = ""
     """PriorityClass of the pods."""
     topology: str = ""
-    """The node label whose value Kueue should make equal for all pods."""
+    """The node label whose value Kueue makes equal for all pods: always if EFA joins them, else if it can."""
     service_account: str = ""
     tolerations: tuple[str, ...] = ()
     """Keys of tolerated taints."""
@@ -123,12 +130,18 @@ class JobPlan:
     """Ray's version in the image, which determines the probes of its pods."""
     ray_cluster: str = ""
     """The RayCluster that the job runs on, if it is not the job's own."""
+    owner: str = ""
+    """Whose run it is: NAMESPACE/CREATOR/COMMAND, the last one as a digest. `run.json` has it too."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
 
     @property
     def several_nodes(self) -> bool:
         return self.nodes > 1
+
+    @property
+    def is_joined_by_efa(self) -> bool:
+        return self.several_nodes and self.resources.efa > 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `plan_from_json` reads back as an equal plan."""

@@ -4,7 +4,7 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 """
 
 from trainyard.config.cluster import ClusterPodConfig
-from trainyard.config.load import config_sha256
+from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
@@ -108,8 +108,11 @@ def _draft_plan(
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
+    # Kueue's topology, if it is used, chooses the place itself.
+    is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
     order = RecipeOrder(
         settled,
+        request.namespace,
         request.name,
         KINDS[request.kind],
         request.nodes,
@@ -130,6 +133,7 @@ def _draft_plan(
         instance_type=label,
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
         node_selector=pod.node_selector,
+        zone=request.zone if is_in_one_zone else None,
         network=config.compute.network,
         environment=_environment(config, request, resources, label),
         secrets=_secrets(request),
@@ -148,9 +152,20 @@ def _draft_plan(
         auto_retry=request.auto_retry,
         ray_version=pod.ray_version or "",
         ray_cluster=request.ray_cluster,
+        owner=_owner(config, request),
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
     return plan, order
+
+
+def _owner(config: Config, request: JobRequest) -> str:
+    """Return whose run it is: namespace, creator, and a digest of the configured command.
+
+    Values that the command takes from the configuration are not in it: a run may continue with more steps.
+    """
+    program = config.program
+    digest = values_sha256({config.recipe: [program.command, program.script, program.preset]})
+    return f"{request.namespace}/{request.creator}/{digest[:16]}"
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:

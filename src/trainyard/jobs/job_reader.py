@@ -3,8 +3,9 @@
 Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -12,15 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.object_path import path_part
-from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
+from trainyard.cluster.snapshot import ZONE, Node
+from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, OwnedObjects
-from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
+from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.reading import count, name_of, read_labels, time_of, uid_of
+from trainyard.jobs.state.reading import annotations_of, count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -33,6 +37,8 @@ _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
 MOST_NAMED = 10
 _MOST_PODS_ASKED = 5
 """The number of pods whose own events are requested."""
+_MOST_SINGLE_NODES = 16
+"""More nodes than this are read with one list of all nodes."""
 _logger = logging.getLogger(__name__)
 
 
@@ -46,9 +52,22 @@ class FoundJob:
     raw: Json
 
     @property
+    def is_ours(self) -> bool:
+        """Return whether Trainyard made it. A manifest that somebody copied has the name of another job."""
+        return {**MANAGED_BY, JOB_LABEL: self.name}.items() <= read_labels(self.raw).items()
+
+    @property
     def place(self) -> dict[str, Any]:
         """The arguments that identify it: namespace, name and kind."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
+
+    @property
+    def plan(self) -> JobPlan | None:
+        """The plan in its annotations; None if we did not send it."""
+        try:
+            return plan_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
+        except (ValueError, DamagedFileError):
+            return None
 
     @property
     def path(self) -> str:
@@ -69,15 +88,16 @@ class JobReader:
     def __init__(self, api: "Api") -> None:
         self.api = api
         self._kueue: str | None = None
+        self._zone_of: dict[str, str] = {}
 
     def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
-        """Return the job of this name: the RayJob, if it runs on a RayCluster of the same name.
+        """Return the job of this name that Trainyard made, or the one of `kind`, whoever made it.
 
-        Raises ConfigError if there is none, ServiceError if that cannot be known.
+        If a RayJob runs on a RayCluster of the same name, it is the RayJob. Raises ConfigError if there is
+        none, or if only `kind` can say which is meant; ServiceError if that cannot be known.
         """
-        kinds = [find_kind(kind)] if kind else KINDS.values()
-        refused: ServiceError | None = None
-        for each in kinds:
+        found, refused = list[FoundJob](), None
+        for each in [find_kind(kind)] if kind else KINDS.values():
             try:
                 raw = self.api.get(each.path(path_part(namespace), path_part(name)))
             except CredentialsRefusedError:
@@ -86,7 +106,12 @@ class JobReader:
                 refused = error
                 continue
             if raw is not None:
-                return FoundJob(each, namespace, name, raw)
+                found.append(FoundJob(each, namespace, name, raw))
+        ours = [*_without_clusters_of_jobs([job for job in found if job.is_ours])]
+        if len(ours) == 1 or (kind and found):
+            return (ours or found)[0]
+        if found:
+            raise ConfigError(_which_is_meant(namespace, name, ours or found))
         if refused is not None:
             raise refused
         raise ConfigError(f"There is no job {name} in {namespace}; {self._names_instead(namespace, name)}")
@@ -134,8 +159,8 @@ class JobReader:
     def observe_around(self, observed: Observed) -> Observed:
         """Return the observation with the objects between job and pods, the events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
-        events = tuple(self._events(observed, owned))
-        return replace(observed, owned=owned, events=events, now=self.api.cluster_time())
+        events, zones = tuple(self._events(observed, owned)), self._zones(observed.pods)
+        return replace(observed, owned=owned, events=events, zones=zones, now=self.api.cluster_time())
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
@@ -153,7 +178,9 @@ class JobReader:
 
         def about(raw: dict[str, Any]) -> dict[str, Any] | None:
             involved = str((raw.get("involvedObject") or {}).get("name") or "")
-            return raw if involved in names or involved.startswith(f"{observed.name}-") else None
+            is_named = involved in names or involved.startswith(f"{observed.name}-")
+            is_ours = is_named and not _is_about_another_job(raw, observed, observed.owned)
+            return raw if is_ours else None
 
         return list(self.api.list_all(path, about))
 
@@ -195,15 +222,26 @@ class JobReader:
         self._kueue = ""
         return []
 
-    def _events(self, observed: Observed, owned: Iterable[Json]) -> Iterator[Json]:
+    def _events(self, observed: Observed, owned: Collection[Json]) -> Iterator[Json]:
         path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
         for name in names:
             found = self._list(path, dict, fieldSelector=f"involvedObject.name={name}")
-            yield from (raw for raw in found if not _is_about_predecessor(raw, observed))
+            yield from (raw for raw in found if not _is_about_another_job(raw, observed, owned))
         troubled = [p for p in observed.pods if p.phase in ("Pending", "Failed") and p.uid]
         for pod in troubled[:_MOST_PODS_ASKED]:  # by name: also of the pods that it replaces
             yield from self._list(path, dict, fieldSelector=f"involvedObject.name={pod.name}")
+
+    def _zones(self, pods: Iterable[PodFacts]) -> dict[str, str]:
+        """Return the zones of the nodes whose pods EFA joins; nothing if nodes may not be read."""
+        names = {pod.node for pod in pods if pod.efa and pod.live and pod.node}
+        if len(names) > 1 and not names <= self._zone_of.keys():
+            with _skip_invisible("the zones of the nodes are not seen"):
+                nodes = read_nodes(self.api, names)
+                self._zone_of |= {
+                    name: node.labels.get(ZONE, "") if node else "" for name, node in nodes.items()
+                }
+        return {name: self._zone_of.get(name, "") for name in names}
 
     def _list(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
         with _skip_invisible(f"{path} is not seen"):
@@ -214,11 +252,19 @@ class JobReader:
         return any(r.get("name") == kind.api.resource for r in answer.get("resources") or ())
 
 
-def _is_about_predecessor(event: Json, observed: Observed) -> bool:
-    """Return whether an event is about an earlier job of this name, which was deleted."""
-    about, job = event.get("involvedObject") or {}, observed.job or {}
-    same = about.get("kind") == observed.kind.api_kind and about.get("name") == observed.name
-    return same and bool(about.get("uid")) and bool(job) and about["uid"] != uid_of(job)
+def _which_is_meant(namespace: str, name: str, found: list[FoundJob]) -> str:
+    """Return the message for a name by which a stranger's job, or one of several, could be taken."""
+    owner = "that Trainyard made" if found[0].is_ours else "that Trainyard did not make"
+    kinds = " and ".join(f"a {job.kind.api_kind} {owner}" for job in found)
+    options = " or ".join(f"--kind {job.kind.name}" for job in found)
+    return f"{name} in {namespace} is {kinds}. Add what is meant: {options}"
+
+
+def _is_about_another_job(event: Json, observed: Observed, owned: Iterable[Json]) -> bool:
+    """Return whether an event is about another job of this name: an earlier one, or one of another kind."""
+    about, uids = event.get("involvedObject") or {}, {uid_of(raw) for raw in (observed.job or {}, *owned)}
+    is_of_a_job = about.get("kind") in {kind.api_kind for kind in KINDS.values()}
+    return is_of_a_job and observed.job is not None and about.get("uid", "") not in {"", *uids}
 
 
 @contextmanager
@@ -238,6 +284,15 @@ def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
     for job in found:
         if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
             yield job
+
+
+def read_nodes(api: "Api", names: Collection[str]) -> dict[str, Node | None]:
+    """Return these nodes, None for those that are gone. Raises ServiceError."""
+    if len(names) > _MOST_SINGLE_NODES:
+        found = {node.name: node for node in api.list_all("/api/v1/nodes", node_of)}
+        return {name: found.get(name) for name in names}
+    raws = {name: api.get(f"/api/v1/nodes/{path_part(name)}") for name in names}
+    return {name: None if raw is None else node_of(raw) for name, raw in raws.items()}
 
 
 def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:

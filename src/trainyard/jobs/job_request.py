@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,13 @@ class JobRequest:
     """The user's own program; empty means the trainer."""
     ray_cluster: str = ""
     auto_retry: int = 0
+    creator: str = ""
+    """Who sends it, by the API server; empty if that is not known."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     room: NodeRoom | None = None
     """The resources of the cluster's nodes; None if no cluster was queried."""
-
-    def with_cluster_facts(
-        self, *, kind: str, namespace: str, image: str, room: NodeRoom | None, shared_claim: bool
-    ) -> "JobRequest":
-        """Return the request after the cluster's facts were added."""
-        return replace(
-            self, kind=kind, namespace=namespace, image=image, room=room, shared_claim=shared_claim
-        )
+    zone: str | None = ""
+    """As in `JobPlan`, for a job that EFA joins."""
 
 
 def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:

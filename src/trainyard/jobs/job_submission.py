@@ -7,10 +7,14 @@ job exists. A process that dies in between leaves parts without an owner but wit
 attempt completes them.
 """
 
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_of
+from trainyard.errors import ServiceError
+from trainyard.jobs.state.reading import field_of
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -23,6 +27,18 @@ def find(api: "Api", body: Mapping[str, Any]) -> Json | None:
     path = path_of(api, body)
     found = None if path is None else api.get(path)
     return found if isinstance(found, dict) else None
+
+
+def creator(api: "Api") -> str:
+    """Return who sends, as the API server names the credentials, as a label; empty if it does not say."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer: Mapping[str, Any] = {}
+    with suppress(ServiceError):  # then the job has no creator on record
+        answer = api.review("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+    name = str(field_of(answer, "status", "userInfo", "username") or "")
+    # The session of a role is a person only with AWS's single sign-on; else it may be new at each login.
+    name = re.sub(r"(:assumed-role/(?!AWSReservedSSO_)[^/]+)/.*", r"\1", name)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-63:].strip("-._")
 
 
 def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:

@@ -6,6 +6,8 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 
 from trainyard.config.schema import Config
+from trainyard.config.secret_filter import find_secrets, restore_secrets
+from trainyard.config.secret_forms import secret_kind
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
@@ -13,7 +15,6 @@ from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
-from trainyard.plan.environment.secret_forms import secret_kind
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
@@ -43,6 +44,7 @@ def find_plan_problems(
     yield from _storage_problems(config, request, plan)
     yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
+    yield from _secret_problems(config, request, plan)
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
@@ -69,6 +71,18 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
         if finding.severity is LintSeverity.ERROR and finding.subject not in refused:
             flag = "--env " if finding.subject in request.environment else ""
             yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
+
+
+def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
+    """Yield the secrets of the command and the configuration, which the pod has to get from a Secret."""
+    remedy = "Put it into a Kubernetes Secret, and name that with --secret"
+    for secret in find_secrets({"-- COMMAND": list(request.command)}):
+        yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
+    settings = {"program.settings": config.program.settings}
+    try:  # the pod takes all others from the variables of the Secret
+        restore_secrets(settings if plan.secret_environment else config.to_plain(), {})
+    except ConfigError as error:
+        yield f"{error} {remedy}"
 
 
 def _setter_of(name: str, plan: JobPlan) -> str:

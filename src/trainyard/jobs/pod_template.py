@@ -4,16 +4,15 @@ Requests equal limits, so that these pods are evicted last. A kind adds its cont
 its labels.
 """
 
+import json
 from typing import Any
 
-from trainyard.jobs.job_labels import JOB_LABEL, make_labels
+from trainyard.cluster.demand import EFA, GPU, TOLERATED
+from trainyard.cluster.snapshot import ZONE
+from trainyard.jobs.job_labels import EFA_LABEL, JOB_LABEL, make_labels
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, PodResources
 
 Json = dict[str, Any]
-GPU = "nvidia.com/gpu"
-EFA = "vpc.amazonaws.com/efa"
-TOLERATED = (GPU, EFA)
-"""Taints that keep other pods off such nodes."""
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 HYPERPOD = {
@@ -28,21 +27,32 @@ NOT_DISRUPTED = {"karpenter.sh/do-not-disrupt": "true"}
 _NEAR = (
     ("topology.k8s.aws/network-node-layer-3", 100),
     ("topology.k8s.aws/network-node-layer-2", 50),
-    ("topology.kubernetes.io/zone", 20),
+    (ZONE, 20),
 )
 """Node labels that the pods of one job should share, nearest first, with their weights."""
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_KUEUE = "kueue.x-k8s.io/podset"
 _LAST_SECONDS = 5
 """The time between torchrun ending its workers and the end of the pod."""
 
 
-def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
-    """Return the template of the job's pods; without `command` the image or the operator chooses it."""
+def pod_template(plan: JobPlan, container: str, *, command: bool = True, in_pair: bool = False) -> Json:
+    """Return the template of the job's pods; without `command` the image or the operator chooses it.
+
+    `in_pair`: the job has another template, of one pod, and Kueue must place both together.
+    """
     metadata: Json = {
         "labels": {**make_labels(plan.name, plan.kind), **NO_SIDECAR},
         "annotations": dict(NOT_DISRUPTED),
     }
+    if plan.zone is not None:
+        metadata["labels"][EFA_LABEL] = "true"
     if plan.queue and plan.topology:
-        metadata["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] = plan.topology
+        how = "required" if plan.is_joined_by_efa else "preferred"
+        metadata["annotations"][f"{_KUEUE}-{how}-topology"] = plan.topology
+        if plan.is_joined_by_efa and in_pair:  # else Kueue requires it of each template by itself
+            metadata["annotations"][f"{_KUEUE}-group-name"] = "trainyard"
     return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
 
 
@@ -113,6 +123,8 @@ def _environment(plan: JobPlan) -> list[Json]:
         "USER": "trainyard",
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
+        "TRAINYARD_REQUESTS": json.dumps(plan.resources.of_machine),
+        **({"TRAINYARD_OWNER": plan.owner} if plan.program.keeps_run else {}),
         **_network_facts(plan),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
         # The image by its name and digest, so that a proof can ask the registry for it.
@@ -188,7 +200,7 @@ def _node_selector(plan: JobPlan) -> dict[str, str]:
 
 
 def _affinity(plan: JobPlan) -> Json:
-    """Prefer nodes that are close together, and a node per pod, if possible."""
+    """Require one zone of pods that EFA joins. Prefer nodes that are close together, and a node per pod."""
     ours = {"matchLabels": {JOB_LABEL: plan.name}}
     near = [
         {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": ours}}
@@ -198,7 +210,27 @@ def _affinity(plan: JobPlan) -> Json:
         "weight": 100,
         "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": ours},
     }
-    return {
-        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": near},
-        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]},
-    }
+    affinity: Json = {"podAffinity": {_PREFERRED: near}, "podAntiAffinity": {_PREFERRED: [apart]}}
+    if plan.zone is not None:
+        # The scheduler admits the first pod, which matches its own term.
+        joined = {"matchLabels": {**ours["matchLabels"], EFA_LABEL: "true"}}
+        affinity["podAffinity"][_REQUIRED] = [{"topologyKey": ZONE, "labelSelector": joined}]
+        set_zone(affinity, plan.zone)
+    return affinity
+
+
+def set_zone(affinity: Json, zone: str) -> None:
+    """Let pods with this affinity run in `zone` only, if their job is kept in one zone; empty: in any one."""
+    guards = (affinity.get("podAffinity") or {}).get(_REQUIRED) or ()
+    if not any(EFA_LABEL in str(guard.get("labelSelector")) for guard in guards):
+        return
+    nodes = affinity.setdefault("nodeAffinity", {})
+    pin = [{"key": ZONE, "operator": "In", "values": [zone]}] if zone else []
+    terms = []
+    for term in nodes.pop(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]:
+        kept = [each for each in term.pop("matchExpressions", ()) if each["key"] != ZONE]
+        terms.append({**term, **({"matchExpressions": kept + pin} if kept + pin else {})})
+    if all(terms):  # an empty term would match no node
+        nodes[_REQUIRED] = {"nodeSelectorTerms": terms}
+    if not nodes:
+        del affinity["nodeAffinity"]

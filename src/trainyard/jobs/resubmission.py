@@ -30,6 +30,7 @@ from trainyard.jobs.job_labels import (
     RETRY_CLAIM,
     RETRY_RECORD,
 )
+from trainyard.jobs.pod_template import set_zone
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.reading import annotations_of, name_of
 from trainyard.watch.retry_decision import AvoidedNode
@@ -92,18 +93,26 @@ def _numbered_name(first: str, number: int, *, longest: int) -> str:
 
 
 def make_resubmission(
-    kind: JobKind, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
+    kind: JobKind, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0, zone: str | None = None
 ) -> Resubmission:
-    """The job and its parts under the new name; `retries` is the number of times it was submitted again."""
+    """The job and its parts under the new name; `retries` is the number of times it was submitted again.
+
+    `zone` replaces the zone of a job that is kept in one; None leaves it.
+    """
     old = name_of(job)
     names = {old: name, **{name_of(part): _new_name(name_of(part), old, name) for part in parts}}
     body = _clean(job, names)
     notes = body["metadata"].setdefault("annotations", {})
     notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: first_name(job)}
     if PLAN in notes:
-        notes[PLAN] = _rename_plan(str(notes[PLAN]), name)
+        changes = {"name": name} if zone is None else {"name": name, "zone": zone}
+        notes[PLAN] = _change_plan(str(notes[PLAN]), changes)
     _resume(kind, body)
-    return Resubmission(body, tuple(_clean(part, names) for part in parts))
+    new = Resubmission(body, tuple(_clean(part, names) for part in parts))
+    if zone is not None:
+        for spec in _pod_specs([new.job, *new.parts]):
+            set_zone(spec.get("affinity") or {}, zone)
+    return new
 
 
 def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
@@ -139,14 +148,14 @@ def _new_name(part: str, old: str, new: str) -> str:
     return new + part[len(old) :] if part == old or part.startswith(f"{old}-") else f"{new}-{part}"
 
 
-def _rename_plan(plan: str, name: str) -> str:
+def _change_plan(plan: str, changes: Mapping[str, str]) -> str:
     try:
         read = json.loads(plan)
     except ValueError:
         return plan
     if not isinstance(read, dict) or "name" not in read:
         return plan
-    return json.dumps({**read, "name": name}, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**read, **changes}, sort_keys=True, separators=(",", ":"))
 
 
 def _resume(kind: JobKind, body: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,15 @@ class Program:
         if self.files:
             facts["files"] = dict(self.files)
         return values_sha256(facts)
+
+    def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
+        """Return the program with the texts that `change` makes of its own, which it gets by their key."""
+        names = ("command", "environment", "resume", "files")
+        changed = change({f"program.{name}": getattr(self, name) for name in names})
+        command, environment, resume, files = (changed[f"program.{name}"] for name in names)
+        return replace(
+            self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
+        )
 
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
         """Return the command, with the arguments that resume from `checkpoint`; None starts anew."""

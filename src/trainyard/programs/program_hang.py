@@ -18,6 +18,8 @@ from trainyard.run.untrusted_files import parse_json_object, read_bytes
 HANG = "a hang"
 """The cause of a stop, as reported for a hung program."""
 _MARK = "hang-suspected"
+_PAUSE_SECONDS = 60.0
+"""Polls that are further apart show that this process was stopped meanwhile, by Ctrl-Z or a batch system."""
 _MOST_STACKS = 16 << 20
 """Most bytes of stacks that are copied out of a node's log."""
 
@@ -31,11 +33,19 @@ class HangRule:
         self._limit = None if minutes is None else 60.0 * minutes
         self._started = time.time()
         self._moved: float | None = None
+        self._polled: float | None = None
         self._rows = self._logged = 0
         self.noticed: dict[str, Any] = {}
         """The facts of the hang: seconds, limit_seconds, node, time; empty while there is none."""
         if not number:
             (logs / _MARK).unlink(missing_ok=True)
+
+    def note_poll(self, now: float) -> None:
+        """Note that this process runs; time in which it did not is none in which the program hung."""
+        pause = 0.0 if self._polled is None else now - self._polled
+        if self._moved is not None and pause > _PAUSE_SECONDS:
+            self._moved += pause
+        self._polled = now
 
     def note_rows(self, count: int, now: float) -> None:
         """Note how many rows were read so far; the program is watched from its first row on."""

@@ -20,6 +20,8 @@ _NOT_RESUMED = "not_resumed"
 """The event of an attempt whose rows differ for steps before the checkpoint that it should resume from."""
 
 
+INTERRUPT = "SIGINT"
+"""The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
 """The cause of a stop after which a run is not continued automatically."""
 
@@ -320,9 +322,12 @@ def _verdict(
         return "succeeded", ExitCode.DONE, None
     if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
         assert end.checkpoint is not None
-        by = f"stopped by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
+        verb = "interrupted" if end.stopped_by == INTERRUPT else "stopped"
+        by = f"{verb} by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
         newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
-        code = ExitCode.NO if end.stopped_by == COST_LIMIT else ExitCode.STOPPED
+        code = {COST_LIMIT: ExitCode.NO, INTERRUPT: ExitCode.INTERRUPTED}.get(
+            end.stopped_by or "", ExitCode.STOPPED
+        )
         return "stopped", code, "; ".join((newest, *end.skipped))
     parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
     if end.stopped_by is not None:
@@ -337,7 +342,7 @@ def _verdict(
 
 def _code_of(end: ProgramEnd) -> int:
     """Return the exit code of a failed run: 1, or 128 + N if a signal ended the program, as in a shell."""
-    if end.stopped_by == "SIGINT":
+    if end.stopped_by == INTERRUPT:
         return ExitCode.INTERRUPTED
     return end.exit_code if end.exit_code > 128 else ExitCode.NO
 

@@ -4,6 +4,7 @@ The facts (git, lock, data, hardware) are passed in; this module only arranges, 
 """
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -120,7 +121,9 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file
         "lock_sha256": sha256_of_file(lock) if lock is not None and lock.is_file() else None,
         "ci": ci_facts_at(git.get("commit")),
         "instance_type": instance_type(),
+        "requests": pod_requests(),
         "started_with": made_by() or None,
+        "owner": os.environ.get("TRAINYARD_OWNER"),
         **image_facts(),
     }
 
@@ -136,6 +139,14 @@ def instance_type(
     with contextlib.suppress(OSError, ValueError):
         name = name or product.read_text(encoding="ascii").strip()
     return name if _INSTANCE_TYPE.fullmatch(name) else None
+
+
+def pod_requests(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the GPUs, CPUs and memory that this pod requests of its machine; empty outside of pods."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(environment.get("TRAINYARD_REQUESTS", ""))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

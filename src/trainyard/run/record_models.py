@@ -179,6 +179,8 @@ class RunRecord(Section):
     lock_sha256: Text | None = None
     image_digest: Text | None = None
     image_name: Text | None = None
+    owner: Text | None = None
+    """Whose run a job trained: NAMESPACE/CREATOR/COMMAND, the last one as a digest."""
     seed: Whole | None = None
     git: Git = Git()
     data: Data = Data()

@@ -45,18 +45,19 @@ _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
 
 @dataclass(frozen=True)
 class ClusterTarget:
-    """The options that name a cluster, as given on the command line; empty if not given."""
+    """The options that name a cluster, and a kind of job there, as given; empty if not given."""
 
     kubeconfig: str = ""
     context: str = ""
     cluster: str = ""
     region: str = ""
     namespace: str = ""
+    kind: str = ""
 
     def command(self, script: str, *words: str, namespace: str = "") -> str:
         """Return the command `scripts/SCRIPT WORDS` for this cluster, quoted for a shell."""
         place = namespace or self.namespace
-        named = ("kubeconfig", "context", "cluster", "region")
+        named = ("kind", "kubeconfig", "context", "cluster", "region")
         options = [*(["--namespace", place] if place else []), *self._options(named)]
         return f"{script_command(script)} {shlex.join([*words, *options])}".rstrip()
 

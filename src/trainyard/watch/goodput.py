@@ -11,11 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.plan.cost import RentedMachines
-from trainyard.plan.instances import PRICES_AS_OF, find_instance, instance_called
+from trainyard.plan.instances import PRICES_AS_OF, InstanceType, find_instance, instance_called
+from trainyard.run.usual_value import median_of
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,14 @@ def goodput_of(
     )
     if begin is None or end is None or end < begin:
         return None
-    each_row = _median([after - before for before, after in pairwise(times)])
-    each_step = _median(
+    each_row = median_of([after - before for before, after in pairwise(times)] or [0.0])
+    each_step = median_of(
         [
             (after - before) / (step - last)
             for (before, after), (last, step) in zip(pairwise(times), pairwise(steps), strict=True)
             if step > last and after >= before
         ]
+        or [0.0]
     )
     start = recompute = idle = 0.0
     for number, (moment, event) in enumerate(starts):
@@ -115,7 +118,7 @@ def goodput_of(
 
 @dataclass(frozen=True)
 class Price:
-    """The price of all machines of a run."""
+    """The price of all machines of a run, or of its pods' share of them."""
 
     usd_per_hour: float
     source: str
@@ -142,20 +145,29 @@ def paid_seconds(limit: float, price: Price | None, spent: Goodput | None) -> fl
     return seconds - gone
 
 
-def price_of(stated: str, instance_type: str, nodes: int) -> Price | None:
+def price_of(
+    stated: str, instance_type: str, nodes: int, requests: Mapping[str, Any] = MappingProxyType({})
+) -> Price | None:
     """Return the stated price, else that of the catalogue; None if neither is known.
 
-    `stated` is TRAINYARD_USD_PER_HOUR: the price of all machines. HyperPod's prices are not known.
+    `stated` is TRAINYARD_USD_PER_HOUR: the price of all machines. HyperPod's prices are not known. `requests`
+    is what each pod requests of its machine; without it the complete machine is paid for.
     """
     if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", stated, re.ASCII):
         return Price(float(stated), "TRAINYARD_USD_PER_HOUR")
     if stated or instance_called(instance_type) is None:
         return None
-    usd = RentedMachines(find_instance(instance_type), nodes).usd_per_hour
+    instance = find_instance(instance_type)
+    usd, share = RentedMachines(instance, nodes).usd_per_hour, _share_of(instance, requests)
     if usd is None:
         return None
-    return Price(usd, f"{nodes} × {instance_type} on demand, prices of {PRICES_AS_OF}")
+    part = "" if share == 1 else f"a share of {100 * share:.3g} % of "
+    return Price(usd * share, f"{part}{nodes} × {instance_type} on demand, prices of {PRICES_AS_OF}")
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2] if values else 0.0
+def _share_of(instance: InstanceType, requests: Mapping[str, Any]) -> float:
+    """Return the largest of the pod's shares of the machine's GPUs, CPUs and memory, 0 to 1."""
+    memory = ("memory_mib", 1024 * instance.memory_gib)
+    sizes = (("gpus", instance.gpus), ("cpu_millis", 1000 * instance.vcpus), memory)
+    known = [requests[name] / size for name, size in sizes if isinstance(requests.get(name), int)]
+    return min(1.0, max(known, default=0.0)) or 1.0

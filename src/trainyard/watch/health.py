@@ -57,6 +57,7 @@ class HealthRule(StrEnum):
     THROTTLED = "throttled"
     GPU_FAULT = "gpu-fault"
     NODE_LEAVING = "node-leaving"
+    TWO_ZONES = "two-zones"
 
 
 @dataclass
@@ -213,6 +214,10 @@ class Health:
         for node in leaving | notices.keys():
             text = f"node {node} is about to be replaced: {notices.get(node, '')}"
             self._judge(HealthRule.NODE_LEAVING, node, now, holds=node in notices, text=text)
+
+    def add_job_alerts(self, alerts: Sequence[str], now: float) -> None:
+        """Take what is wrong with the state of the job: its pods are in several zones."""
+        self._judge(HealthRule.TWO_ZONES, "", now, "; ".join(alerts), holds=bool(alerts))
 
     def judge_silence(self, newest: float, now: float, times: Sequence[float]) -> None:
         """Take the age of the newest record of a run that has not ended."""

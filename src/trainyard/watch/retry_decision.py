@@ -198,7 +198,7 @@ def with_lost_nodes(state: "JobState", lost: Mapping[str, str]) -> "JobState":
 
 def signature_of(job: str, failure: "JobFailure") -> str:
     """Return class, exit code, the node if it is the cause, and the message without names and numbers."""
-    by_node = failure.failure_class in _BY_NODE
+    by_node = _is_by_node(failure)
     has_message = len(failure.evidence) > 2 and not by_node
     message = failure.evidence[1] if has_message else (failure.evidence or ("",))[0]
     for name in filter(None, (failure.pod, failure.node, job)):
@@ -210,8 +210,12 @@ def signature_of(job: str, failure: "JobFailure") -> str:
 
 
 def _attempt(state: "JobState", failure: "JobFailure", step: int | None) -> Attempt:
-    node = failure.node if failure.failure_class in _BY_NODE else ""
+    node = failure.node if _is_by_node(failure) else ""
     return Attempt(state.job, failure.failure_class.value, signature_of(state.job, failure), step, node)
+
+
+def _is_by_node(failure: "JobFailure") -> bool:
+    return failure.other_node or failure.failure_class in _BY_NODE
 
 
 def _is_progress(before: Attempt | None, this: Attempt) -> bool:

@@ -5,12 +5,15 @@ The repository has nothing of ours, lies in a folder with a space, and its progr
 
 import json
 import os
+import pty
 import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -378,22 +381,62 @@ def test_what_did_not_train_is_red_and_says_why(
     assert not parts_of(found)["trained"]["holds"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.process
-def test_a_program_that_is_stopped_ends_with_75_and_resumes(number: int, repository: Repository) -> None:
-    command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--pause", "0.3", "--steps", "12")
-    process = repository.start(*command, start_new_session=True)
-    log = repository.folder / "runs" / "a" / "logs" / "node-0.log"
+def wait_for_step(repository: Repository, run: str) -> None:
+    """Wait until a checkpoint was saved, which is that of step 2."""
+    log = repository.folder / "runs" / run / "logs" / "node-0.log"
     until = time.monotonic() + 120
     while not (log.exists() and '"step": 3' in log.read_text()) and time.monotonic() < until:
         time.sleep(0.1)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 75, error
-    assert json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]["status"] == "stopped"
 
-    assert repository.run(*command).returncode == 0
-    assert [row["step"] for row in repository.records("metrics")] == list(range(1, 13))
+
+@pytest.mark.process
+def test_a_program_that_is_stopped_is_stored_and_resumes(repository: Repository) -> None:
+    """Its trainer handles SIGTERM only. After Ctrl-C the exit code is 130, with its checkpoint of before."""
+    failures = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        words = ["--run-dir", f"runs/{number.name}", "--", sys.executable, "train.py", "--pause", "0.3"]
+        words += ["--steps", "12", "--output_dir", f"out-{number.name}"]
+        process = repository.start(*words, start_new_session=True)
+        wait_for_step(repository, number.name)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=120)
+        record = repository.folder / "runs" / number.name / "run.json"
+        outcome = json.loads(record.read_text())["outcome"]
+        code = 130 if number == signal.SIGINT else 75
+        found = process.returncode, outcome["status"], outcome["exit_code"], number.name in outcome["reason"]
+        if found != (code, "stopped", code, True) or "artifacts:" not in error:
+            failures.append((number.name, found, outcome, error))
+    assert failures == []
+
+    command = ("--run-dir", "runs/SIGINT", "--", sys.executable, "train.py", "--steps", "12")
+    assert repository.run(*command, "--output_dir", "out-SIGINT").returncode in (0, 1)
+    rows = (repository.folder / "runs/SIGINT/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
+
+
+@pytest.mark.process
+def test_a_closed_terminal_ends_neither_the_save_nor_the_store(repository: Repository) -> None:
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(repository.folder)
+        program = (sys.executable, "train.py", "--pause", "0.3", "--steps", "200")
+        words = ("-m", "trainyard", "run", "--run-dir", "runs/a", "--", *program)
+        os.execv(sys.executable, [sys.executable, *words])
+    drained = threading.Thread(target=drain, args=(terminal,), daemon=True)
+    drained.start()
+    wait_for_step(repository, "a")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
+    outcome = json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]
+    assert (outcome["status"], "SIGHUP" in outcome["reason"]) == ("stopped", True)
+    assert list((repository.folder / "trainyard-store").rglob("*manifest.json"))
+
+
+def drain(terminal: int) -> None:
+    """Read a terminal until it is closed; a program waits when nobody reads."""
+    with suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass
 
 
 def test_the_deadline_stops_it(repository: Repository) -> None:

@@ -152,18 +152,21 @@ class Nodes(World):
         return found
 
     def wait_for_step(self, job: str, step: int) -> None:
-        rows = self.folder / job / "metrics.jsonl"
+        rows = self.folder / NAMESPACE / job / "metrics.jsonl"
         eventually(lambda: reached(rows, step), f"step {step} of {job}", within=400)
 
     def node_of(self, pod: str) -> str:
         return str(self.request("GET", f"{SPACE}/pods/{pod}")["spec"]["nodeName"])
 
     def run(self, job: str) -> Json:
-        found: Json = json.loads((self.folder / job / "run.json").read_text())
+        found: Json = json.loads((self.folder / NAMESPACE / job / "run.json").read_text())
         return found
 
     def events(self, job: str) -> list[Json]:
-        return [json.loads(line) for line in (self.folder / job / "events.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in (self.folder / NAMESPACE / job / "events.jsonl").read_text().splitlines()
+        ]
 
     def digest(self, job: str) -> Any:
         outcome = self.run(job)["outcome"]
@@ -172,7 +175,12 @@ class Nodes(World):
 
     def prove(self, job: str) -> Json:
         """Prove the run from outside the cluster, from its volume and its store."""
-        line = [sys.executable, str(SCRIPTS / "prove_run.py"), "--run-dir", str(self.folder / job)]
+        line = [
+            sys.executable,
+            str(SCRIPTS / "prove_run.py"),
+            "--run-dir",
+            str(self.folder / NAMESPACE / job),
+        ]
         environment = {**os.environ, **s3_variables(self.outside)}
         done = subprocess.run(
             [*line, "--store", self.store, "--run-number", "auto", "--dry-run", "--json"],

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.integration.job_world import eventually
+from tests.integration.job_world import NAMESPACE, eventually
 from tests.integration.nodes.conftest import SPACE, Nodes, planted
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_paused_pod_ends_the_job_as_hung_and_the_stacks_are_kept(nodes: Nodes)
     assert "logs/hang-rank-" in " ".join(told.split()), "the fix names the stacks"
     failure = json.loads(nodes.manage("status", job, "--json", code=None))["failure"]
     assert (failure["class"], failure["rank"]) == ("hang", 0), failure
-    assert "Thread" in (nodes.folder / job / "logs" / "hang-rank-0.txt").read_text()
+    assert "Thread" in (nodes.folder / NAMESPACE / job / "logs" / "hang-rank-0.txt").read_text()
 
 
 @pytest.mark.parametrize(("trouble", "pod"), [("cut", "master"), ("crash", "worker")])

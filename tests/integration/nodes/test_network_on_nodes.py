@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import Nodes
 from tests.integration.test_network_of_machines import FORM, STAND_IN
 from tests.unit.watch.test_network_verdict import cases, process
@@ -73,7 +74,7 @@ def test_a_job_that_opened_sockets_ends_within_a_minute_and_is_not_restarted(
     assert p5.jobs("sockets") == ["sockets"], "it is not sent again"
     outcome = p5.run("sockets")["outcome"]
     assert outcome["failure"]["class"] == "tcp-fallback"
-    logs = p5.folder / "sockets" / "logs"
+    logs = p5.folder / NAMESPACE / "sockets" / "logs"
     assert outcome["finished"] - min(log.stat().st_mtime for log in logs.glob("nccl-*.log")) < 60.0
     starts = [event for event in p5.events("sockets") if event["event"] in ("started", "resumed")]
     assert len(starts) == 1, "the master is not started again"

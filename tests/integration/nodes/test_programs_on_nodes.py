@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import CLAIM, IMAGE, PODS, Nodes
 
 pytestmark = pytest.mark.slow
@@ -109,7 +110,10 @@ def judge(job: str, program: Program, nodes: Nodes) -> None:
     assert outcome["checkpoint"]["step"] == program.steps
     world = program.processes * program.nodes
     assert run["hardware"] == {"world_size": world, "local_world_size": program.processes}
-    rows = [json.loads(line) for line in (nodes.folder / job / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (nodes.folder / NAMESPACE / job / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [row["step"] for row in rows] == list(range(1, program.steps + 1))
     proof = nodes.prove(job)
     assert proof["proven"] is True, proof
@@ -137,3 +141,46 @@ def test_a_program_in_pods_is_killed_at_a_random_moment_resumed_stored_and_prove
     starts = [event for event in nodes.events(job) if event["event"] in ("started", "resumed")]
     print(f"{job}: {pod} killed at step {step}; starts: {[(e['event'], e.get('step')) for e in starts]}")
     assert len(starts) >= 2
+
+
+def test_the_run_of_another_team_on_the_same_file_system_stays_as_it_is(
+    nodes: Nodes, make_repository: Callable[[Program], Path]
+) -> None:
+    """As the first team: its finished run is what it was, whatever others start under its name."""
+    first = make_repository(Program("first", TRAINER, "--steps, '6', --save_steps, '3'", 6))
+    other = make_repository(Program("other", TRAINER, "--steps, '9', --save_steps, '3'", 9))
+    space = "/api/v1/namespaces/team-b"
+    nodes.request("POST", "/api/v1/namespaces", {"metadata": {"name": "team-b"}})
+    nodes.plane.add_volume("team-b", path=nodes.folder)
+    claim = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": "team-b",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    nodes.request("POST", f"{space}/persistentvolumeclaims", {"metadata": {"name": CLAIM}, "spec": claim})
+    nodes.request("POST", f"{space}/secrets", {"metadata": {"name": "s3"}})
+    ours = nodes.folder / NAMESPACE / "shared"
+
+    def content() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in ours.rglob("*") if path.is_file()}
+
+    def send(folder: Path, *options: str, code: int) -> str:
+        settings = {**PODS, "cluster.pod.directory": folder, "cluster.pod.python": sys.executable}
+        given = ("--image-uri", IMAGE, "--volume", CLAIM, "--wait", "--timeout", "12m", *options)
+        line = nodes.line_with(folder / "trainyard.yaml", "shared", "pytorchjob", *given, **settings)
+        return nodes.run_deploy(line, "shared", code)
+
+    send(first, code=0)
+    before = content()
+    assert nodes.run("shared")["outcome"]["steps"] == 6
+    send(other, "--namespace", "team-b", code=0)
+    assert content() == before
+    assert json.loads((nodes.folder / "team-b" / "shared" / "run.json").read_text())["outcome"]["steps"] == 9
+    nodes.manage("delete", "shared", "--no-logs")
+    assert "Failed" in send(other, code=1)
+    failure = json.loads(nodes.manage("status", "shared", "--json", code=1))["failure"]
+    assert (failure["class"], failure["exit_code"]) == ("configuration", 2)
+    assert "has the run of another job: command " in " ".join(failure["lines"])
+    assert content() == before
+    assert not [path for path in ours.parent.iterdir() if path.name.startswith(".shared")]

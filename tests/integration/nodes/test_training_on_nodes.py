@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import OPERATORS, RAY_PYTHON, Nodes, planted
 
 pytestmark = pytest.mark.slow
@@ -55,4 +56,4 @@ def test_sigterm_with_grace_ends_in_75_with_a_whole_checkpoint(nodes: Nodes) -> 
     assert "with a good checkpoint" in told
     outcome = nodes.run("stopped")["outcome"]
     assert (outcome["status"], outcome["exit_code"]) == ("stopped", 75)
-    assert list((nodes.folder / "stopped" / "checkpoints").glob("step-*/manifest.json"))
+    assert list((nodes.folder / NAMESPACE / "stopped" / "checkpoints").glob("step-*/manifest.json"))

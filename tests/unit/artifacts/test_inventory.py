@@ -14,7 +14,7 @@ from trainyard.artifacts.verify.comparison import Depth
 def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[..., Any], store: Store) -> None:
     sync_run(store, make_run("one"), 1)
     sync_run(store, make_run("two", steps=(300,)), 2)
-    one, two = list_runs(store, [1, 2], price=1000.0, depth=Depth.FULL)
+    one, two = list_runs(store, [1, 2], judge=lambda _: (), price=1000.0, depth=Depth.FULL)
     assert one.ok
     assert two.ok
     text = inventory_table([one, two])
@@ -27,8 +27,9 @@ def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., A
     sync_run(store, make_run("one"), 1)
     lost = next(found.key for found in store.list_objects("run-1/") if "checkpoint-200" in found.key)
     store.delete(lost)
-    (listed,) = list_runs(store, [1], price=None, depth=None)
+    (listed,) = list_runs(store, [1], judge=lambda _: (), price=None)
     assert not listed.ok
+    assert listed.proof == "not proven"
     assert any(lost in problem for problem in listed.problems)
 
 

@@ -623,9 +623,18 @@ FAULTS = (
         "restricted",
         level("restricted"),
         "pod-security",
+        "error",
+        ("restricted", "operator adds"),
+        ("--kind trainjob",),
+    ),
+    Fault(
+        "restricted, without workers",
+        level("restricted"),
+        "pod-security",
         "warning",
         ("restricted", "IPC_LOCK"),
         ("RuntimeDefault",),
+        options=("--num-nodes", "1"),
     ),
     Fault(
         "no priority class",

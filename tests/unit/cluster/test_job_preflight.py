@@ -1,14 +1,16 @@
 """The room of a pod: the minimum over all healthy nodes, minus the pods that run on each of them anyway."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.job_preflight import room_for
-from trainyard.cluster.snapshot import Condition, Image, MissingData, Node, Pod, Snapshot
+from trainyard.cluster.snapshot import Condition, Image, MissingData, Node, Pod, Snapshot, Volume
 
 DIGEST = "sha256:" + "a" * 64
 MIB = 2**20 * 1000
@@ -111,3 +113,42 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
 def test_an_image_is_named_by_its_digest(uri: str, named: str) -> None:
     assert pin_digest(uri, Image(uri, "ECR", "", found=True, digest=DIGEST)) == named
     assert pin_digest(uri, MissingData("not in ECR")) == uri
+
+
+def test_the_zone_is_one_that_fits_all_pods_by_rule() -> None:
+    """Each number of free and used nodes in each zone and in none, each size, claim and broken node."""
+    wrongs = []
+    amounts = (0, 1, 2)
+    for wanted, free_a, used_a, free_b, used_b, bare in itertools.product((2, 3), *[amounts] * 5):
+        counts = (("a", free_a, used_a), ("b", free_b, used_b), ("", bare, 0))
+        nodes, pods = [], []
+        for zone, free, used in counts:
+            for number in range(free + used):
+                labels = {"topology.kubernetes.io/zone": zone} if zone else {}
+                nodes.append(node(f"{zone}{number}", labels=labels))
+                if number >= free:
+                    pods.append(pod(f"{zone}{number}", **{"nvidia.com/gpu": 8000}))
+        for reached, avoided in itertools.product((("a", "b"), ("b",)), ((), ("b0",))):
+            volume = Volume("fsx", "Bound", ("ReadWriteMany",), "fsx", 1, zones=reached)
+            snapshot = replace(snapshot_of(*nodes, pods=tuple(pods)), volume=volume)
+            found = choose_zone(snapshot, Demand(nodes=wanted), job="llama", avoided=avoided)
+            free_b_now = free_b - (avoided == ("b0",) and free_b > 0)
+            all_b = free_b + used_b - (avoided == ("b0",) and free_b + used_b > 0)
+            now = {"a": free_a if "a" in reached else 0, "b": free_b_now}
+            empty = {"a": free_a + used_a if "a" in reached else 0, "b": all_b}
+            fits, later = [z for z in now if now[z] >= wanted], [z for z in empty if empty[z] >= wanted]
+            if fits:
+                good = found in fits and now[str(found)] == max(now.values())
+            elif len(later) == 1:
+                good = found == later[0]
+            else:
+                good = found == ("" if later or not bare else None)
+            if not good:
+                wrongs.append(f"{wanted} of {counts}, claim in {reached}, without {avoided}: {found!r}")
+    assert not wrongs, "\n".join(wrongs[:20])
+
+
+def test_equal_zones_are_shared_among_jobs_that_are_sent_at_once() -> None:
+    there = [node(f"{z}{n}", labels={"topology.kubernetes.io/zone": z}) for z in "ab" for n in range(3)]
+    chosen = {choose_zone(snapshot_of(*there), Demand(nodes=2), job=f"job-{n}") for n in range(8)}
+    assert chosen == {"a", "b"}

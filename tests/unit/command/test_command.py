@@ -99,6 +99,7 @@ CODES = {
     errors.PermissionRefusedError: 4,
     errors.WaitTimeoutError: 5,
     errors.StoppedError: 75,
+    errors.InterruptedRunError: 130,
 }
 
 

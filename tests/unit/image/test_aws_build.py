@@ -1,12 +1,12 @@
 """An image that is in ECR already: when it is taken, checked again, or built again."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
+from tests.integration.test_build_image import ROOT, answers
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.images.codebuild import BuildState
@@ -69,7 +69,9 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
         return "id"
 
-    ended = BuildState("id", "SUCCEEDED", (), "", "", "", {"IMAGE_DIGEST": ONE})
+    uri = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@{ONE}"
+    exported = {"IMAGE_DIGEST": ONE, "IMAGE_CHECK": answers(uri, level)}
+    ended = BuildState("id", "SUCCEEDED", (), "", "", "", exported)
     aws: Any = SimpleNamespace(
         region="us-west-2",
         upload_source=lambda *_, **__: True,
@@ -86,7 +88,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         find_cache=lambda _: "",
         account="123456789012",
         options=AwsOptions("p", "", "s3", level, "auto", "", "", rebuild=False),
-        root=Path(),
+        root=ROOT,
         origin="",
         token="t",
     )

@@ -207,6 +207,64 @@ def test_the_fix_of_a_pair_resolves_again(lint: Callable[..., Any], tmp_path: Pa
     assert (code, result["difference"]) == (1, ""), "no single pin is enough, so nothing is changed"
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    return (*Version(text).release, 0, 0, 0)[:4]
+
+
+def nearest(pins: dict[str, str], name: str, python: str) -> str:
+    """Return the version of `name` nearest to its pin that is compatible, by the requirements, without uv."""
+    pinned = numbers(pins[name])
+    possible = [
+        version
+        for version in BY_NAME[name]
+        if version != pins[name]
+        and (name != "torch" or numbers(version)[:2] == pinned[:2])
+        and is_installable({**pins, name: version}, python)
+    ]
+    return min(
+        possible,
+        key=lambda version: tuple(abs(a - b) for a, b in zip(pinned, numbers(version), strict=True)),
+        default="",
+    )
+
+
+def test_a_fix_takes_the_nearest_version_and_keeps_the_minor_release_of_torch(
+    lint: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Pairs that are not compatible, versions that do not exist, and bases with and without torch."""
+    pairs = [
+        ("3.11", {"torch": torch, name: version})
+        for torch in ("2.5.1", "2.6.0", "2.7.1")
+        for name in ("torchvision", "xformers", "vllm")
+        for version in BY_NAME[name]
+    ]
+    refused = [case for case in pairs if not is_installable(case[1], case[0])]
+    cases = random.Random(16).sample(refused, 8)
+    cases += [("3.11", {"torch": "2.7.9"}), ("3.11", {"torch": "2.3.1"}), ("3.13", {"torch": "2.4.1"})]
+    cases += [("3.11", {"numpy": "1.26.9"}), ("3.12", {"torch": "2.6.0", "torchvision": "0.21.7"})]
+    wrong = []
+    for python, pins in cases:
+        words = [f"{name}=={version}" for name, version in pins.items()]
+        text = f"FROM python:{python}\nRUN pip install {' '.join(words)}\nUSER 1000\n"
+        expected = text
+        for name in sorted(pins, key=lambda name: name == "torch"):
+            if version := nearest(pins, name, python):
+                expected = text.replace(f"{name}=={pins[name]}", f"{name}=={version}")
+                break
+        _, result = lint(text, "--fix")
+        written = (tmp_path / "Dockerfile").read_text()
+        if written != expected or bool(result["driver"]) is not (expected != text):
+            wrong.append(f"python {python}, {pins}: expected {expected}, {result['difference']}")
+    assert not wrong, "\n".join(wrong)
+
+    base = "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel\nRUN pip install triton==3.0.9\nUSER 1\n"
+    _, result = lint(base, "--fix")
+    assert "+RUN pip install triton==3.2.0" in result["difference"], "that of torch 2.6, not the newest"
+    assert result["driver"] == "CUDA of torch: 12.4; its oldest driver: 525"
+    _, result = lint("FROM python:3.11\nRUN pip install torch==2.7.9\nUSER 1\n", "--fix", "--dry-run")
+    assert result["driver"] == "CUDA of torch: 12.6; its oldest driver: 525"
+
+
 def test_a_later_command_that_replaces_torch_is_named(lint: Callable[..., Any]) -> None:
     code, result = lint(
         "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install vllm==0.9.2\nUSER 1000\n"

@@ -93,7 +93,7 @@ def test_all_problems_are_named_at_once() -> None:
 def test_pods_that_keep_parts_need_no_volume_and_have_all_their_problems_named_at_once() -> None:
     made = plan("compute.strategy=ddp", *APART, nodes=2, claim="")
     assert warnings_of(made) == []
-    assert made.program.command[made.program.command.index("--run-dir") + 1] == "/scratch/llama"
+    assert made.program.command[made.program.command.index("--run-dir") + 1] == "/scratch/team/llama"
     assert len(refused("compute.strategy=ddp", APART[0], nodes=2)) == 2
     alone = plan("compute.strategy=ddp", *APART, claim="")
     assert "no volume" in warnings_of(alone)[0], "the parts of one node are all of it, and it is not followed"

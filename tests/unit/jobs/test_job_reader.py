@@ -111,7 +111,10 @@ def test_a_trainjob_is_seen_with_its_jobset_jobs_workload_and_events(cluster: Me
     for name, about in [("e1", "job"), ("e2", "job-node-0"), ("e3", "other"), ("e4", "job-worker-9")]:
         event = {"metadata": {"name": name}, "involvedObject": {"name": about}}
         cluster.put(f"/api/v1/{SPACE}/events/{name}", event)
-    cluster.put(f"/api/v1/{SPACE}/pods/p", pod("p", labels={"trainyard.dev/job": "job"}))
+    cluster.put(
+        f"/api/v1/{SPACE}/pods/p",
+        pod("p", labels={"trainyard.dev/job": "job", "trainyard.dev/kind": "trainjob"}),
+    )
     looking = look(cluster)
     seen = looking.observe(looking.find_job("team", "job"))
     assert [raw["kind"] for raw in seen.owned] == ["JobSet", "Job", "Workload"]

@@ -1,6 +1,7 @@
 """A job is submitted with all of its parts: whatever is refused meanwhile, the next try completes it."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.job_submission import find, owned_by, reference_to, refusals, submit
+from trainyard.jobs.job_submission import creator, find, owned_by, reference_to, refusals, submit
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -238,3 +239,18 @@ def test_an_object_without_a_name_is_not_its_list(name: str, cluster: MemoryClus
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}}
     with pytest.raises(ConfigError, match="not the name of an object"):
         find(Api(cluster.access()), body)
+
+
+def test_the_creator_is_the_person_or_the_role_and_never_a_session_that_changes() -> None:
+    sso, role = "arn:aws:sts::1:assumed-role/AWSReservedSSO_Dev_1", "arn:aws:sts::1:assumed-role/ci"
+    names = {
+        "alice@example.com": "alice-example.com",
+        f"{sso}/alice": "arn-aws-sts-1-assumed-role-AWSReservedSSO_Dev_1-alice",
+        f"{role}/botocore-session-1795000000": "arn-aws-sts-1-assumed-role-ci",
+        "arn:aws:iam::1:user/alice": "arn-aws-iam-1-user-alice",
+        f"system:serviceaccount:{'a' * 63}:ci": f"{'a' * 60}-ci",
+        "": "",
+    }
+    for name, label in names.items():
+        api: Any = SimpleNamespace(review=lambda *_, name=name: {"status": {"userInfo": {"username": name}}})
+        assert creator(api) == label

@@ -285,7 +285,7 @@ def test_processes_of_ray_on_all_nodes_keep_nccls_log_in_the_run_directory(
     made = plan_job(recipe_config("verl"), request(kind=kind, nodes=nodes, environment=given))
     variables = variables_of_actors(made)
     log = {name: value for name, value in variables.items() if name.startswith("NCCL_")}
-    kept = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/checkpoints/llama/logs/nccl-node-0-%h-%p.log"}
+    kept = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/checkpoints/team/llama/logs/nccl-node-0-%h-%p.log"}
     assert log == (kept if nodes > 1 and not given else {})
     assert plan_from_json(made.to_json()) == made
     each = plan_job(recipe_config("megatron"), request(kind=kind, nodes=nodes, environment=given))

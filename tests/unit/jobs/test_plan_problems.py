@@ -64,6 +64,16 @@ def test_the_variable_of_the_token_is_set_once(value: str) -> None:
         assert len(names) == len(set(names))
 
 
+def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
+    token, password = "hf_" + "aB3" * 12, "correct-7-horse"
+    (line,) = problems(command=(*OWN, "--hf-token", token))
+    assert line.startswith("-- COMMAND: --hf-token: everybody who may see the job could read it.")
+    given = f"program.environment={{MY_API_KEY: {password}}}"
+    (line,) = problems(given)
+    assert line.startswith("program.environment: MY_API_KEY (or set MY_API_KEY)") and "--secret" in line
+    assert password not in json.dumps(objects(plan("compute.strategy=ddp", given, secret="study")))
+
+
 TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")
 HIDDEN = ("/", "/etc", "/usr", "/bin", "/lib", "/usr/lib", "/usr/local", "/var", "/run")
 SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")

@@ -193,7 +193,7 @@ def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -
 
 def recipe_order(config: Config) -> RecipeOrder:
     kind = KINDS["rayjob" if config.recipe == "verl" else "pytorchjob"]
-    return RecipeOrder(config, "llama", kind, 1, 8, 8)
+    return RecipeOrder(config, "team", "llama", kind, 1, 8, 8)
 
 
 def problems(config: Config) -> list[str]:

@@ -19,14 +19,6 @@ SHEET = ProgramDescription(
     checkpoints="/checkpoints/llama/program",
     environment={"PYTHONUNBUFFERED": "1"},
 )
-WRONG: dict[str, Any] = {
-    "recipe": 3,
-    "command": "python3 main.py",
-    "torchrun": "yes",
-    "steps": "4",
-    "checkpoints": None,
-    "environment": ["A=1"],
-}
 
 
 def written(folder: Path, value: Any) -> Path:
@@ -47,22 +39,13 @@ def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
+def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     sheet = asdict(SHEET)
-    for wrong in (sheet | {name: WRONG[name]}, {key: sheet[key] for key in sheet if key != name}):
-        with pytest.raises(ConfigError, match=f"program.json: {name} is missing or not of type "):
-            read_description(written(tmp_path, wrong))
-
-
-def test_the_nodes_may_be_unknown_but_not_wrong(tmp_path: Path) -> None:
-    sheet = asdict(SHEET)
-    del sheet["nodes"]
-    assert read_description(written(tmp_path, sheet)).nodes is None
     assert read_description(written(tmp_path, sheet | {"nodes": 4})).nodes == 4
-    for wrong in (0, -1, True, "4", 1.0):
-        with pytest.raises(ConfigError, match="nodes is not a number of nodes"):
-            read_description(written(tmp_path, sheet | {"nodes": wrong}))
+    for name, wrong in (("recipe", 3), ("command", "a b"), ("checkpoints", None), ("environment", ["A=1"])):
+        for value in (sheet | {name: wrong}, {key: sheet[key] for key in sheet if key != name}):
+            with pytest.raises(ConfigError, match=f"program.json: cannot be read .{name}"):
+                read_description(written(tmp_path, value))
 
 
 @pytest.mark.parametrize("name", ["pretrain", "command", "../verl"])

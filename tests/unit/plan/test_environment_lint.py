@@ -1,6 +1,7 @@
 """Variables of NCCL, EFA and torch: each rule where it holds and where it does not; files of every form."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -260,7 +261,7 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
 
 
 def test_a_file_of_assignments_is_read() -> None:
-    text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nnonsense\n"
+    text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nsource nonsense\n"
     found = findings(text, "training.env")
     assert [(f.subject, f.value, f.line) for f in found] == [
         ("NCCL_PROTO", "simple", 2),
@@ -302,10 +303,72 @@ def test_what_is_no_manifest_is_refused_with_its_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "- 1", "a: 1", "kind: 1\nspec: [1]", "? [a]\n: b", "containers: [1, x]"]
+    "text", ["", "# nothing", "kind: 1\nspec: [1]", "kind: Service", "kind: List\nitems: []"]
 )
-def test_what_is_yaml_and_no_job_has_no_findings(text: str) -> None:
+def test_what_has_no_variables_has_no_findings(text: str) -> None:
     assert findings(text) == []
+
+
+NAMES = (
+    "job.yaml",
+    "job.yaml-template",
+    "job.json",
+    "Dockerfile",
+    "gpu.dockerfile",
+    "train.env",
+    "env",
+    "run.sh",
+)
+JOB = """
+kind: Pod
+spec:
+  containers:
+    - command: [sh, -c, "export A=1"]
+      env: [{name: NCCL_PROTO, value: simple}]
+      args:
+        - |
+          export NCCL_ALGO=Ring
+"""
+CONTENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "manifest": (JOB, ("NCCL_PROTO",)),
+    "manifest after a comment": (f"# a job\n---\n{JOB}", ("NCCL_PROTO",)),
+    "JSON": (json.dumps(yaml.safe_load(JOB)), ("NCCL_PROTO",)),
+    "Dockerfile": ("# syntax=x\nARG A=b\nFROM $A AS c\nENV NCCL_PROTO=simple", ("NCCL_PROTO",)),
+    "Dockerfile in small letters": ("from a as b\nenv NCCL_PROTO=simple", ("NCCL_PROTO",)),
+    "Dockerfile template": ("FROM {{ base }}\nENV NCCL_PROTO=simple", ("NCCL_PROTO",)),
+    "lines": ("# a\nNCCL_PROTO=simple\n\nexport NCCL_ALGO=Ring", ("NCCL_PROTO", "NCCL_ALGO")),
+    "script": ("#!/bin/bash\n#SBATCH -N 2\nset -e\nexport NCCL_PROTO=simple\nsrun a: b", ("NCCL_PROTO",)),
+    "sourced": ("module load cuda\nexport NCCL_PROTO=simple", ("NCCL_PROTO",)),
+    "nothing": ("\n# only a comment\n", ()),
+}
+NOT_UNDERSTOOD = {
+    "lines and something else": "NCCL_PROTO=simple\nnonsense",
+    "words": "NCCL_PROTO simple",
+    "a list": "- 1",
+    "a document of something else": "services: {a: {environment: {NCCL_PROTO: simple}}}",
+    "values of a chart": "env: [{name: NCCL_PROTO, value: simple}]",
+    "containers of something else": "containers: [1, x]",
+    "a table": "name,value\nNCCL_PROTO,simple",
+    "a program": "from a import b\nimport os",
+    "a template": "{{ if .x }}\nkind: Pod",
+}
+
+
+def test_the_content_of_a_file_decides_how_it_is_read() -> None:
+    """Each content × each name; what is not understood is refused by its name, never without findings."""
+    wrong = []
+    for name in NAMES:
+        for content, (text, expected) in CONTENTS.items():
+            read = read_environment_file(name, text, NOWHERE)
+            found = tuple(setting.name for group in read.groups for setting in group.settings)
+            wrong += [] if found == expected else [f"{content} in {name}: {found}"]
+        for content, text in NOT_UNDERSTOOD.items():
+            try:
+                read_environment_file(name, text, NOWHERE)
+                wrong.append(f"{content} in {name} was taken for something")
+            except ConfigError as error:
+                wrong += [] if name in str(error) else [str(error)]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             continue
         assert outcome["reason"]
         if status == "stopped":
-            assert exit_code == ExitCode.STOPPED
+            assert exit_code == (ExitCode.INTERRUPTED if stop == "SIGINT" else ExitCode.STOPPED)
             assert f"step {saved}" in outcome["reason"]
         else:
             # 1, or a shell's code for a signal; never a code of ours with another meaning.

@@ -1,6 +1,7 @@
 """The time of a run by its use, for runs made with known losses; and the cost of its machines."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -107,6 +108,30 @@ def test_the_price_is_the_stated_one_or_that_of_the_catalogue(
     assert (found.usd_per_hour if found else None) == (None if usd is None else pytest.approx(usd))
     if isinstance(found, Price) and not stated:
         assert found.source == "4 × p5.48xlarge on demand, prices of 2026-07-20"
+
+
+def test_a_pod_pays_for_its_share_of_the_machine_by_rule() -> None:
+    """Each part of GPUs, CPUs and memory of each kind of machine: the largest part counts."""
+    sizes = {"gpus": 8, "cpu_millis": 192_000, "memory_mib": 2048 * 1024}
+    wrongs = []
+    kinds, parts = ("p5.48xlarge", "m5.large", "ml.p5.48xlarge", ""), (0.0, 1 / 8, 1 / 2, 1.0)
+    for kind, nodes, gpu, cpu, memory in itertools.product(kinds, (1, 4), parts, parts, parts):
+        shares = dict(zip(sizes, (gpu, cpu, memory), strict=True))
+        requests = {name: int(sizes[name] * part) for name, part in shares.items()}
+        share = max(gpu, cpu, memory) or 1.0
+        found = price_of("", kind, nodes, requests)
+        if kind != "p5.48xlarge":
+            wrongs += [f"{kind} has a price"] if found is not None else []
+            continue
+        says = f"a share of {100 * share:.3g} % of {nodes} × p5" in (found.source if found else "")
+        if (
+            found is None
+            or not math.isclose(found.usd_per_hour, 55.04 * nodes * share)
+            or says is (share == 1)
+        ):
+            wrongs.append(f"{nodes} × {requests}: {found}")
+    assert not wrongs, "\n".join(wrongs[:20])
+    assert price_of("3", "p5.48xlarge", 1, {"gpus": 1}) == Price(3, "TRAINYARD_USD_PER_HOUR")
 
 
 @pytest.mark.parametrize(("spent", "left"), [(None, 3600.0), (0.0, 3600.0), (1800.0, 1800.0)])

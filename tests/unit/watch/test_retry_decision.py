@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import DamagedFileError
-from trainyard.jobs.follow.job_retries import give_up_waiting, record_of
-from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
+from trainyard.jobs.follow.job_retries import record_of
+from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 from trainyard.watch.retry_decision import (
     FIRST_PAUSE,
@@ -107,6 +107,9 @@ def test_nodes_are_avoided_where_they_are_the_cause() -> None:
     assert avoided(("nccl-timeout", "a")) == (), "the node that saw it need not be the one that failed"
     assert avoided(("hardware", "a")) == (AvoidedNode("a", strictly=True),)
     assert avoided(("node-lost", "a")) == (AvoidedNode("a", strictly=False),), "it may come back"
+    lasting = failed_job("configuration", node="a", recovers=True, other_node=True)
+    found = decide(lasting, RetryRecord(1))
+    assert isinstance(found, Retry) and found.avoided == (AvoidedNode("a", strictly=False),)
     twice = (("node-lost", "a"), ("hardware", "b"), ("node-lost", "a"))
     assert avoided(*twice) == (AvoidedNode("a", strictly=True), AvoidedNode("b", strictly=True))
 
@@ -217,12 +220,3 @@ def test_a_lost_node_explains_what_the_other_pods_saw() -> None:
     for certain in ("oom-gpu", "nan", "disk-full", "configuration"):
         assert with_lost_nodes(failed_job(certain), lost) == failed_job(certain)
     assert with_lost_nodes(failed_job("user-code"), {}) == failed_job("user-code")
-
-
-def test_a_job_that_waits_for_a_lost_node_is_judged_as_failed() -> None:
-    waiting = Waiting(FailureClass.NODE_LOST, "job-0: its node n1 does not answer", node="n1")
-    state = give_up_waiting(JobState("job", "team", "pytorchjob", State.RESTARTING, "waits", waiting=waiting))
-    assert state.state is State.FAILED
-    assert state.failure is not None and state.failure.node == "n1"
-    running = JobState("job", "team", "pytorchjob", State.RUNNING, "runs")
-    assert give_up_waiting(running) == running

@@ -18,6 +18,7 @@ from typing import Any
 
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
@@ -36,6 +37,7 @@ from trainyard.run.untrusted_files import is_utf8, open_regular, read_bytes
 
 RECORDS = "records"
 _CHUNK_BYTES = 1 << 20
+_SCANNED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def contents_of(
         _add_checkpoint(directory.checkpoint(step), step, found)
     nameless = [path for path, is_name in by_name.items() if not is_name]
     found.notes += [f"{path}: skipped, because its name is not UTF-8" for path in nameless]
+    found.notes += _secret_notes([path for path in logs if by_name[path]], directory, scratch)
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
@@ -284,6 +287,18 @@ def _logs(directory: RunDirectory) -> list[Path]:
     """Return the regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
     found = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
     return [path for path in found if link_within(directory.path, path) is None and _is_regular(path)]
+
+
+def _secret_notes(logs: Iterable[Path], directory: RunDirectory, scratch: Path) -> Iterator[str]:
+    """Yield a warning for each file in `logs/` with a secret in its first 16 MiB; none is changed."""
+    secrets = SecretFilter.of({"environment": dict(os.environ)})
+    for path in logs:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            (scratch / path.relative_to(directory.path)).open("rb") as file,
+        ):
+            if secrets.mask_bytes(content := file.read(_SCANNED_BYTES)) != content:
+                yield f"{path}: the program wrote a secret into it, and it is stored as it is"
 
 
 def _is_regular(path: Path) -> bool:

@@ -19,13 +19,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience
 from trainyard.artifacts.upload.sync import retry_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
-from trainyard.errors import (
-    CheckpointError,
-    ConfigError,
-    RunConflictError,
-    ServiceError,
-    VerificationError,
-)
+from trainyard.errors import CheckpointError, ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory

@@ -36,16 +36,8 @@ from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
 
-__all__ = [
-    "calculate_file_hash",
-    "describe_standalone_files",
-    "object_has_hash",
-    "preview_files",
-    "run_file_of",
-    "store_file",
-    "store_manifest",
-    "sync_files",
-]
+__all__ = ["calculate_file_hash", "describe_standalone_files", "object_has_hash", "preview_files"]
+__all__ += ["run_file_of", "store_file", "store_manifest", "sync_files"]
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
 _logger = logging.getLogger(__name__)

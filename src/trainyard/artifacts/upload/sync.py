@@ -112,6 +112,8 @@ def store_contents(
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
+    for line in contents.notes:
+        _logger.warning("%s", line)
     wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
     progress.begin("sending to the store", sum(group.size for group in wanted))
     with GroupUploader(
@@ -129,7 +131,7 @@ def store_contents(
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim record counts as neither
     problems += _carry_over(entries, before)
-    for line in (*notes, *problems):
+    for line in (*notes[len(contents.notes) :], *problems):
         _logger.warning("%s", line)
     manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
     published = put_manifest(store, manifest, before, signer=signer)

@@ -6,7 +6,7 @@ Kubernetes does not show placement groups; EKS labels nodes with their network l
 from collections import Counter
 from collections.abc import Iterator
 
-from trainyard.cluster.capacity import Fit, Room
+from trainyard.cluster.capacity import Fit, Room, places_by_zone
 from trainyard.cluster.check_definition import (
     Check,
     Facts,
@@ -30,14 +30,10 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if sum(room.places_empty for room in rooms) < wanted:
         yield not_applicable("too few fit nodes: see check capacity")
         return
-    known = all(room.fitness.node.zone_id for room in rooms)  # older nodes do not have it
-    zones: Counter[str] = Counter()
-    free: Counter[str] = Counter()
+    # By the label that the pods require of each other.
+    free, zones = places_by_zone(facts.snapshot, facts.demand)
     layers: Counter[str] = Counter()
     for room in rooms:
-        zone = room.fitness.node.zone_id if known else room.fitness.node.zone
-        zones[zone] += room.places_empty
-        free[zone] += room.places
         layers[room.fitness.node.labels.get(_LAYERS, "")] += room.places_empty
     if not zones.keys() - {""}:
         yield not_applicable("the nodes have no zone labels")
@@ -61,7 +57,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 def _most(zones: "Counter[str]") -> int:
     """Return the most places in one zone; nodes without a label may be in any."""
-    return max(count for zone, count in zones.items() if zone) + zones[""]
+    return max((count for zone, count in zones.items() if zone), default=0) + zones[""]
 
 
 def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str = "") -> Outcome:

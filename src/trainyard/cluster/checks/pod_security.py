@@ -33,7 +33,15 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
     found: list[Outcome] = []
     trial = facts.snapshot.pod_trial
-    if level == "restricted":
+    if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
+        why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
+        found.append(
+            error(
+                f"namespace {facts.demand.namespace} enforces the level restricted, {why}",
+                "use --kind trainjob, one node, or a namespace of the level baseline",
+            )
+        )
+    elif level == "restricted":
         found.append(
             warning(
                 f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with host "

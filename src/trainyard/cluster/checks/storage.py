@@ -14,7 +14,7 @@ from trainyard.cluster.check_definition import (
     success,
     warning,
 )
-from trainyard.cluster.snapshot import MissingData, Volume
+from trainyard.cluster.snapshot import ZONE, MissingData, Volume
 
 NODE_LOCAL = (
     "/opt/dlami/nvme",
@@ -107,7 +107,7 @@ def _driver(volume: Volume, facts: Facts) -> Iterator[Outcome]:
 
 def _zone(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     usable = [fitness.node for fitness in facts.fits if fitness.fit]
-    labels = {node.labels.get("topology.kubernetes.io/zone", "") for node in usable} - {""}
+    labels = {node.labels.get(ZONE, "") for node in usable} - {""}
     if volume.zones and labels and not labels & set(volume.zones):
         yield error(
             f"claim {volume.name} is in {list_names(volume.zones)}, "

@@ -254,8 +254,10 @@ class LocalStore:
 
     def _incoming_folder(self) -> Path:
         folder = self._root / _INCOMING
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        with contextlib.suppress(FileNotFoundError):  # so do /proc and the like refuse a new folder
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        raise ServiceError(f"The store cannot use {folder}: no folder can be created there.")
 
 
 @dataclass(frozen=True)

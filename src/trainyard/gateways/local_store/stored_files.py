@@ -26,7 +26,8 @@ def name_refusals(path: Path, needed: int = 0) -> Iterator[None]:
         raise
     except OSError as error:
         if (file := _file_in_the_way(path)) is not None:
-            raise ServiceError(f"The store cannot use {path}: {file} is a file and no folder.") from error
+            kind = "a file" if os.path.exists(file) else "a link to nothing"  # noqa: PTH110 - a loop raises
+            raise ServiceError(f"The store cannot use {path}: {file} is {kind} and no folder.") from error
         room = f" ({_free(path)} free" + (f", the file has {_size(needed)})" if needed else ")")
         refusal = PermissionRefusedError if error.errno in _DENIED else ServiceError
         raise refusal(f"The store cannot use {path}: {error.strerror}{room}.") from error
@@ -35,7 +36,7 @@ def name_refusals(path: Path, needed: int = 0) -> Iterator[None]:
 def _file_in_the_way(path: Path) -> Path | None:
     """The file that is in the way of `path`'s folder; None if all parents are folders or do not exist yet."""
     with contextlib.suppress(OSError):
-        return next((each for each in path.parents if each.exists() and not each.is_dir()), None)
+        return next((each for each in path.parents if os.path.lexists(each) and not each.is_dir()), None)
     return None
 
 

@@ -18,16 +18,13 @@ from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
     build_variables,
+    exported_answers,
     github_source,
     same_digest,
     source_names,
 )
 from trainyard.image.building.build_request import BuildRequest
-from trainyard.image.building.build_secrets import (
-    BuildSecret,
-    RegistryLogin,
-    build_variables_of_secrets,
-)
+from trainyard.image.building.build_secrets import BuildSecret, RegistryLogin, build_variables_of_secrets
 from trainyard.image.context.build_context import checked_tag
 
 if TYPE_CHECKING:
@@ -150,10 +147,14 @@ class AwsBuilder:
     ) -> dict[str, Any] | TrainyardError:
         if isinstance(ended, TrainyardError):
             return ended
-        if held is not None:
-            return self._record(request, held.digest, None)
-        assert ended is not None
         try:
+            if held is not None:
+                record = self._record(request, held.digest, None)
+                if ended is not None:
+                    spec = (self.root / "buildspec.yml").read_bytes()
+                    exported_answers(ended, record["uri"], self.options.level, spec)
+                return record
+            assert ended is not None
             return self._record(request, same_digest(request, ended, partial(self._digest, request)), ended)
         except TrainyardError as error:
             return error

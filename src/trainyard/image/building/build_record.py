@@ -3,15 +3,17 @@
 It starts nothing and reads nothing.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainyard.errors import ConfigError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, VerificationError
 from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.conflict.version_facts import row_of
+from trainyard.run.untrusted_files import parse_json_object
 
 FOREIGN = ".image-context"
 """The folder in the archive for a context that is not in this repository."""
@@ -133,6 +135,32 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
             f"{request.image}: the build {state.build_id} pushed {pushed}, but ECR holds {held} for it"
         )
     return held
+
+
+def exported_answers(
+    ended: CompletedBuild, image: str, level: str, buildspec: bytes
+) -> dict[str, bool | None]:
+    """Return the answers of a build that checked `image` by this `buildspec`; None is not known.
+
+    Raises VerificationError unless it exported the answers of this level, and none that failed.
+    """
+    state = ended.state
+    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
+    try:
+        found = parse_json_object(state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
+    except DamagedFileError:
+        found = {}
+    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
+    answers = found.get("answers") or {"any": False}
+    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
+    says = f"it checked by {', '.join(other)}" if other else f"these checks failed: {', '.join(failed)}"
+    if not found:
+        says = "it exported no IMAGE_CHECK. The project must build with the buildspec.yml of this repository"
+    if other or failed:
+        raise VerificationError(
+            f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+        )
+    return dict(answers)
 
 
 def aws_result(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from trainyard.config.secret_forms import is_secret_name, secret_value_kind
 from trainyard.errors import ConfigError
 from trainyard.image.context.build_context import content_tag
 from trainyard.image.context.image_names import repository_from
-from trainyard.plan.environment.secret_forms import is_secret_name, secret_value_kind
 
 CONTENT_LABEL = "dev.trainyard.content"
 LOCKS_LABEL = "dev.trainyard.locks"

@@ -20,11 +20,10 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
     fewer errors and no new one.
     """
     for _ in range(_MOST_EDITS):
-        before = _errors(judge(text))
-        edits = [f.edit for f in judge(text) if f.severity == ERROR and f.edit is not None and f.file == file]
+        found = judge(text)
+        edits = [f.edit for f in found if f.severity == ERROR and f.edit is not None and f.file == file]
         tried = (_apply_edits(text, edit, judge, file=file) for edit in edits)
-        better = (after for after in tried if after != text and _is_better(_errors(judge(after)), before))
-        after = next(better, None)
+        after = next((one for one in tried if _errors(judge(one)) < _errors(found)), None)
         if after is None:
             break
         text = after
@@ -48,10 +47,6 @@ def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFin
 
 def _errors(found: Sequence[ImageFinding]) -> Counter[str]:
     return Counter(finding.rule for finding in found if finding.severity == ERROR)
-
-
-def _is_better(after: Counter[str], before: Counter[str]) -> bool:
-    return after <= before and after != before
 
 
 def diff_of(before: str, after: str, name: str) -> str:

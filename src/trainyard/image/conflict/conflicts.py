@@ -21,5 +21,4 @@ def judge_versions(
     `resolved` are the findings of the resolver.
     """
     found = [*resolved, *(finding for rule in RULES for finding in rule(declared, machine))]
-    order = (ERROR, WARNING)
-    return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule))
+    return sorted(found, key=lambda f: ((ERROR, WARNING).index(f.severity), f.file, f.line, f.rule))

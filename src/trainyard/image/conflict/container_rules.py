@@ -2,6 +2,13 @@
 
 from collections.abc import Iterator
 
+from trainyard.config.secret_forms import (
+    baked_secret_kind,
+    is_build_variable,
+    is_secret_name,
+    secret_kind,
+    secret_value_kind,
+)
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.version_facts import (
@@ -14,13 +21,6 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.plan.environment.secret_forms import (
-    baked_secret_kind,
-    is_build_variable,
-    is_secret_name,
-    secret_kind,
-    secret_value_kind,
-)
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 

@@ -48,18 +48,8 @@ _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 _OTHER_ENVIRONMENT = re.compile(r"\b(?:venv|virtualenv|conda|mamba|micromamba)\b")
 _SYSTEMS = frozenset(
     (
-        *(
-            "scratch",
-            "ubuntu",
-            "debian",
-            "alpine",
-            "amazonlinux",
-            "fedora",
-            "rockylinux",
-            "almalinux",
-            "centos",
-        ),
-        *("busybox", "buildpack-deps"),
+        *("scratch", "ubuntu", "debian", "alpine", "amazonlinux", "fedora", "rockylinux", "almalinux"),
+        *("centos", "busybox", "buildpack-deps"),
     )
 )
 _CUDA_TAG = re.compile(r"cu(?:da)?-?(\d{2})\.?(\d)")
@@ -269,7 +259,7 @@ def declare(
         efa_installer=efa,
         efa_plugin=plugin,
         has_efa=has_efa or bool(efa or plugin),
-        installs_trainyard="trainyard" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
+        installs_trainyard="trainyard-ci" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
         nccl=wheel or nccl,
         has_latest_efa=latest,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),

@@ -25,15 +25,17 @@ def declared_record(declared: DeclaredVersions) -> dict[str, str]:
 
 def lint_lines(data: Mapping[str, Any]) -> list[str]:
     """Return the findings for people, each with its reason and its remedy."""
-    known = data["declared"]
+    known, read = data["declared"], data["read"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
     lines = [
+        f"  read          {read['instructions']} instructions, {read['installs']} install commands",
         f"  base          {known.get('base', 'unknown')}",
         f"  versions      {versions or 'none stated'}",
     ]
     lines += [f"  unknown       {one}" for one in data["unknown"]]
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
+    lines += [f"  driver        {data['driver']}"] if data["driver"] else []
     for finding in data["findings"]:
         place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
         lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]

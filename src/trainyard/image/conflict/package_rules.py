@@ -29,23 +29,13 @@ OLDEST_PYTHON = (3, 11)
 """The oldest Python that Trainyard runs on."""
 _BUILD_TOOLS = frozenset(
     (
-        "pip",
-        "setuptools",
-        "wheel",
-        "packaging",
-        "ninja",
-        "cmake",
-        "build",
-        "uv",
-        "psutil",
-        "einops",
-        "pybind11",
+        *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
+        *("pybind11",),
     )
 )
 """Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
-
 _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 """Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
@@ -369,6 +359,13 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     if minor(torch) <= version(old["abi_until"]):
         return str(old["cxx11abi"])
     return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
+
+
+def driver_note(before: DeclaredVersions, after: DeclaredVersions) -> str:
+    """Return what a change of the packages implies for the driver of the machine."""
+    was, now = (version_text(cuda_of(one)) or "unknown" for one in (before, after))
+    driver = version_text(oldest_driver(cuda_of(after))) or "unknown"
+    return f"CUDA of torch: {was if was == now else f'{was} → {now}'}; its oldest driver: {driver}"
 
 
 def cuda_of(declared: DeclaredVersions) -> Version:

@@ -9,19 +9,15 @@ is not checked, nor are packages that exist only as source or in another index.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.declared_versions import BaseImage, DeclaredVersions, InstallStep
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding
-from trainyard.image.conflict.stated_packages import (
-    MAIN_INDEXES,
-    OTHER_INDEXES,
-    Package,
-    StatedRequirement,
-)
-from trainyard.image.conflict.version_facts import version_text
+from trainyard.image.conflict.stated_packages import MAIN_INDEXES, OTHER_INDEXES, Package, StatedRequirement
+from trainyard.image.conflict.version_facts import minor, version, version_text
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
 """Tried in this order where no Python is stated; the first that can be resolved counts."""
@@ -123,12 +119,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
     if len(pythons) == 1:  # with several, the Python of the image is unknown
         flags = (
-            "--python-platform",
-            platform,
-            "--index-strategy",
-            "unsafe-best-match",
-            "--python-version",
-            python,
+            f"--python-platform={platform}",
+            "--index-strategy=unsafe-best-match",
+            f"--python-version={python}",
         )
         found.findings += _final(declared, found.packages, resolver, flags)
     return found
@@ -270,24 +263,49 @@ def _refusal(
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,
-        "change one of these versions; uv pip compile shows which ones are compatible",
+        "change one of these versions (uv pip compile shows which); another torch may need a newer driver",
     )
+    base = replace(step.base, python=version(answer.python))
     # Change torch last: the other packages were chosen for it.
     for one, (file, line) in sorted(involved, key=lambda pair: pair[0].name == "torch"):
         loose = tuple(text for text in request.requirements if text != _without_build(one.written))
         if not one.pin or len(loose) == len(request.requirements):
             continue
-        tried = _resolve(replace(request, requirements=(*loose, one.name)), resolver, step.base)
-        if new := tried.versions.get(one.name):
-            edit = Edit(step.line, f"{one.written}", f"{one.written.replace(one.pin, new)}")
+        if new := _nearest_version(one, replace(request, requirements=loose), resolver, base):
+            edit = Edit(step.line, one.written, one.written.replace(one.pin.partition("+")[0], new))
             return replace(
                 finding,
                 file=file,
                 line=line,
-                remedy=f"take {one.name} {new}, which is compatible with the rest",
+                remedy=f"take {one.name} {new}, the nearest version that is compatible with the rest",
                 edit=edit if file == declared.dockerfile else None,
             )
     return finding
+
+
+def _nearest_version(
+    one: StatedRequirement, request: ResolverRequest, resolver: Resolver, base: BaseImage
+) -> str:
+    """Return the version nearest to a pin that can be installed with the rest; empty if there is none.
+
+    torch keeps its minor release, be it pinned, installed before or in the base: another one has another
+    CUDA, which may need another driver, and that is a decision for a person.
+    """
+    pin = one.pin.partition("+")[0]
+    torch = dict(request.preferred).get("torch") or version_text(base.torch)
+    span = f",=={version_text(minor(version(pin)))}.*" if one.name == "torch" else ""
+    if torch and not span and not any(re.match(r"torch(?![\w.-])", text) for text in request.requirements):
+        kept = f"torch=={version_text(minor(version(torch)))}.*"
+        dropped = request.dropped - {"torch"}
+        request = replace(request, requirements=(*request.requirements, kept), dropped=dropped)
+    found = dict[str, tuple[int, ...]]()
+    for sign, flags in ((">", ("--resolution", "lowest-direct")), ("<", ())):
+        requirements = (*request.requirements, f"{one.name}{sign}{pin}{span}")
+        tried = replace(request, requirements=requirements, flags=(*request.flags, *flags))
+        if text := _resolve(tried, resolver, base).versions.get(one.name):
+            pairs = zip_longest(version(pin), version(text), fillvalue=0)
+            found[text] = tuple(abs(old - new) for old, new in pairs)
+    return min(found, key=found.__getitem__, default="")
 
 
 def _replacements(

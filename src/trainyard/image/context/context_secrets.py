@@ -6,7 +6,7 @@ is a secret, a certificate is not. The text of a secret is never repeated.
 
 import re
 
-from trainyard.plan.environment.secret_forms import secret_value_kind
+from trainyard.config.secret_forms import secret_value_kind
 
 _NAMES = {
     ".env": "environment variables of a deployment",

@@ -32,44 +32,14 @@ _MAIN_INDEX = frozenset(("-i", "--index-url", "--default-index", "--pypi-url"))
 _OTHER_INDEX = frozenset(("--extra-index-url", "--index", "-f", "--find-links", "--torch-backend"))
 _TAKE_A_VALUE = frozenset(
     (
-        *(
-            "--platform",
-            "--python-version",
-            "--python-platform",
-            "--implementation",
-            "--abi",
-            "--only-binary",
-        ),
-        *("--no-binary", "--cache-dir", "--timeout", "--retries", "--trusted-host", "--global-option"),
-        *(
-            "--build-option",
-            "--config-settings",
-            "--config-setting",
-            "-C",
-            "--progress-bar",
-            "--log",
-            "--src",
-        ),
-        *(
-            "-P",
-            "--upgrade-package",
-            "--no-build-isolation-package",
-            "--no-build-package",
-            "--proxy",
-            "--cert",
-        ),
-        *("--no-binary-package", "--index-strategy", "--prerelease", "--resolution", "--exclude-newer"),
-        *(
-            "--override",
-            "--overrides",
-            "--build-constraint",
-            "--build-constraints",
-            "-b",
-            "--extra",
-            "--group",
-        ),
-        *("--upgrade-strategy", "--report", "--link-mode", "--keyring-provider", "--allow-insecure-host"),
-        *("--channel",),
+        *("--platform", "--python-version", "--python-platform", "--implementation", "--abi"),
+        *("--only-binary", "--no-binary", "--cache-dir", "--timeout", "--retries", "--trusted-host"),
+        *("--global-option", "--build-option", "--config-settings", "--config-setting", "-C"),
+        *("--progress-bar", "--log", "--src", "-P", "--upgrade-package", "--no-build-isolation-package"),
+        *("--no-build-package", "--proxy", "--cert", "--no-binary-package", "--index-strategy"),
+        *("--prerelease", "--resolution", "--exclude-newer", "--override", "--overrides"),
+        *("--build-constraint", "--build-constraints", "-b", "--extra", "--group", "--upgrade-strategy"),
+        *("--report", "--link-mode", "--keyring-provider", "--allow-insecure-host", "--channel"),
     )
 )
 _WITH_VALUE = _FILES | _CONSTRAINTS | _MAIN_INDEX | _OTHER_INDEX | _ENVIRONMENTS | {"-e", "--editable"}

@@ -22,6 +22,7 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
+from trainyard.jobs.follow.job_zone import zone_for_next
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_labels import (
     BEFORE,
@@ -177,7 +178,9 @@ class JobEditor:
             if name_of(other) != job.name and first_name(other) == first:
                 found = FoundJob(job.kind, job.namespace, name_of(other), other)
                 require_ended(judge_job(self._reader.observe(found)))
-        return make_resubmission(job.kind, job.raw, self._parts(), name=self.next_name())
+        name = self.next_name()
+        zone = zone_for_next(self._api, job, name, ())
+        return make_resubmission(job.kind, job.raw, self._parts(), name=name, zone=zone)
 
     def create(self, new: Resubmission) -> list[str]:
         """Create the job and its parts, which it then owns; return what was created.
@@ -231,7 +234,12 @@ class JobEditor:
         job = self._job
         retries = str(annotations_of(job.raw).get(RETRIES) or "0")
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
-        new = make_resubmission(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
+        zone = zone_for_next(
+            self._api, job, claim.next_name, [node.name for node in claim.avoided if node.strictly]
+        )
+        new = make_resubmission(
+            job.kind, job.raw, self._parts(), name=claim.next_name, retries=number, zone=zone
+        )
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
         parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
         return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
@@ -281,14 +289,6 @@ class JobEditor:
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
         return f"{equal},{KIND_LABEL} notin ({others})"
 
-    @property
-    def _is_ours(self) -> bool:
-        """Return whether we submitted the job.
-
-        Objects labelled with a foreign job's name do not belong to it.
-        """
-        return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
-
     def next_name(self) -> str:
         """Return the first free name for a job that follows this one. Raises ServiceError."""
         return next_name(self._job.kind, self._job.raw, map(name_of, self._jobs_of_this_kind()))
@@ -325,7 +325,8 @@ class JobEditor:
         return list(dict.fromkeys([*remaining, *self._belongings(keep_claims=keep_claims)]))
 
     def _labelled_objects(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
-        return self._find_objects(kinds, self._labels) if self._is_ours else []
+        # Objects labelled with the name of a stranger's job do not belong to it.
+        return self._find_objects(kinds, self._labels) if self._job.is_ours else []
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
         return [each for root, resource in kinds for each in self._objects_of_kind(root, resource, selector)]

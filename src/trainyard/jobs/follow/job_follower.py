@@ -7,20 +7,24 @@ The job does not need its follower: a follower may die, and another may follow t
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.jobs.follow.job_view import JobView
 from trainyard.jobs.kinds import find_kind
-from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
+_BY_NODES = (FailureClass.NODE_LOST, FailureClass.UNSCHEDULABLE)
+"""Waits that a retry on other nodes ends."""
 _OBSERVE_SECONDS = 5.0
 """Seconds between reads of Workload, JobSet and events while the job does not run."""
 _CALM_SECONDS = 60.0
@@ -40,17 +44,21 @@ def follow_job(
     seconds: float,
     on_state: Callable[[JobState], None],
     lost_seconds: float | None = None,
+    find_other_zone: Callable[[Sequence[PodFacts]], str] = lambda _: "",
     clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
     `on_state` receives the state whenever it, its reason, or the count of restarts has changed, and at the
-    end. With `lost_seconds`, the wait also ends once the job has waited that long for a lost node. Raises
+    end. With `lost_seconds`, the job counts as failed once it has waited that long for a lost node, or for a
+    node while another zone has room for all of its pods, as a sentence of `find_other_zone` says. Raises
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
     be seen, ConfigError if it does not exist.
     """
     with JobView(api, Observed(find_kind(kind), namespace, name, None), clock=clock) as view:
-        follower = _JobFollower(api, view, on_state, lost_seconds=lost_seconds, clock=clock)
+        follower = _JobFollower(
+            api, view, on_state, lost_seconds=lost_seconds, find_other_zone=find_other_zone, clock=clock
+        )
         return follower.follow_to_end(seconds)
 
 
@@ -64,10 +72,11 @@ class _JobFollower:
         on_state: Callable[[JobState], None],
         *,
         lost_seconds: float | None,
+        find_other_zone: Callable[[Sequence[PodFacts]], str],
         clock: Callable[[], float],
     ) -> None:
         self._api, self._view, self._clock = api, view, clock
-        self._on_state, self._lost_seconds = on_state, lost_seconds
+        self._on_state, self._lost_seconds, self._find_other_zone = on_state, lost_seconds, find_other_zone
         self._reported: tuple[State, str, int] | None = None
         self._observed_at = -_CALM_SECONDS
         self._lost_since: float | None = None
@@ -87,31 +96,36 @@ class _JobFollower:
                 state = self._state_now(state)
                 if state.ended:
                     return self._final_state(state)
-            if state is not None and self._is_given_up(state):
-                return state
+            if state is not None and (given_up := self._give_up(state)) is not None:
+                return given_up
         if state is None:
             raise WaitTimeoutError(
                 f"{self._api.access.server} showed nothing of {self._view.name} in {seconds:.0f} seconds"
             )
         return state
 
-    def _is_given_up(self, state: JobState) -> bool:
-        """Return whether the job has waited for a lost node as long as it may.
+    def _give_up(self, state: JobState) -> JobState | None:
+        """Return the state as failed if the job has waited for a node as long as it may; else None.
 
         A node that is only silent may answer again until Kubernetes removes its pods.
         """
         waiting = state.waiting
         silent = {pod.node for pod in self._view.pods if pod.silent and not pod.disruption}
-        if (
-            waiting is None
-            or waiting.failure_class is not FailureClass.NODE_LOST
-            or (waiting.node and waiting.node in silent)
-        ):
+        if waiting is None or waiting.failure_class not in _BY_NODES or waiting.node in silent - {""}:
             self._lost_since = None
-            return False
+            return None
         self._lost_since = self._lost_since or self._clock()
-        waited = self._clock() - self._lost_since
-        return self._lost_seconds is not None and waited >= self._lost_seconds
+        if self._lost_seconds is None or self._clock() - self._lost_since < self._lost_seconds:
+            return None
+        if waiting.failure_class is FailureClass.UNSCHEDULABLE:
+            self._lost_since = self._clock()
+            if not (elsewhere := self._find_other_zone(self._view.pods)):
+                return None
+            waiting = replace(waiting, evidence=elsewhere)
+        failure = JobFailure(
+            waiting.failure_class, (waiting.evidence,), recovers=True, node=waiting.node, fix=waiting.fix
+        )
+        return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
 
     def _seconds_until_observation(self, state: JobState | None) -> float:
         """Return the seconds until Workload, JobSet and events are read again."""

@@ -15,20 +15,20 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_zone import find_other_zone
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
-from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.state.job_state import JobFailure, JobState, State
+from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
+from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
-from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import (
     Retry,
     RetryClaim,
@@ -55,7 +55,8 @@ class RetryTimes:
     """The waiting times, in seconds."""
 
     lost: float = 60.0
-    """A job waits this long for a lost node, after Kubernetes gave up its pod, until it is sent again."""
+    """A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod, or for
+    a node while another zone fits it."""
     node: float = 90.0
     """A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
     gone: float = 900.0
@@ -74,23 +75,6 @@ class RetryOutcome:
     """Its retry is decided, and waits for its back-off: whoever watches next sends it."""
 
 
-def follow_with_retries(
-    api: "Api",
-    *,
-    namespace: str,
-    name: str,
-    kind: str,
-    seconds: float,
-    announce: Callable[..., None],
-    target: ClusterTarget = DEFAULT_CLUSTER,
-) -> JobState:
-    """Follow a job to its end with retries, or for `seconds`, and announce its states and the retries."""
-    found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
-    if found.why:
-        announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
-    return found.state
-
-
 def follow_and_announce(
     api: "Api",
     *,
@@ -103,10 +87,19 @@ def follow_and_announce(
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
     """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
-    job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
     if retries:
-        return follow_with_retries(api, **job, announce=announce, target=target)
-    return follow_job(api, **job, on_state=lambda state: announce("job", f"{state.state}: {state.reason}"))
+        found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
+        if found.why:
+            announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
+        return found.state
+    return follow_job(
+        api,
+        namespace=namespace,
+        name=name,
+        kind=kind,
+        seconds=seconds,
+        on_state=lambda state: announce("job", f"{state.state}: {state.reason}"),
+    )
 
 
 def make_retry_loop(
@@ -187,8 +180,8 @@ class RetryLoop:
         return job
 
     def _follow(self, job: FoundJob, deadline: float) -> JobState:
-        """Return the end of the job; after a wait of `lost` seconds for a lost node it counts as failed."""
-        state = follow_job(
+        """Return the end of the job; it has failed if it waits where it need not, as `follow_job` says."""
+        return follow_job(
             self._api,
             namespace=job.namespace,
             name=job.name,
@@ -196,9 +189,8 @@ class RetryLoop:
             seconds=max(1.0, deadline - self._clock()),
             on_state=self._on_state,
             lost_seconds=self._times.lost if job.kind.suspend else None,
+            find_other_zone=partial(find_other_zone, self._api, job),
         )
-        lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
-        return give_up_waiting(state) if not state.ended and lost and self._clock() < deadline else state
 
     def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | RetryOutcome:
         """Return the job that replaces this one, or why there is none."""
@@ -292,14 +284,13 @@ class RetryLoop:
 
     def _trouble_of(self, node: str) -> str:
         try:
-            raw = self._api.get(f"/api/v1/nodes/{path_part(node)}")
+            found = read_nodes(self._api, (node,))[node]
         except ServiceError as error:
             _logger.debug("the node %s cannot be read: %s", node, error)
             return ""
-        if raw is None:
+        if found is None:
             return "is gone"
-        ready = [c for c in (raw.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"]
-        return "" if not ready or ready[0].get("status") == "True" else "does not answer"
+        return "" if found.ready else "does not answer"
 
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
@@ -365,15 +356,6 @@ def record_of(job: Json) -> RetryRecord:
     if text is None:
         return RetryRecord(int(allowed))
     return record_from(text, allowed=int(allowed), annotation=RETRY_RECORD)
-
-
-def give_up_waiting(state: "JobState") -> "JobState":
-    """Return the state of a job that waits for a lost node as failed, so that its other pods are stopped."""
-    waiting = state.waiting
-    if waiting is None:
-        return state
-    failure = JobFailure(waiting.failure_class, (waiting.evidence,), node=waiting.node, fix=waiting.fix)
-    return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
 
 
 def _has_ended(pod: Json) -> bool:

@@ -14,14 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.fitness import leaving_reason
-from trainyard.cluster.object_path import path_part
-from trainyard.errors import ConfigError, ServiceError
-from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.job_reader import FoundJob
+from trainyard.errors import ServiceError
+from trainyard.jobs.job_reader import FoundJob, read_nodes
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.checkpoint_search import plan_of
 from trainyard.jobs.volumes.helper_pod import Place
 
 if TYPE_CHECKING:
@@ -32,8 +28,6 @@ _ASK_AGAIN_SECONDS = 60.0
 """A pod whose last command is still running is asked again after this time."""
 _NODES_SECONDS = 30.0
 """Nodes are read again after this time."""
-_MOST_SINGLE_NODES = 16
-"""More nodes than this are read with one list of all nodes."""
 _METRICS_BYTES = 4_000_000
 """The end of metrics.jsonl that is read: some ten thousand rows."""
 _RECORD_NAME = re.compile(r"run\.json|config\.yaml|(events|metrics)\.jsonl|logs/rank-\d{1,9}\.json")
@@ -73,7 +67,8 @@ class PodReader:
 
         The pods of the lowest ranks are asked first: the first rank keeps the records.
         """
-        directory = run_directory_of(self._job)
+        words = self._job.plan.program.command if self._job.plan else ()
+        directory = next((after for word, after in pairwise(words) if word == "--run-dir"), "")
         if not directory:
             return False
         script = _RECORDS % _METRICS_BYTES
@@ -90,21 +85,11 @@ class PodReader:
         """
         names, now = frozenset(pod.node for pod in pods if pod.node), self._clock()
         if names != self._nodes_read[0] or now - self._nodes_read[1] >= _NODES_SECONDS:
-            reasons = self._reasons(names)
-            self._leaving = {name: reason for name in sorted(names) if (reason := reasons.get(name))}
+            nodes = sorted(read_nodes(self._api, names).items())
+            reasons = {name: leaving_reason(node) if node else "it is gone" for name, node in nodes}
+            self._leaving = {name: reason for name, reason in reasons.items() if reason}
             self._nodes_read = names, now
         return self._leaving
-
-    def _reasons(self, names: frozenset[str]) -> dict[str, str]:
-        """Return why nodes are likely to be replaced; no reason for those that are fine."""
-        if len(names) > _MOST_SINGLE_NODES:
-            found = dict.fromkeys(names, "it is gone")
-            nodes = self._api.list_all("/api/v1/nodes", node_of)
-            return found | {node.name: leaving_reason(node) for node in nodes}
-        raws = {name: self._api.get(f"/api/v1/nodes/{path_part(name)}") for name in names}
-        return {
-            name: "it is gone" if raw is None else leaving_reason(node_of(raw)) for name, raw in raws.items()
-        }
 
     def _answers(self, pods: Sequence[str], command: Sequence[str]) -> "dict[str, Answer]":
         """Run a command in each pod, `_AT_ONCE` at a time; a pod that still runs the last one is silent."""
@@ -144,31 +129,6 @@ class PodReader:
         finally:
             self._running.pop(pod, None)
             answers.put((pod, answer))
-
-
-def run_directory_of(job: FoundJob) -> str:
-    """Return the folder of the run in the job's pods; empty if its program keeps no record of its run."""
-    try:
-        plan: JobPlan = plan_of(job.raw)
-    except ConfigError:
-        return ""
-    return next((after for word, after in pairwise(plan.program.command) if word == "--run-dir"), "")
-
-
-def gpus_requested(job: FoundJob) -> bool:
-    """Return whether the pods of the job requested GPUs; a job that is not ours may have."""
-    try:
-        return plan_of(job.raw).resources.gpus > 0
-    except ConfigError:
-        return True
-
-
-def instance_type_of(job: FoundJob) -> str:
-    """Return the instance type that the job requested; empty if it did not name one."""
-    try:
-        return plan_of(job.raw).instance_type
-    except ConfigError:
-        return ""
 
 
 def _write_records(answer: str, folder: Path) -> bool:

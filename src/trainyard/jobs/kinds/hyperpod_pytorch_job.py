@@ -85,6 +85,7 @@ KIND = JobKind(
     render=render,
     read_status=read_status,
     pod_label="job-name",
+    container=CONTAINER,
     rank_of=pytorch_job.rank_of,
     suspend=(),
     agent="hyperpodrun",

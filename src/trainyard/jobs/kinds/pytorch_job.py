@@ -83,7 +83,11 @@ def judges_its_restarts(plan: JobPlan) -> bool:
 
 
 def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
-    return {"replicas": count, "restartPolicy": policy, "template": pod_template(plan, CONTAINER)}
+    return {
+        "replicas": count,
+        "restartPolicy": policy,
+        "template": pod_template(plan, CONTAINER, in_pair=plan.several_nodes),
+    }
 
 
 def auto_resume(plan: JobPlan) -> dict[str, str]:
@@ -100,13 +104,12 @@ def auto_resume(plan: JobPlan) -> dict[str, str]:
 def read_status(observed: Observed) -> Reading:
     """Return the reading of a PyTorchJob."""
     spec = (observed.job or {}).get("spec") or {}
+    roles = spec.get("pytorchReplicaSpecs") or {}
+    pods = {name: count(entry.get("replicas"), 1) for name, entry in roles.items()}
     least = field_of(spec, "elasticPolicy", "minReplicas")
-    workers = count(least) if least is not None else None
-    wanted = sum(
-        workers if name == "Worker" and workers is not None else count(entry.get("replicas"), 1)
-        for name, entry in (spec.get("pytorchReplicaSpecs") or {}).items()
-    )
-    return read_conditions(observed, wanted or None)
+    reading = read_conditions(observed, sum(pods.values()) or None)
+    enough = None if least is None else sum({**pods, "Worker": count(least)}.values())
+    return replace(reading, enough=enough)
 
 
 def read_conditions(observed: Observed, wanted: int | None) -> Reading:
@@ -167,12 +170,14 @@ KIND = JobKind(
         ),
     ),
     trial_spec=lambda template, _: {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
+    adds_container=True,
     resumes_on_hyperpod=True,
     longest_name=63 - len("-worker-00000"),
     find_problems=find_problems_without_ray,
     render=render,
     read_status=read_status,
     pod_label="training.kubeflow.org/job-name",
+    container=CONTAINER,
     rank_of=rank_of,
     suspend=("spec", "runPolicy", "suspend"),
     first_pod_decides=True,

@@ -25,13 +25,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainyard.cluster.demand import GPU
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import COMPLETION_INDEX, JobKind, Manifests, completion_index, whole_number
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
 from trainyard.jobs.job_object import job_object, part_object
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
 from trainyard.jobs.name_problems import LABEL, quote_name
-from trainyard.jobs.pod_template import GPU, NOT_DISRUPTED, container_security, pod_template
+from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
@@ -121,7 +122,9 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
     body = part_object(neutral, API, "RayCluster", name=neutral.name, spec=spec)
     if plan.queue:
         body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = plan.queue
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    # Clusters that differ in their zone only are equal: the zone follows from what is free.
+    compared = spec if plan.zone is None else ray_cluster_spec(replace(neutral, zone=""))
+    digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
     body["metadata"]["annotations"] = {CLUSTER_DIGEST: digest}
     return body
 
@@ -132,7 +135,7 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
     variables = {"TRAINYARD_RUN_ID": plan.name, "TRAINYARD_NETWORK": plan.network}
-    variables |= actor_variables(plan)
+    variables |= {"TRAINYARD_OWNER": plan.owner, **actor_variables(plan)}
     if plan.program.files:
         files = {f"{placed}/{name}": text for name, text in plan.program.files.items()}
         variables["TRAINYARD_FILES"] = json.dumps(files)
@@ -157,7 +160,8 @@ def cluster_name(plan: JobPlan) -> str:
 
 def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
     """Return the cluster: a head, and a group of workers if there are more nodes."""
-    head = {"rayStartParams": {}, "template": pod_template(plan, "ray-head", command=False)}
+    of_head = pod_template(plan, "ray-head", command=False, in_pair=plan.several_nodes)
+    head = {"rayStartParams": {}, "template": of_head}
     spec: dict[str, Any] = {"headGroupSpec": head}
     if plan.ray_version:
         spec["rayVersion"] = plan.ray_version
@@ -170,7 +174,7 @@ def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
                 "minReplicas": count,
                 "maxReplicas": count,
                 "rayStartParams": {},
-                "template": pod_template(plan, "ray-worker", command=False),
+                "template": pod_template(plan, "ray-worker", command=False, in_pair=True),
             }
         ]
     return spec
@@ -184,7 +188,7 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "resources": {"requests": dict(_SUBMITTER), "limits": dict(_SUBMITTER)},
         "securityContext": container_security(),
     }
-    template = pod_template(plan, "ray-job-submitter", command=False)
+    template = pod_template(replace(plan, zone=None), "ray-job-submitter", command=False)
     spec = {
         "containers": [container],
         "restartPolicy": "Never",

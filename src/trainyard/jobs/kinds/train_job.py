@@ -169,6 +169,7 @@ KIND = JobKind(
     render=render,
     read_status=read_status,
     pod_label=_JOBSET_LABEL,
+    container=CONTAINER,
     is_helper=is_helper,
     owned=(
         OwnedObjects("/apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", name_in=name_of),

@@ -20,6 +20,7 @@ class RecipeOrder:
 
     config: Config
     """The configuration that the pods train with."""
+    namespace: str
     job: str
     kind: JobKind
     nodes: int
@@ -34,7 +35,8 @@ class RecipeOrder:
 
     @property
     def run_directory(self) -> str:
-        return f"{workspace_of(self.config)}/{self.job}"
+        # Namespaces have volumes of their own, which often lead to one file system.
+        return f"{workspace_of(self.config)}/{self.namespace}/{self.job}"
 
     @property
     def own_checkpoints(self) -> str:

@@ -7,7 +7,7 @@ The plan writes the command and the facts of the run into a file of the job, `pr
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from trainyard.config.load import dump_yaml
@@ -18,6 +18,7 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.programs.presets import load_preset
 from trainyard.programs.program import Program as RunProgram
 from trainyard.run.launch_environment import nccl_log
+from trainyard.run.record_models import validate_record
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 PROGRAM_FILE = "program.json"
@@ -26,14 +27,6 @@ CONFIG_FILE = "config.yaml"
 PROVEN_OF_PROGRAMS = ("trained", "learned", "stored")
 _MARGIN_SECONDS = 15
 """The time between a program's last save and the end of its pod."""
-_KINDS = {
-    "recipe": str,
-    "command": list,
-    "torchrun": bool,
-    "steps": int,
-    "checkpoints": str,
-    "environment": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -113,25 +106,18 @@ def kept_program(
 
 
 def read_description(path: Path) -> ProgramDescription:
-    """Read the description of a program that has a preset. Raises ConfigError for anything else.
+    """Read the description that a plan wrote of a program. Raises ConfigError for anything else.
 
     The folder of `path` replaces FILES_DIRECTORY in the command, because a pod may mount it elsewhere.
     """
     try:
-        sheet = parse_json_object(read_bytes(path), str(path))
-    except (OSError, DamagedFileError) as error:
+        sheet = validate_record(ProgramDescription, parse_json_object(read_bytes(path), str(path)))
+    except (OSError, ValueError, DamagedFileError) as error:
         raise ConfigError(f"--program {path}: cannot be read ({error})") from None
-    for name, kind in _KINDS.items():
-        if not isinstance(sheet.get(name), kind):
-            raise ConfigError(f"--program {path}: {name} is missing or not of type {kind.__name__}")
-    nodes = sheet.get("nodes")
-    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
-        raise ConfigError(f"--program {path}: nodes is not a number of nodes")
-    if sheet["recipe"] not in PROGRAMS or sheet["recipe"] == COMMAND:
+    if sheet.recipe not in PROGRAMS or sheet.recipe == COMMAND:
         presets = ", ".join(name for name in PROGRAMS if name != COMMAND)
-        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is not one of {presets}")
-    words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
-    return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
+        raise ConfigError(f"--program {path}: {sheet.recipe[:80]!r} is not one of {presets}")
+    return replace(sheet, command=tuple(w.replace(FILES_DIRECTORY, str(path.parent)) for w in sheet.command))
 
 
 def run_pod_command(

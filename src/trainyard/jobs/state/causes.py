@@ -98,7 +98,7 @@ def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
     if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
         by_lines = by_lines if by_lines.klass == failure_class else None
     elif by_lines is not None:
-        failure_class, retries = by_lines.klass, by_lines.retryable
+        failure_class, retries = by_lines.klass, by_lines.retryable or by_lines.other_node
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
@@ -117,13 +117,16 @@ def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
 
 
 def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailure:
-    return failure if found is None else replace(failure, cause=found.cause, who=found.who, fix=found.fix)
+    if found is None:
+        return failure
+    return replace(failure, cause=found.cause, who=found.who, fix=found.fix, other_node=found.other_node)
 
 
 def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
     """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
-        if suspect.failure_class not in _OPEN and not suspect.recovered and not suspect.consequence:
+        is_own = not suspect.recovered and not suspect.consequence and not suspect.beside
+        if suspect.failure_class not in _OPEN and is_own:
             return _suspect_failure(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
     if unproven := not_proven_on_record(code, reading.lines):
@@ -136,7 +139,7 @@ def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
         (reading.reason,),
         exit_code=code,
         lines=reading.lines[-LAST_LINES:],
-        recovers=by_lines.retryable if by_lines is not None else None,
+        recovers=(by_lines.retryable or by_lines.other_node) if by_lines is not None else None,
     )
     return _with_advice(failure, by_lines)
 

@@ -42,6 +42,8 @@ class JobFailure:
     """The last lines that the process printed."""
     recovers: bool | None = None
     """Whether a retry recovers from it, if that differs from its class."""
+    other_node: bool = False
+    """The fault of its node stays, so a retry recovers on another node only."""
     lost_another: bool = False
     """The pod only lost another one, which has the cause and has not reported it yet."""
     cause: str = ""
@@ -122,6 +124,8 @@ class JobState:
     restarts: int = 0
     """How many pods or containers were restarted by the operator and the nodes."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
+    alerts: tuple[str, ...] = ()
+    """Faults that do not end it, in sentences."""
     holds: bool = False
     """The job has ended but some of its pods still exist and hold what they requested."""
 
@@ -159,5 +163,6 @@ class JobState:
             "followed_by": self.followed_by or None,
             "restarts": self.restarts,
             "pods": asdict(self.pods),
+            "alerts": list(self.alerts),
             "holds": self.holds,
         }

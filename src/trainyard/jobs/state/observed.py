@@ -32,6 +32,8 @@ class Observed:
     """The objects between the job and its pods: JobSet, Job, RayCluster, and Kueue's Workload."""
     events: tuple[Json, ...] = ()
     """Events of the job, of its pods and of the objects that it owns."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Node -> zone, for the nodes of pods that EFA joins."""
     now: float = 0.0
     """Unix seconds by the cluster's clock."""
     deleted: bool = False

@@ -2,7 +2,8 @@
 
     raw pod --pod_facts--> PodFacts: phase, rank, restarts, what it waits for, how its containers ended
 
-Init containers count where they fail or wait: a pod that waits for its master has not started.
+The container that trains decides: its end is the pod's end, and the pod runs while it does. A sidecar is only
+a reason. Init containers count where they fail or wait: a pod that waits for its master has not started.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import read_labels, time_of
 
@@ -21,8 +23,6 @@ LAST_LINES = 20
 _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
-_ENDING = ("Never", "OnFailure")
-"""Restart policies under which a container that succeeded is not started again."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,12 @@ class ContainerEnd:
     """Unix seconds."""
     recovered: bool = False
     """The container was restarted in place afterwards."""
+    beside: bool = False
+    """It is a sidecar: neither the container that trains nor one that ends before it starts."""
 
     @property
     def failed(self) -> bool:
         return self.exit_code != 0
-
-
-@dataclass(frozen=True)
-class PodWaiting:
-    """The reason why a container does not run."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,8 @@ class PodFacts:
     ready: bool
     deleting: bool
     restarts: int
-    waiting: tuple[PodWaiting, ...]
+    waiting: tuple[tuple[str, str], ...]
+    """Reason and message of each container that does not run."""
     ends: tuple[ContainerEnd, ...]
     disruption: str
     """The reason of its condition DisruptionTarget; empty without."""
@@ -81,10 +76,14 @@ class PodFacts:
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""
+    kept_by: str = ""
+    """The sidecars that have not ended although the container that trains has; the pod does not end."""
+    efa: bool = False
+    """It requests interfaces of the Elastic Fabric Adapter."""
 
     @property
     def live(self) -> bool:
-        return self.phase not in ("Succeeded", "Failed")
+        return self.phase not in ("Succeeded", "Failed") or bool(self.kept_by)
 
     @property
     def running(self) -> bool:
@@ -103,12 +102,15 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
     disruption = conditions.get("DisruptionTarget") or {}
     disrupted = disruption.get("status") == "True"
     scheduled = conditions.get("PodScheduled") or {}
-    containers = list(_containers(status))
-    ends = tuple(e for c in containers for e in _ends_of(c))
+    main, inits, beside = _containers(spec, status, kind.container)
+    own = [main, *(c for c in inits if c not in beside)]
+    ends = [e for c in own for e in _ends_of(c)] + [e for c in beside for e in _ends_of(c, beside=True)]
     ready = "Ready" not in conditions or conditions["Ready"].get("status") == "True"
-    states = [
-        c.get("ready") is True and "running" in (c.get("state") or {}) for c in _main_containers(status)
-    ]
+    states = [c.get("ready") is True and "running" in _state_of(c) for c in (main, *beside)]
+    phase = _phase_of(spec, status, main)
+    is_over = phase in ("Succeeded", "Failed") and phase != status.get("phase")
+    # The kubelet ends sidecars among the init containers itself.
+    living = [c for c in beside if c not in inits and "terminated" not in _state_of(c)]
     created = time_of(meta.get("creationTimestamp")) or 0.0
     helps = kind.is_helper(read_labels(raw))
     return PodFacts(
@@ -116,49 +118,76 @@ def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
         uid=str(meta.get("uid", "")),
         node=str(spec.get("nodeName") or ""),
         rank=None if helps else kind.rank_of(raw),
-        phase=_phase_of(spec, status),
+        phase=phase,
         reason=str(status.get("reason") or ""),
         message=_short(status.get("message")),
         created=created,
         changed=max(
-            time_of(scheduled.get("lastTransitionTime")) or created, *(e.finished or 0.0 for e in ends), 0.0
+            time_of(scheduled.get("lastTransitionTime")) or created,
+            *(e.finished or 0.0 for e in ends if not e.beside),
+            0.0,
         ),
-        ready=ready,
+        ready=ready or (states[0] and not all(states)),
         deleting=bool(meta.get("deletionTimestamp")),
-        restarts=sum(int(c.get("restartCount") or 0) for c in containers),
-        waiting=tuple(w for c in containers for w in _waiting_of(c)),
-        ends=ends,
+        restarts=sum(int(c.get("restartCount") or 0) for c in own),
+        waiting=tuple(
+            (str(waiting.get("reason") or ""), _short(waiting.get("message")))
+            for container in (*own, *beside)
+            if (waiting := _state_of(container).get("waiting"))
+        ),
+        ends=tuple(ends),
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
-        silent=not ready and bool(states) and all(states),
+        silent=not ready and all(states),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
+        kept_by=", ".join(str(c.get("name")) for c in living) if is_over else "",
+        efa=any(
+            EFA in ((container.get("resources") or {}).get("limits") or {})
+            for container in spec.get("containers") or ()
+        ),
     )
 
 
-def _phase_of(spec: Json, status: Json) -> str:
-    """The phase; `Succeeded` as soon as all containers have, before the kubelet has cleaned up and says so.
+def _containers(spec: Json, status: Json, trains: str) -> tuple[Json, list[Json], list[Json]]:
+    """Return the statuses of the container that trains, of the init containers, and of the sidecars.
 
-    Until then the pod is Running and not ready, and would look like one that is started again.
+    The first is called `trains`, else it is the first of the pod; the kubelet sorts statuses by name. Init
+    containers that stay are sidecars too.
     """
-    phase = str(status.get("phase") or "Pending")
-    states = [c.get("state") or {} for c in _main_containers(status)]
-    codes = [(state.get("terminated") or {}).get("exitCode") for state in states]
-    over = bool(codes) and all(code == 0 for code in codes)
-    return "Succeeded" if phase == "Running" and over and spec.get("restartPolicy") in _ENDING else phase
+    entries: list[Json] = [c for c in status.get("containerStatuses") or () if isinstance(c, dict)]
+    names = [c.get("name") for c in spec.get("containers") or entries]
+    name = trains if trains in names else next(iter(names), "")
+    main: Json = next((c for c in entries if c.get("name") == name), {})
+    stay = [c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    inits: list[Json] = [c for c in status.get("initContainerStatuses") or () if isinstance(c, dict)]
+    return main, inits, [*(c for c in inits if c.get("name") in stay), *(c for c in entries if c is not main)]
 
 
-def _containers(status: Json) -> Iterator[Json]:
-    yield from (c for c in status.get("initContainerStatuses") or () if isinstance(c, dict))
-    yield from _main_containers(status)
+def _phase_of(spec: Json, status: Json, main: Json) -> str:
+    """Return the phase of the container that trains.
+
+    The kubelet says Pending until all containers have started, and Running until all have ended and it has
+    cleaned up; such a pod is not ready, and would look like one that is started again.
+    """
+    phase, state = str(status.get("phase") or "Pending"), _state_of(main)
+    if phase not in ("Pending", "Running"):
+        return phase
+    code = (state.get("terminated") or {}).get("exitCode")
+    if code == 0 and spec.get("restartPolicy") in ("Never", "OnFailure"):
+        return "Succeeded"
+    if code is not None and spec.get("restartPolicy") == "Never":
+        return "Failed"
+    return "Running" if "running" in state else phase
 
 
-def _main_containers(status: Json) -> Iterator[Json]:
-    return (c for c in status.get("containerStatuses") or () if isinstance(c, dict))
+def _state_of(container: Json) -> Json:
+    found: Json = container.get("state") or {}
+    return found
 
 
-def _ends_of(container: Json) -> Iterator[ContainerEnd]:
-    state, last = container.get("state") or {}, container.get("lastState") or {}
+def _ends_of(container: Json, *, beside: bool = False) -> Iterator[ContainerEnd]:
+    state, last = _state_of(container), container.get("lastState") or {}
     for found, recovered in ((state, False), (last, "running" in state)):
         ended = found.get("terminated")
         if ended is None:
@@ -173,13 +202,8 @@ def _ends_of(container: Json) -> Iterator[ContainerEnd]:
             message=message,
             finished=time_of(ended.get("finishedAt")),
             recovered=recovered,
+            beside=beside,
         )
-
-
-def _waiting_of(container: Json) -> Iterator[PodWaiting]:
-    waiting = (container.get("state") or {}).get("waiting")
-    if waiting:
-        yield PodWaiting(str(waiting.get("reason") or ""), _short(waiting.get("message")))
 
 
 def _unschedulable(scheduled: Json) -> str:

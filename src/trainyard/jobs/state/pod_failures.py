@@ -5,7 +5,7 @@
 When one pod of a job fails, the others end too: pods that were already being deleted when they ended, and
 pods that ended later, are consequences. A failure that recovered (its pod was created again and ran)
 counts only if nothing else is left. Kubernetes records full seconds, so within one second the better
-evidence comes first, then the lower rank.
+evidence comes first, then the lower rank. The end of a sidecar is the cause only where nothing else failed.
 """
 
 import re
@@ -61,7 +61,7 @@ _BY_CODE = {
 }
 """The class that an exit code alone suggests, if the log says nothing."""
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
-_WAITS_FOR_MASTER = "init-pytorch"
+INIT_CONTAINER = "init-pytorch"
 """The container in which the training operator lets a worker wait for the name of the master."""
 NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
@@ -92,13 +92,16 @@ class Suspect:
     """It failed only because it lost another process, as its last lines say; that one has the cause."""
     explained: LogExplanation | None = None
     """The failure that its last lines show, if they are certain."""
+    beside: bool = False
+    """It is a sidecar, not the container that trains."""
 
-    def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
+    def order(self) -> tuple[bool, bool, bool, bool, float, bool, int, str]:
         """Return the sort key of failures; the first in this order is the cause."""
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN
-        return self.recovered, self.consequence, self.lost_another, moment, vague, rank, self.pod.name
+        weak = self.recovered, self.consequence, self.beside, self.lost_another
+        return *weak, moment, vague, rank, self.pod.name
 
 
 def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequence[Json]) -> list[Suspect]:
@@ -157,7 +160,7 @@ def _eviction_class(message: str) -> FailureClass:
 def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: bool, starved: bool) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
     explained = explain_lines(_lines(end), end.exit_code)
-    lost_another = end.container == _WAITS_FOR_MASTER
+    lost_another = end.container == INIT_CONTAINER
     if lost_another:
         failure_class, why = FailureClass.RENDEZVOUS_TIMEOUT, "the first pod did not come up in time"
     elif failure_class is FailureClass.USER_CODE and (explained is None or explained.klass in _AFTER_LOSS):
@@ -179,6 +182,7 @@ def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: boo
         consequence=ended,
         lost_another=lost_another,
         explained=explained,
+        beside=end.beside,
     )
 
 

@@ -1,35 +1,56 @@
-"""Find why pods that have not ended do not run, and which of these troubles do not end by themselves.
+"""Find why pods of a job are missing or do not run, and which of these troubles do not end by themselves.
 
-Image pulls recover, volumes attach late, and nodes are added. So a trouble is a failure only if trying again
-cannot help, or after it has lasted for `PATIENCE` seconds.
+Image pulls recover, volumes attach late, quota is returned, and nodes are added. So a trouble is a failure
+only if trying again cannot help, or after it has lasted for `PATIENCE` seconds.
+
+An operator with many pods may drop events (client-go sends 25 at once for an object); then a missing pod has
+no reason until the next one, five minutes later.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from trainyard.cluster.resource_quantities import parse_quantity
+from trainyard.jobs.job_labels import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
-from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
-from trainyard.jobs.state.reading import count, time_of
+from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_facts import PodFacts
+from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
+from trainyard.jobs.state.reading import (
+    Phase,
+    Reading,
+    conditions,
+    count,
+    field_of,
+    message_of,
+    read_labels,
+    time_of,
+    true_conditions,
+)
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0
 """Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0
-"""Seconds to wait for an object that somebody may be creating, such as a Secret."""
-_PULL = frozenset(
-    (
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    )
+"""Seconds to wait for an object or a rule that somebody may be changing, and for sidecars to end."""
+# Reason why Kueue evicted a Workload -> class. Old conditions stay with status False: only True ones count.
+_EVICTIONS = {
+    "Preempted": FailureClass.PREEMPTED,
+    "PodsReadyTimeout": FailureClass.UNSCHEDULABLE,
+    "NodeFailures": FailureClass.NODE_LOST,
+}
+_PULL = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
 )
-_NEVER = frozenset(("InvalidImageName", "ErrImageNeverPull"))
-_CREATE = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"))
+_NEVER = ("InvalidImageName", "ErrImageNeverPull")
+_CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _FINAL_PULL = re.compile(
     r"not ?found|manifest unknown|does not exist|name .* invalid|invalid reference|no match for platform|"
     r"unauthorized|authorization failed|access denied|403 forbidden|no basic auth",
@@ -39,122 +60,239 @@ _PASSING_PULL = re.compile(
     r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
 )
 _DISK = re.compile(r"no space left", re.I)
+_MOUNT = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
+_STARTED = ("Pulling", "Pulled", "Created", "Started")
+"""Events of a pod whose volumes and sandbox are ready."""
+_ABSENT = re.compile(r'(?:configmap|secret|persistentvolumeclaim) "[^"]+" not found')
 _NO_PROGRAM = re.compile(
     r"executable file .*not found|exec: .*(?:no such file or directory|permission denied)|exec format error"
 )
 _FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
 _STARTS = 3
 """The number of starts without a program after which the image is wrong."""
+_QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
+_FIX_OF_QUOTA = "wait until other jobs of the namespace end, or have the quota raised"
+_FIX_OF_REQUEST = "request fewer nodes, or less for each; or have the quota raised"
+_FIX_OF_INIT = "use --kind trainjob, whose operator adds no container of its own to the workers"
+_FIX_OF_SIDECAR = "delete this job; make the sidecar an init container with restartPolicy Always, which ends"
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """The reason why a pod waits."""
+    """The reason why a pod waits, or does not exist."""
 
-    pod: PodFacts
     waiting: Waiting
     hopeless: bool
     """Waiting longer does not help."""
+    pod: PodFacts | None = None
+    """None if the pod does not exist."""
 
 
-def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
-    """Return the reasons why these pods do not run, the hopeless ones first."""
-    found = [t for pod in pods if pod.live for t in _pod_troubles(pod, now, events)]
-    return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
+def find_troubles(observed: Observed, past: History, reading: Reading) -> list[Trouble]:
+    """Return the reasons why pods of this job are missing or do not run, the hopeless ones first.
+
+    Nothing is hopeless for an elastic job of which enough pods run.
+    """
+    queue = _read_queue(observed)
+    if reading.phase is Phase.SUSPENDED:
+        return [queue] if queue is not None else []
+    found = [t for t in (_start_trouble(observed), _refusal(observed, past, reading), queue) if t is not None]
+    found += [t for pod in observed.pods if pod.live for t in _pod_troubles(pod, observed)]
+    if reading.enough is not None and sum(pod.running for pod in observed.pods) >= reading.enough:
+        found = [replace(t, hopeless=False) for t in found]
+    return sorted(found, key=_order)
 
 
-def trouble_of_starts(pods: Iterable[PodFacts], events: Sequence[Json], *, since: float) -> Trouble | None:
+def _order(trouble: Trouble) -> tuple[Any, ...]:
+    """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
+    pod = trouble.pod
+    return not trouble.hopeless, *((pod.running, pod.rank is None, pod.rank, pod.name) if pod else ())
+
+
+def _read_queue(observed: Observed) -> Trouble | None:
+    """Return why Kueue holds the job; one that it gave up waits until somebody activates its Workload."""
+    for workload in observed.owned_of("Workload"):
+        true = true_conditions(workload)
+        evicted = true.get("Evicted", {})
+        if "Finished" in true:
+            continue
+        if field_of(workload, "spec", "active") is False:
+            why = message_of(evicted) or "its Workload was deactivated"
+            requeued = re.search("re-?queu", why, re.IGNORECASE)
+            failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
+            return Trouble(Waiting(failure_class, f"Kueue has given it up: {why}"), hopeless=True)
+        if evicted:
+            failure_class = _EVICTIONS.get(str(evicted.get("reason")), FailureClass.QUOTA)
+            why = f"Kueue evicted it ({evicted.get('reason')}): {message_of(evicted)}"
+            return Trouble(Waiting(failure_class, why), hopeless=False)
+        if "Admitted" in true:
+            return None
+        why = message_of(conditions(workload).get("QuotaReserved") or {}) or "no reason is given yet"
+        why = f"Kueue has not admitted it: {why}"
+        if "QuotaReserved" in true:
+            why = "Kueue has reserved quota and waits for its admission checks"
+        return Trouble(Waiting(FailureClass.QUOTA, why), hopeless=False)
+    return None
+
+
+def _start_trouble(observed: Observed) -> Trouble | None:
     """Return the reason why a pod is recreated repeatedly: its image lacks the program.
 
     The operator deletes such a pod within a second, so that only the events of its name show the cause.
     """
-    for pod in (pod for pod in pods if not pod.running and not pod.helps):
-        failed = [
-            e for e in events if _lacks_program(e, pod.name) and (time_of(_moment(e)) or since) >= since
-        ]
-        if failed:
-            message = " ".join(str(max(failed, key=_moment).get("message")).split())
-            _, _, short = message.rpartition("error during container init: ")
+    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
+    failed = [
+        e
+        for e in observed.events
+        if e.get("reason") == "Failed" and _NO_PROGRAM.search(_message(e))
+        if (time_of(_moment(e)) or created) >= created
+    ]
+    for pod in (pod for pod in observed.pods if not pod.running and not pod.helps):
+        if about := [e for e in failed if (e.get("involvedObject") or {}).get("name") == pod.name]:
+            _, _, short = _message(max(about, key=_moment)).rpartition("error during container init: ")
             text = f"{pod.name} cannot start: {short}"
             waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
-            starts = sum(count(e.get("count"), 1) for e in failed)
-            return Trouble(pod, waiting, hopeless=starts >= _STARTS)
+            starts = sum(count(e.get("count"), 1) for e in about)
+            return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
     return None
 
 
-def _lacks_program(event: Json, name: str) -> bool:
-    is_about = (event.get("involvedObject") or {}).get("name") == name
-    return (
-        is_about and event.get("reason") == "Failed" and bool(_NO_PROGRAM.search(str(event.get("message"))))
+def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | None:
+    """Return the newest refusal to create a pod that is missing; older ones than the newest pod are over."""
+    present = sum(not pod.helps for pod in observed.pods)
+    submits = observed.kind.on_ray and reading.phase is Phase.WAITING
+    if present >= (reading.wanted or 1) and not submits:
+        return None
+    newest = max((created for pods in past.pods.values() for created, _ in pods), default=0.0)
+    reasons = ("FailedCreate", "FailedToCreate")
+    refused = [
+        e
+        for e in observed.events
+        if e.get("type") == "Warning" and str(e.get("reason")).startswith(reasons)
+        if (e.get("involvedObject") or {}).get("kind") != "Pod" and (time_of(_moment(e)) or newest) >= newest
+    ]
+    for event in sorted(refused, key=_moment, reverse=True):
+        message = _message(event)
+        begins = [time_of(e.get("firstTimestamp") or _moment(e)) or observed.now for e in refused]
+        lasting = observed.now - min(begins) >= _SOON
+        if "failed calling webhook" in message:
+            return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
+        if "exceeded quota" in message:
+            # The pods of a job that we rendered request the same, except on Ray.
+            alike = JOB_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
+            is_too_much = _exceeds_quota(message, reading.wanted or 1 if alike else 1)
+            fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
+            return Trouble(Waiting(FailureClass.QUOTA, message, fix=fix), hopeless=is_too_much and lasting)
+        if re.search(r"forbidden|invalid|denied", message, re.I):
+            is_init = f'"{INIT_CONTAINER}"' in message and f'"{observed.kind.container}"' not in message
+            fix = _FIX_OF_INIT if is_init else ""
+            return Trouble(Waiting(FailureClass.CONFIGURATION, message, fix=fix), hopeless=lasting)
+    return None
+
+
+def _exceeds_quota(message: str, pods: int) -> bool:
+    """Return whether a quota that refused one of `pods` equal pods can never hold them all."""
+    found = _QUOTA.search(message)
+    if found is None:
+        return False
+    requested, limited = (dict(re.findall(r"([\w./-]+)=([\w.]+)", text)) for text in found.groups())
+    return any(
+        parse_quantity(requested[n]) * pods > parse_quantity(limited[n]) for n in requested if n in limited
     )
 
 
-def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
-    """Return the newest refusal to create pods; None if there is none."""
-    refused = [
-        e for e in events if e.get("type") == "Warning" and str(e.get("reason")).startswith("FailedCreate")
-    ]
-    for event in sorted(refused, key=_moment, reverse=True):
-        message = " ".join(str(event.get("message") or "").split())
-        if re.search(r"exceeded quota", message):
-            return Waiting(FailureClass.QUOTA, message)
-        if re.search(r"forbidden|invalid|denied the request", message, re.I):
-            return Waiting(FailureClass.CONFIGURATION, message)
-    return None
-
-
-def _pod_troubles(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
+def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
     is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
     if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
         lost = Waiting(FailureClass.NODE_LOST, message, node=pod.node)
-        return [Trouble(pod, lost, hopeless=False)]
+        return [Trouble(lost, hopeless=False, pod=pod)]
     if pod.deleting:
         return []
     if pod.unschedulable:
         waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
-        return [Trouble(pod, waiting, hopeless=False)]
-    waited = max(0.0, now - pod.changed) if pod.changed else 0.0
-    return [t for w in pod.waiting if (t := _wait_trouble(pod, w, waited, events)) is not None]
+        hopeless = bool(_ABSENT.search(pod.unschedulable)) and _has_waited(pod, observed, _SOON)
+        return [Trouble(waiting, hopeless=hopeless, pod=pod)]
+    if pod.kept_by:
+        return [_kept_trouble(pod, observed)]
+    found = [_wait_trouble(pod, reason, message, observed) for reason, message in pod.waiting]
+    found.append(_mount_trouble(pod, observed))
+    for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
+        text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
+        found.append(Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod))
+    # The program runs on without its sidecar.
+    return [replace(t, hopeless=t.hopeless and not pod.running) for t in found if t is not None]
 
 
-def _wait_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
-    message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
-    if found.reason in _NEVER:
-        return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, message), hopeless=True)
-    if found.reason in _PULL:
-        return _pull_trouble(pod, found, waited, events)
-    if found.reason in _CREATE:
-        hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
-        return Trouble(pod, Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless)
-    if found.reason == "CrashLoopBackOff":
-        return Trouble(pod, Waiting(FailureClass.UNKNOWN, message), hopeless=False)
+def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
+    """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
+    end = next(end for end in pod.ends if not end.beside and not end.recovered)
+    text = (
+        f"{pod.name}: container {end.container} ended with exit code {end.exit_code}, and the sidecar "
+        f"{pod.kept_by} keeps the pod"
+    )
+    waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_SIDECAR)
+    others_train = any(p.live and not p.kept_by and not p.helps for p in observed.pods)
+    lasting = observed.now - (end.finished or observed.now) >= _SOON
+    # KubeRay removes such a pod itself.
+    hopeless = lasting and not observed.kind.on_ray and (end.failed or not others_train)
+    return Trouble(waiting, hopeless=hopeless, pod=pod)
+
+
+def _has_waited(pod: PodFacts, observed: Observed, seconds: float) -> bool:
+    return pod.changed > 0 and observed.now - pod.changed > seconds
+
+
+def _mount_trouble(pod: PodFacts, observed: Observed) -> Trouble | None:
+    """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
+    about = [e for e in observed.events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
+    last = max(about, key=_moment, default={})
+    if pod.phase != "Pending" or last.get("reason") not in _MOUNT:
+        return None
+    message = _message(last)
+    named = explain_lines([message], None)
+    waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
+    limit = _SOON if _ABSENT.search(message) else PATIENCE
+    return Trouble(waiting, hopeless=_has_waited(pod, observed, limit), pod=pod)
+
+
+def _wait_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble | None:
+    text = f"{pod.name}: {reason}: {message}".rstrip(": ")
+    if reason in _PULL:
+        return _pull_trouble(pod, reason, message, observed)
+    if reason in _NEVER:
+        return Trouble(Waiting(FailureClass.IMAGE_PULL, text), hopeless=True, pod=pod)
+    if reason in _CREATE:
+        limit = _SOON if reason == "CreateContainerConfigError" else PATIENCE
+        hopeless = _has_waited(pod, observed, limit)
+        return Trouble(Waiting(FailureClass.CONFIGURATION, text), hopeless=hopeless, pod=pod)
+    if reason == "CrashLoopBackOff":
+        return Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod)
     return None
 
 
-def _pull_trouble(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
+def _pull_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
-    message = found.message
-    tried = found.reason == "ImagePullBackOff" or any(
-        _is_of(e, pod) and e.get("reason") == "BackOff" and "pulling image" in str(e.get("message"))
-        for e in events
-    )
+    said = [(str(e.get("reason")), str(e.get("message"))) for e in observed.events if _is_of(e, pod)]
+    tried = reason == "ImagePullBackOff" or any(r == "BackOff" and "pulling image" in m for r, m in said)
     if tried and not _FINAL_PULL.search(message):
-        message = next(
-            (m for e in events if _is_of(e, pod) and "Failed to pull image" in (m := str(e.get("message")))),
-            message,
-        )
+        message = next((m for _, m in said if "Failed to pull image" in m), message)
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
-    final = bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
-    text = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
-    return Trouble(pod, Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE)
+    final = tried and bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
+    text = f"{pod.name}: {reason}: {message}".rstrip(": ")
+    hopeless = final or _has_waited(pod, observed, PATIENCE)
+    return Trouble(Waiting(failure_class, text), hopeless=hopeless, pod=pod)
 
 
 def _is_of(event: Json, pod: PodFacts) -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
+
+
+def _message(event: Json) -> str:
+    return " ".join(str(event.get("message") or "").split())
 
 
 def _moment(event: Json) -> str:

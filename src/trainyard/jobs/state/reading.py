@@ -48,6 +48,8 @@ class Reading:
     """The class of the failure, if the status names its cause."""
     lines: tuple[str, ...] = ()
     """The program's last lines, if the status repeats them."""
+    enough: int | None = None
+    """The number of pods with which an elastic job trains; None if it needs all."""
 
 
 def name_of(raw: Json) -> str:

@@ -7,37 +7,25 @@ The pods can overrule the status of a job: a PyTorchJob says Running while worke
 RayCluster stays ready while its head is gone. But a job is Succeeded only if its status says so.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.state.pod_troubles import Trouble, trouble_of_events, trouble_of_starts, troubles
+from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import (
     Phase,
     Reading,
     annotations_of,
-    conditions,
     count,
-    field_of,
-    message_of,
     time_of,
-    true_conditions,
 )
 from trainyard.watch.failure_classes import FailureClass
 
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
-# Reason why Kueue evicted a Workload -> class. Old conditions stay with status False: only True ones count.
-_EVICTIONS = {
-    "Preempted": FailureClass.PREEMPTED,
-    "PodsReadyTimeout": FailureClass.UNSCHEDULABLE,
-    "NodeFailures": FailureClass.NODE_LOST,
-}
 GONE = "The job is gone, and how it ended was not seen"
 
 
@@ -88,8 +76,8 @@ def _succeeded_state(observed: Observed, past: History, reading: Reading) -> Job
     end = _end_of_master(observed)
     if end is not None:
         for suspect in suspects_of(observed, past):
-            alone = not suspect.recovered and not suspect.consequence and suspect.pod.rank is not None
-            if alone and suspect.finished is not None and suspect.finished < end:
+            weak = suspect.recovered or suspect.consequence or suspect.beside or suspect.pod.rank is None
+            if not weak and suspect.finished is not None and suspect.finished < end:
                 return _failed_state(observed, past, reading, failure_of_job(observed, past, reading))
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
 
@@ -115,41 +103,37 @@ def _interrupted_state(observed: Observed, past: History, reading: Reading) -> J
         return _cancelled_state(observed, past, reading, "it was cancelled")
     if RETRY_CLAIM in annotations_of(job) and stopped:
         return _failed_state(observed, past, reading, failure_of_claim(str(annotations_of(job)[RETRY_CLAIM])))
-    queue = read_queue(observed)
-    if queue is not None and queue.given_up and queue.waiting is not None:
-        requeued = re.search("re-?queu", queue.waiting.evidence, re.IGNORECASE)
-        failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
-        return _failed_state(
-            observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
-        )
-    for trouble in _troubles(observed):
-        if trouble.hopeless:
-            failure = JobFailure(
-                trouble.waiting.failure_class,
-                (_sentence(trouble.waiting.evidence), "The job would not end by itself."),
-                rank=trouble.pod.rank,
-                pod=trouble.pod.name,
-                node=trouble.pod.node,
-                fix=trouble.waiting.fix,
-            )
-            return _failed_state(observed, past, reading, failure)
-    return None
+    hopeless = next((found for found in find_troubles(observed, past, reading) if found.hopeless), None)
+    if hopeless is None:
+        return None
+    waiting, pod = hopeless.waiting, hopeless.pod
+    why = (_sentence(waiting.evidence), "The job would not end by itself.")
+    failure = JobFailure(waiting.failure_class, why, fix=waiting.fix)
+    if pod is not None and pod.kept_by and pod.phase == "Failed":
+        failure = failure_of_job(observed, past, replace(reading, reason=" ".join(why)))
+    elif pod is not None:
+        failure = replace(failure, rank=pod.rank, pod=pod.name, node=pod.node)
+    return _failed_state(observed, past, reading, failure)
 
 
 def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobState:
     """Return the state of a job that has not ended."""
-    queue = read_queue(observed)
     counts = _counts(observed, reading)
+    found = find_troubles(observed, past, reading)
+    waiting = found[0].waiting if found else None
     if reading.phase is Phase.SUSPENDED:
-        why = queue.waiting.evidence if queue is not None and queue.waiting else reading.reason
-        waiting = queue.waiting if queue is not None else None
-        return _base(observed, past, reading, state=State.QUEUED, reason=_sentence(why), waiting=waiting)
+        reason = waiting.evidence if waiting else reading.reason
+        return _base(observed, past, reading, state=State.QUEUED, reason=_sentence(reason), waiting=waiting)
     if _all_run(observed, reading, counts):
+        is_complete = counts.running + counts.succeeded >= (counts.wanted or 1)
         reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
-        return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
+        reason = reason if is_complete else _progress(reading, counts)
+        reason = reason if waiting is None else f"{reason.rstrip('.')}; {waiting.evidence}"
+        waiting = None if is_complete else waiting
+        return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason), waiting=waiting)
     if not observed.kind.on_ray and _all_end(observed):
-        return _base(observed, past, reading, state=State.RUNNING, reason="Its pods are ending")
-    waiting = _waiting(observed, queue)
+        reason = waiting.evidence if waiting else "Its pods are ending"
+        return _base(observed, past, reading, state=State.RUNNING, reason=reason)
     state = _not_running(observed, past, reading)
     reason = waiting.evidence if waiting else _progress(reading, counts)
     return _base(observed, past, reading, state=state, reason=_sentence(reason), waiting=waiting)
@@ -173,6 +157,8 @@ def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
     if reading.phase is Phase.SUSPENDED or not counts.present:
         return False
     busy = counts.running + counts.succeeded
+    if reading.enough is not None and counts.running >= reading.enough:
+        return True
     return busy == counts.present and counts.running > 0 and busy >= (counts.wanted or 1)
 
 
@@ -201,26 +187,13 @@ def _counts(observed: Observed, reading: Reading) -> PodCounts:
     )
 
 
-def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None:
-    if found := _troubles(observed):
-        return found[0].waiting
-    if queue is not None and queue.waiting is not None:
-        return queue.waiting
-    return None if observed.pods else trouble_of_events(observed.events)
-
-
-def _troubles(observed: Observed) -> list[Trouble]:
-    found = troubles(observed.pods, now=observed.now, events=observed.events)
-    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp")) or 0.0
-    start = trouble_of_starts(observed.pods, observed.events, since=created)
-    return found if start is None else [start, *found]
-
-
 def _progress(reading: Reading, counts: PodCounts) -> str:
     busy = counts.running + counts.succeeded
     if busy >= (counts.wanted or counts.present):
         return reading.reason
-    return f"{busy} of {counts.wanted or counts.present} pods run"
+    missing = (counts.wanted or 0) - counts.present
+    text = f"{busy} of {counts.wanted or counts.present} pods run"
+    return f"{text}, and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else text
 
 
 def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
@@ -263,8 +236,20 @@ def _base(
         followed_by=str(notes.get(FOLLOWED_BY) or ""),
         restarts=max(past.restarts(wanted), counted, _count_replacements(observed.events, wanted)),
         pods=counts,
+        alerts=() if ended else tuple(_find_zones(observed)),
         holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
     )
+
+
+def _find_zones(observed: Observed) -> Iterator[str]:
+    """Yield the alert about pods in several zones that EFA should join."""
+    places: dict[str, list[str]] = {}
+    for pod in observed.pods:
+        if pod.efa and pod.live and not pod.helps and (zone := observed.zones.get(pod.node)):
+            places.setdefault(zone, []).append(pod.name)
+    if len(places) > 1:
+        parts = ", ".join(f"{len(places[zone])} in {zone} ({places[zone][0]})" for zone in sorted(places))
+        yield f"its pods are in {len(places)} zones, which EFA does not cross: {parts}"
 
 
 def _number(text: object) -> int:
@@ -282,43 +267,3 @@ def _sentence(text: str) -> str:
     """Return the text with a capital letter, unless it begins with a name, such as that of a pod."""
     is_name = text.startswith(("jobset", "pod")) or "-" in text.partition(" ")[0]
     return text if is_name else text[:1].upper() + text[1:]
-
-
-@dataclass(frozen=True)
-class QueueReading:
-    """Kueue's statement about a job."""
-
-    waiting: Waiting | None
-    """None once it is admitted."""
-    given_up: bool = False
-    """The Workload was deactivated: nothing happens until somebody activates it again."""
-
-
-def read_queue(observed: Observed) -> QueueReading | None:
-    """Kueue's statement about the job; None if it has no Workload."""
-    for workload in observed.owned_of("Workload"):
-        true, known = true_conditions(workload), conditions(workload)
-        if "Finished" in true:
-            continue
-        if field_of(workload, "spec", "active") is False:
-            why = message_of(true.get("Evicted", {})) or "its Workload was deactivated"
-            return QueueReading(
-                Waiting(FailureClass.UNSCHEDULABLE, f"Kueue has given it up: {why}"), given_up=True
-            )
-        if "Admitted" in true and "Evicted" not in true:
-            return QueueReading(None)
-        return QueueReading(_why_queued(true, known))
-    return None
-
-
-def _why_queued(true: Mapping[str, Any], known: Mapping[str, Any]) -> Waiting:
-    if "Evicted" in true:
-        reason = str(true["Evicted"].get("reason"))
-        return Waiting(
-            _EVICTIONS.get(reason, FailureClass.QUOTA),
-            f"Kueue evicted it ({reason}): {message_of(true['Evicted'])}",
-        )
-    if "QuotaReserved" in true:
-        return Waiting(FailureClass.QUOTA, "Kueue has reserved quota and waits for its admission checks")
-    why = message_of(known.get("QuotaReserved") or {}) or "no reason is given yet"
-    return Waiting(FailureClass.QUOTA, f"Kueue has not admitted it: {why}")

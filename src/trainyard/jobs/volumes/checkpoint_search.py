@@ -1,19 +1,16 @@
 """Find the folder of a job's checkpoints, and its newest complete checkpoint."""
 
-import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
-from trainyard.jobs.job_labels import PLAN
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.state.reading import annotations_of
 from trainyard.jobs.volumes.helper_pod import HelperPod, Place, mount_claim, require_running
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
@@ -36,6 +33,8 @@ class Where:
     container: str = ""
     claim: str = ""
     job: str = ""
+    kind: str | None = None
+    """The kind of the job, if its name does not say which is meant."""
     path: str = ""
     """For a pod an absolute path; for a claim relative to its root; for a job relative to its folder."""
     image: str = ""
@@ -61,7 +60,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         return
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
-        plan = plan_of(JobReader(api).find_job(where.namespace, where.job).raw)
+        plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
@@ -71,15 +70,14 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         yield VolumeSource(api, there.place, root, python=where.python)
 
 
-def plan_of(job: Mapping[str, Any]) -> JobPlan:
+def plan_of(job: FoundJob) -> JobPlan:
     """Return the plan in a job's annotations. Raises ConfigError for a job that is not ours."""
-    try:
-        return plan_from_json(json.loads(str(annotations_of(job).get(PLAN))))
-    except (ValueError, DamagedFileError):
+    if (plan := job.plan) is None:
         raise ConfigError(
             "the job was not sent by scripts/deploy_training_job.py, so its checkpoints are not known; name "
             "them with --claim or --pod"
-        ) from None
+        )
+    return plan
 
 
 def job_checkpoint_folder(plan: JobPlan) -> str:
@@ -98,11 +96,11 @@ def job_checkpoint_folder(plan: JobPlan) -> str:
 def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
     """Return the step of a job's newest complete checkpoint; None if it cannot be known, which is logged."""
     try:
-        plan = plan_of(job.raw)
+        plan = plan_of(job)
         folder = job_checkpoint_folder(plan)
         if not plan.claim or folder in ("", "."):
             return None
-        with open_found_folder(api, Where(job.namespace, job=job.name)) as source:
+        with open_found_folder(api, Where(job.namespace, job=job.name, kind=job.kind.name)) as source:
             return newest_step(find_checkpoints(source.listing()))
     except TrainyardError as error:
         _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.config.secret_forms import baked_secret_kind, secret_kind
 from trainyard.plan.environment.job_manifest_rules import judge_manifest
-from trainyard.plan.environment.secret_forms import baked_secret_kind, secret_kind
 from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
 from trainyard.plan.environment.variable_rules import (
     Judgement,

@@ -1,15 +1,15 @@
 """Find the variables in manifests, Dockerfiles and env files, with lines and the facts about their place.
 
-text of a file ──by its name──> groups of settings that hold together
+text of a file ──by its content──> groups of settings that hold together
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.plan.environment.located_yaml import (
     LocatedMapping,
     Text,
@@ -23,6 +23,9 @@ from trainyard.plan.instances import InstanceType, instance_called
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+_FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")
+_SCRIPT = re.compile(r"\A#!.*sh\b|^\s*export\s+\w+=", re.MULTILINE)
+_YAML = re.compile(r"\s*(?:---|[{\[%]|-\s|[^\s:=]+\s*:(?:\s|$))")
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,16 @@ class EnvironmentFile:
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
     """Return the settings of a file; facts in a manifest replace those in `given`. Raises ConfigError."""
-    plain = PurePath(name).name.lower()
-    if "dockerfile" in plain or "containerfile" in plain:
+    first = next((line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"), "")
+    if _FROM.fullmatch(first):
         return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
-    if plain.endswith((".yaml", ".yml", ".json")):
-        documents = read_documents(text, name)
-        flat = [item for document in documents for item in (document.items_of("items") or [document])]
-        return EnvironmentFile(name, tuple(_manifest_groups(flat, given)), tuple(flat))
-    return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text)), given),))
+    if not first or _ASSIGNMENT.fullmatch(first) or (_SCRIPT.search(text) and not _YAML.match(first)):
+        return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text, name)), given),))
+    flat = [item for one in read_documents(text, name) for item in (one.items_of("items") or [one])]
+    groups = tuple(_manifest_groups(flat, given))
+    if not groups and not any(document.text("kind") for document in flat):
+        raise ConfigError(f"{name}: not checked: no Dockerfile, no NAME=value lines, no Kubernetes object")
+    return EnvironmentFile(name, groups, tuple(flat))
 
 
 def read_environment_objects(
@@ -79,11 +84,14 @@ def read_environment_objects(
     return EnvironmentFile(name, tuple(_manifest_groups(documents, given)), tuple(documents))
 
 
-def _assignments(text: str) -> Iterator[Setting]:
+def _assignments(text: str, name: str) -> Iterator[Setting]:
+    """Yield the variables of NAME=value lines; the other lines of a script are its commands."""
+    is_script = _SCRIPT.search(text)
     for number, line in enumerate(text.splitlines(), 1):
-        found = _ASSIGNMENT.fullmatch(line)
-        if found:
+        if found := _ASSIGNMENT.fullmatch(line):
             yield Setting(found[1], _remove_quotes(found[2]), number)
+        elif not is_script and line.strip() and not line.lstrip().startswith("#"):
+            raise ConfigError(f"{name}:{number}: not NAME=value; a shell script begins with #!/bin/sh")
 
 
 def _remove_quotes(text: str) -> str:

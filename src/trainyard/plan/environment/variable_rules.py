@@ -257,16 +257,8 @@ RULES: dict[str, Rule] = {
         ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)
     ),
     **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _always(_ABORTS)),
-    **dict.fromkeys(
-        (
-            "NCCL_BUFFSIZE",
-            "NCCL_P2P_NET_CHUNKSIZE",
-            "NCCL_MIN_CHANNELS",
-            "NCCL_TOPO_FILE",
-            "NCCL_TUNER_PLUGIN",
-        ),
-        _always(_TUNED),
-    ),
+    **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS"), _always(_TUNED)),
+    **dict.fromkeys(("NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"), _always(_TUNED)),
     **dict.fromkeys(
         ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_SET_CUDA_SYNC_MEMOPS"), _always(_BY_ITSELF)
     ),

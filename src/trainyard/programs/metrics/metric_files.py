@@ -7,7 +7,6 @@ truncated or written anew is read from its start. What a file had before the pro
 """
 
 import csv
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,7 +22,7 @@ from trainyard.programs.metrics.figure_names import (
 )
 from trainyard.programs.metrics.log_reader import AUTO, LogReader
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import open_regular, read_bytes
+from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
 READABLE = (
     "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), a log (.log, .txt), trainer_state.json, "
@@ -302,11 +301,8 @@ class _JsonLines(_Lines):
         return rows
 
     def _row_of(self, line: str) -> Row | None:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(found, dict):
+        found = parse_json_line(line.encode())
+        if found is None:
             return None
         if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
             self.steps_asked = total
@@ -374,12 +370,11 @@ class _TrainerState(_Reader):
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if version == self._read:
             return []
-        try:
-            state = json.loads(read_bytes(self.path))
-        except (ValueError, RecursionError):  # it is being written
+        state = parse_json_line(read_bytes(self.path))
+        if state is None:  # it is being written
             return []
         self._read = version
-        if not isinstance(state, dict) or not isinstance(history := state.get("log_history"), list):
+        if not isinstance(history := state.get("log_history"), list):
             return []
         if isinstance(total := state.get("max_steps"), int) and total > 0:
             self.steps_asked = total

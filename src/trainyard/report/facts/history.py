@@ -3,10 +3,8 @@
 Columns are packed numbers, so that a million rows fit in memory. Other modules decide what the figures mean.
 """
 
-import json
 import math
 from array import array
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainyard.errors import DamagedFileError
 from trainyard.run.records import Row
 from trainyard.run.row_blocks import EqualRows, iterate_rows
-from trainyard.run.untrusted_files import open_regular
+from trainyard.run.untrusted_files import open_regular, parse_json_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,9 +183,5 @@ def newest_rows(path: Path) -> list[Row]:
             lines = file.read().splitlines()
     except (OSError, DamagedFileError):
         return []
-    rows = []
-    for line in lines:
-        with suppress(ValueError, RecursionError):  # the first line may be cut, and the last one
-            row = json.loads(line)
-            rows += [row] if isinstance(row, dict) else []
-    return rows
+    # The first line may be cut, and the last one.
+    return [row for line in lines if (row := parse_json_line(line)) is not None]

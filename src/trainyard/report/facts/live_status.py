@@ -72,6 +72,9 @@ class LiveStatus:
     def record(self) -> dict[str, Any]:
         """Return the contract of `trainyard watch --json`."""
         facts, job = self.facts, self.job
+        network = network_of(facts) if facts else None
+        if job and job.alerts:  # logs do not show zones
+            network = {"verdict": "degraded", "evidence": job.alerts[0]}
         return {
             "time": self.now,
             "run": facts.name if facts else None,
@@ -83,7 +86,7 @@ class LiveStatus:
             "unknown": list(self.unknown),
             **(_figures(facts, self.now) if facts else {}),
             "figures_age_seconds": self.facts_age,
-            "network": network_of(facts) if facts else None,
+            "network": network,
             "slowest_rank": self._slowest_rank(),
             "retries_left": max(0, job.auto_retry - job.retries) if job and job.auto_retry else None,
             "nodes": [self._node(name, reading) for name, reading in self.nodes.items()],

@@ -23,7 +23,7 @@ from trainyard.report.facts.status import RunState, Status, state_of
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import instance_type
+from trainyard.run.identity import instance_type, pod_requests
 from trainyard.run.records import Row, read_rows
 from trainyard.run.run_advice import advice
 from trainyard.run.run_lock import is_locked
@@ -237,8 +237,9 @@ class RunFacts:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines of the run."""
-        return price_of(self.stated_price, str(self.run.get("instance_type") or ""), self.nodes)
+        """The price of all machines of the run, or of its pods' share of them."""
+        kind = str(self.run.get("instance_type") or "")
+        return price_of(self.stated_price, kind, self.nodes, self.section("requests"))
 
     @cached_property
     def alerts(self) -> list[Alert]:
@@ -367,7 +368,8 @@ def seconds_to_cost_limit(
     """
     if limit is None:
         return None
-    price = price_of(environment.get("TRAINYARD_USD_PER_HOUR", ""), instance_type(environment) or "", nodes)
+    stated, kind = environment.get("TRAINYARD_USD_PER_HOUR", ""), instance_type(environment) or ""
+    price = price_of(stated, kind, nodes, pod_requests(environment))
     before = facts_if_any(directory)
     return paid_seconds(limit, price, before.goodput if before is not None else None)
 

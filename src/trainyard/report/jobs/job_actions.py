@@ -66,6 +66,7 @@ def state_markdown(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     """The state of a job: the result first, then the cause, its last lines, and the next command."""
     mark = _MARKS.get(data["state"], "⏳")
     parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
+    parts += [f"\n⚠️ {_cell(alert)}" for alert in data["alerts"]]
     failure = data["failure"] or {}
     if failure:
         parts += ["", ", ".join([f"class **{failure['class']}**", *failure_place(failure)])]

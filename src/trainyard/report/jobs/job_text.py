@@ -31,7 +31,8 @@ def status_lines(data: Json, *, width: int, target: ClusterTarget = DEFAULT_CLUS
 def progress_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
     restarts = f", {format_count(data['restarts'], 'restart')}" if data["restarts"] else ""
-    return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
+    alerts = "".join(f"; {alert}" for alert in data["alerts"])
+    return f"{data['job']}: {data['state']} ({data['reason']}{restarts}{alerts})"
 
 
 def next_job_command(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
@@ -62,7 +63,8 @@ def _next_words(data: Json) -> tuple[str, ...]:
 
 
 def _has_not_started(failure: Json) -> bool:
-    return failure["class"] in ("image-pull", "configuration") and failure["exit_code"] is None
+    never_ran = ("image-pull", "configuration", "quota", "unschedulable")
+    return failure["class"] in never_ran and failure["exit_code"] is None
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
@@ -81,7 +83,7 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
-            "" if job["state"] in ("Running", "Succeeded") else job["reason"],
+            "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
@@ -135,6 +137,8 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
             yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
+    for alert in data["alerts"]:
+        yield "alert", alert
     if waiting:
         yield "waits for", f"{waiting['class']}"
         if waiting.get("fix"):

@@ -19,6 +19,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings, setting
+from trainyard.training.data.validation_split import with_split
 
 _SPLIT = "data.validation_split"
 # The sections that affect only the work before and after training.
@@ -26,17 +27,23 @@ _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 
 def has_been_trained(
-    run_directory: Path, path: Path, overrides: Sequence[str], *, by_program: bool = False
+    run_directory: Path,
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    by_program: bool = False,
+    given: Config | None = None,
 ) -> bool:
     """Return whether the configuration was trained to its end in the run directory.
 
     `by_program` says that another program than the trainer trains it; its configuration is recorded as given.
+    `given` is the configuration where it is loaded already.
     """
     directory = RunDirectory(run_directory)
     recorded = tuple(_trained_configs(directory))
     if not recorded:
         return False
-    given = load_config(path, overrides).config
+    given = given or load_config(path, overrides).config
     if config_sha256(given) in recorded:
         return True
     with suppress(TrainyardError, OSError):
@@ -135,11 +142,6 @@ def _with_split_of(file: Path, config: Config) -> Config:
         return config
     known = setting(read_settings(file.read_bytes(), str(file)), _SPLIT) is not None
     return with_split(config, load_config(file).config.data.validation_split if known else "files")
-
-
-def with_split(config: Config, split: str) -> Config:
-    """Return `config` with `data.validation_split` set."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
 
 
 def with_revision(config: Config, revision: str | None) -> Config:

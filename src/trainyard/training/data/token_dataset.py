@@ -17,9 +17,9 @@ from trainyard.errors import DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
-from trainyard.training.data.config_of_run import with_split
 from trainyard.training.data.skipped_counts import SkipCount
 from trainyard.training.data.token_files import FileState, TokenFile
+from trainyard.training.data.validation_split import with_split
 
 INDEX_NAME = "index.json"
 _SCHEMA = 1

@@ -13,7 +13,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 
-from trainyard.errors import CheckpointError, CostLimitError, RecordError, StoppedError, TrainingFailedError
+from trainyard.errors import (
+    CheckpointError,
+    CostLimitError,
+    InterruptedRunError,
+    RecordError,
+    StoppedError,
+    TrainingFailedError,
+)
 from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkpoints
 from trainyard.run.suggested_commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import SavedCheckpoint
@@ -21,7 +28,7 @@ from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.stop_signals import COST_LIMIT
+from trainyard.training.runtime.stop_signals import COST_LIMIT, INTERRUPT
 
 _GUESS_SECONDS = 5.0
 """Assumed duration of a save before the first one was measured."""
@@ -90,8 +97,10 @@ class Saver:
             self.save(wait=True)
         directory, stop = self._parts.directory, self._parts.stop
         command = resume_command(directory.path, started_with=made_by())
-        is_final = stop.reason == COST_LIMIT
-        kind, first = (CostLimitError, "raise the limit, then: ") if is_final else (StoppedError, "")
+        kind = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}.get(
+            stop.reason or "", StoppedError
+        )
+        first = "raise the limit, then: " if kind is CostLimitError else ""
         return kind(
             f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
             f"{from_here(directory.checkpoint(state.step))} is complete.{left}\nTo resume: {first}{command}"

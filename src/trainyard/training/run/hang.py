@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import select
-import socket
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ import torch.distributed as dist
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.failure import Failure, FailureKind
+from trainyard.run.run_lock import machine
 from trainyard.training.checkpoint.failure_advice import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
 """The main process waits this long for the stacks of the others."""
 _RECORD_SECONDS = 10.0
-"""The others wait this long for the main process."""
+"""The others wait this long for the main process, and that for its outcome: without one it looks killed."""
 _PART_SECONDS = 3.0
 """Each part of the end may take this long; then the next part starts."""
 _END_SECONDS = 25.0
@@ -85,13 +85,13 @@ def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
 
     All processes must enter this together. The kernel knows only the processes of this machine.
     """
-    places = world.gather((_machine(), os.getpid()))
+    places = world.gather((machine(), os.getpid()))
     ended: set[int] = set()
     waiting = select.poll()
     ranks: dict[int, int] = {}
     with ExitStack() as held:
-        for rank, (machine, pid) in enumerate(places):
-            if rank == world.rank or machine != _machine() or not hasattr(os, "pidfd_open"):
+        for rank, (place, pid) in enumerate(places):
+            if rank == world.rank or place != machine() or not hasattr(os, "pidfd_open"):
                 continue
             try:
                 handle = os.pidfd_open(pid)
@@ -102,14 +102,6 @@ def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
             waiting.register(handle, select.POLLIN)
             ranks[handle] = rank
         yield lambda: tuple(sorted(ended | {ranks[handle] for handle, _ in waiting.poll(0)}))
-
-
-def _machine() -> str:
-    """Identify the scope in which a process id is unique: one boot of a machine and one container."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{boot.read_text()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 class Alarm:
@@ -189,7 +181,7 @@ class Alarm:
         error = TrainingFailedError(message)
         error.failure = failure
         _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
-        _run_in_time(lambda: self._recorder.record(error))
+        _run_in_time(lambda: self._recorder.record(error), _RECORD_SECONDS)
         _run_in_time(self.forget)
         _run_in_time(lambda: _logger.error("%s", message))
 
@@ -219,7 +211,7 @@ def _write_collectives(folder: Path, rank: int, device: torch.device) -> None:
             write_bytes_atomically(folder / name, getattr(c10d, dump)())
 
 
-def _run_in_time(part: Callable[[], None]) -> None:
+def _run_in_time(part: Callable[[], None], seconds: float | None = None) -> None:
     """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
 
     def work() -> None:
@@ -230,7 +222,7 @@ def _run_in_time(part: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=work, name="end", daemon=True)
     thread.start()
-    thread.join(_PART_SECONDS)
+    thread.join(_PART_SECONDS if seconds is None else seconds)
 
 
 def _wait(seconds: float, until: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Decide when to stop early: SIGTERM, SIGINT and the deadline are checked between steps.
+"""Decide when to stop early: signals and the deadline are checked between steps.
 
 A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C ends the program at once.
 """
@@ -14,7 +14,13 @@ from types import FrameType
 _logger = logging.getLogger(__name__)
 COST_LIMIT = "limits.cost_usd is reached"
 """The reason of a stop after which the run is not continued automatically."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+INTERRUPT = "SIGINT received"
+"""The reason of a stop by Ctrl-C, after which the exit code is 130."""
+_ALWAYS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (*_ALWAYS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""All but the first two stay ignored if they were at the start, as SIGHUP is under nohup."""
+_SAME_SIGNAL_SECONDS = 2.0
+"""A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 
 
 class StopRequest:
@@ -32,7 +38,8 @@ class StopRequest:
         self.needed: float | None = None
         """Seconds that the slowest process needs from a signal to its end; None until a save was measured."""
         self._deadlines = {"the deadline is near": deadline, COST_LIMIT: cost_deadline}
-        self._interrupts = 0
+        self._interrupted: float | None = None
+        self._at_hangup: Callable[[], None] = lambda: None
         self._signalled: float | None = None
 
     @classmethod
@@ -47,10 +54,19 @@ class StopRequest:
         deadline = None if seconds is None else now - gone + seconds
         return cls(deadline, grace, None if paid_seconds is None else now + paid_seconds)
 
-    def listen(self, earlier_signal: Callable[[], str | None] = lambda: None) -> None:
-        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `earlier_signal` returns."""
-        for number in _SIGNALS:
-            signal.signal(number, self._on_signal)
+    def listen(
+        self,
+        earlier_signal: Callable[[], str | None] = lambda: None,
+        at_hangup: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Handle signals from now on, and the earlier one that `earlier_signal` returns.
+
+        `at_hangup` is called after SIGHUP.
+        """
+        self._at_hangup = at_hangup
+        for number in STOP_SIGNALS:
+            if number in _ALWAYS or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
         if name := earlier_signal():
             self._signalled, self.reason = time.monotonic(), f"{name} received"
 
@@ -77,23 +93,27 @@ class StopRequest:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        self._interrupts += number == signal.SIGINT
-        if self._interrupts > 1:
-            raise KeyboardInterrupt
+        now = time.monotonic()
+        if number == signal.SIGINT:
+            if self._interrupted is not None and now - self._interrupted > _SAME_SIGNAL_SECONDS:
+                raise KeyboardInterrupt
+            self._interrupted = self._interrupted or now
         if self._signalled is None:
-            self._signalled = time.monotonic()
+            self._signalled = now
         if self.reason is None:
             self.reason = f"{name} received"
             _logger.warning("%s: stopping with a checkpoint once this step is done", name)
+        if number == signal.SIGHUP:
+            self._at_hangup()
 
 
 @contextmanager
 def shield_children() -> Iterator[None]:
-    """Keep SIGTERM and SIGINT from children started in the body, such as a compiler that Ctrl-C would kill.
+    """Keep these signals from children started in the body, such as a compiler that Ctrl-C would kill.
 
     A blocked signal is inherited as blocked. Ours stays pending, or reaches another thread, until then.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

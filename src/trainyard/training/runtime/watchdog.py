@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainyard.config.schema import MonitoringConfig
+from trainyard.training.runtime.stop_signals import STOP_SIGNALS
 
 _SLOW_FACTOR = 10
 """The limit is multiplied by this for slow work: the first step, compiling, saving."""
@@ -114,7 +115,7 @@ class Watchdog:
         lost: Callable[[], tuple[int, ...]],
     ) -> None:
         # The main thread must receive the signals, because they wake it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         poll = min(_LONGEST_POLL, self._floor / _POLLS)
         last, still, beats = time.monotonic(), 0.0, self._beats
         while not self._over.wait(poll):

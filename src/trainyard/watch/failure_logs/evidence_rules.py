@@ -121,8 +121,9 @@ HARMLESS = re.compile(
     rf"|\b(?:no|without|zero|never had) (?:any )?(?:[\w-]+ ){{0,3}}?{_COUNTED}"
     r"|(?<!rank )(?<!gpu )(?<!device )(?<!node )(?<!worker )\b0 "
     r"(?:[\w-]+ ){0,3}?(?:errors|nans|infs|xids|events)\b"
+    r"|^\s*Tolerations:|:(?:No|PreferNo)(?:Execute|Schedule)(?: op=\w+| for -?\d+s)+\s*$"
 )
-"""Healthy lines that count zero failures, or deny one."""
+"""Healthy lines that count zero failures, deny one, or name a taint that a pod tolerates."""
 GOES_ON = re.compile(
     r"(?i)\bfell back|\bfall(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)"
     r"|\bretrying\b|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d"

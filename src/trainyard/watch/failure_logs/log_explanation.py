@@ -143,11 +143,13 @@ class LogExplanation:
     evidence: tuple[str, ...]
     """The deciding line first, then others; sentences if no line decides."""
     retryable: bool
-    """Whether a retry from the newest good checkpoint recovers from this cause."""
+    """Whether a retry from the newest good checkpoint recovers from this cause, on the same machine too."""
     cause: str = ""
     who: str = ""
     """Who must act; empty if unknown."""
     fix: str = ""
+    other_node: bool = False
+    """Whether a retry recovers on another node only: the fault of this one stays."""
 
     def record(self) -> dict[str, Any]:
         """Return the data that `scripts/explain_failure.py --json` prints."""
@@ -157,6 +159,7 @@ class LogExplanation:
             "who": self.who or None,
             "fix": self.fix,
             "retryable": self.retryable,
+            "other_node": self.other_node,
             "evidence": list(self.evidence),
         }
 
@@ -221,8 +224,10 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
         fixes = "; ".join(dict.fromkeys(f"{each.rule.klass}: {_fill(each)[1]}" for each in first))
         return LogExplanation(FailureClass.UNKNOWN, (why, *shown, *cut), False, why, "", fixes)
     cause, fix = _fill(decisive)
-    retryable = all(each.rule.retry != "no" for each in [*first, *others])
-    return LogExplanation(decisive.rule.klass, (*shown, *cut), retryable, cause, decisive.rule.who, fix)
+    retries = {each.rule.retry for each in [*first, *others]}
+    retryable, other_node = retries <= {"same", "later"}, "other" in retries and "no" not in retries
+    evidence, who = (*shown, *cut), decisive.rule.who
+    return LogExplanation(decisive.rule.klass, evidence, retryable, cause, who, fix, other_node)
 
 
 def _says_nothing(each: Evidence) -> bool:

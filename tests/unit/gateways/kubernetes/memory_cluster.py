@@ -226,9 +226,9 @@ class MemoryCluster:
         return 200, {"metadata": {**more, "resourceVersion": str(version)}, "kind": "List", "items": page}
 
     def _post(self, request: Request) -> tuple[int, Json]:
-        path = f"{request.path}/{request.body['metadata']['name']}"
         if not self._is_list(request.path):
             return _refused(404, "the server could not find the requested resource")
+        path = f"{request.path}/{request.body['metadata']['name']}"
         if path in self.objects:
             return _refused(409, f'"{path.rpartition("/")[2]}" already exists', "AlreadyExists")
         return 201, self.put(path, request.body, request.query["fieldManager"])
@@ -330,6 +330,8 @@ def _is_selected(raw: Json, query: Mapping[str, str]) -> bool:
 def _has(labels: Json, wanted: str) -> bool:
     if among := re.fullmatch(r"(\S+) notin \((.*)\)", wanted):
         return labels.get(among[1]) not in among[2].split(",")
+    if among := re.fullmatch(r"(\S+) in \((.*)\)", wanted):
+        return labels.get(among[1]) in among[2].split(",")
     key, _, value = wanted.partition("=")
     return bool(labels.get(key) == value)
 

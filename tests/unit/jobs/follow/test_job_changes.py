@@ -122,7 +122,7 @@ def hold(cluster: MemoryCluster, *names: str) -> None:
 
 def changing(cluster: MemoryCluster) -> JobEditor:
     look = JobReader(Api(cluster.access()))
-    return JobEditor(look, look.find_job("team", "llama"))
+    return JobEditor(look, look.find_job("team", "llama", "pytorchjob"))
 
 
 def notes(cluster: MemoryCluster) -> Json:

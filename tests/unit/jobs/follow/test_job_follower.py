@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_follower, job_view
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
@@ -61,6 +62,7 @@ def followed(
     seconds: float = 20.0,
     on_state: Callable[[JobState], None] | None = None,
     lost_seconds: float | None = None,
+    find_other_zone: Callable[[Sequence[PodFacts]], str] = lambda _: "",
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
@@ -71,6 +73,7 @@ def followed(
             seconds=seconds,
             on_state=on_state or (lambda _: None),
             lost_seconds=lost_seconds,
+            find_other_zone=find_other_zone,
         )
 
 
@@ -165,9 +168,26 @@ def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(remove
         lost_seconds=0.2,
     )
     assert time.monotonic() - started < 60 if removed else time.monotonic() - started >= 3
-    assert state.waiting is not None
-    assert (state.state, state.waiting.failure_class) == (State.RESTARTING, FailureClass.NODE_LOST)
+    found = state.failure if removed else state.waiting
+    assert found is not None and found.failure_class is FailureClass.NODE_LOST and found.node == "gpu-1"
+    assert state.state is (State.FAILED if removed else State.RESTARTING)
     assert told[-1].reason == "job-1: its node gpu-1 does not answer"
+
+
+@pytest.mark.parametrize("elsewhere", ["", "b has room for all 2 pods"])
+def test_a_job_of_which_a_part_waits_is_given_up_once_another_zone_fits_it(elsewhere: str) -> None:
+    first, _ = running()
+    part = pod("job-1", "Pending", rank=1, unschedulable="0/6 nodes are available")
+    state = followed(
+        Script([list_of(says("Running"))], [QUIET]),
+        Script([list_of(first, part)], [QUIET]),
+        seconds=600.0 if elsewhere else 2.0,
+        lost_seconds=0.2,
+        find_other_zone=lambda pods: elsewhere if any(pod.unschedulable for pod in pods) else "",
+    )
+    assert state.state is (State.FAILED if elsewhere else State.PENDING)
+    if elsewhere:
+        assert state.failure is not None and state.failure.retryable and state.reason == elsewhere
 
 
 def test_a_cluster_that_shows_nothing_is_not_waited_for_longer() -> None:

@@ -551,10 +551,11 @@ def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
         ("Never", 0, "Succeeded"),
         ("OnFailure", 0, "Succeeded"),
         ("Always", 0, "Running"),
-        ("Never", 1, "Running"),
+        ("Never", 1, "Failed"),
+        ("OnFailure", 1, "Running"),
     ],
 )
-def test_a_pod_whose_containers_succeeded_has_before_its_kubelet_says_so(
+def test_a_pod_ends_with_its_container_before_its_kubelet_says_so(
     policy: str, code: int, expected: str
 ) -> None:
     raw = ended(code)

@@ -270,25 +270,6 @@ def test_a_job_that_was_cancelled_after_its_failure_keeps_its_cause(
     assert state.failure.failure_class == failure_class
 
 
-REFUSALS = [
-    ('pods "job-worker-1" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8', "quota"),
-    (
-        'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation',
-        "configuration",
-    ),
-    ('admission webhook "x" denied the request: no', "configuration"),
-]
-
-
-@pytest.mark.parametrize(("message", "failure_class"), REFUSALS)
-def test_pods_that_are_not_even_made_say_why(message: str, failure_class: str) -> None:
-    events = [event("FailedCreatePod", message, kind="Warning"), event("SuccessfulCreateService")]
-    state = judge_job(seen("pytorchjob", job("pytorchjob"), events=events))
-    assert state.state is State.PENDING
-    assert state.waiting is not None
-    assert (state.waiting.failure_class, state.reason[1:]) == (failure_class, message[1:])
-
-
 def test_a_raycluster_that_is_refused_says_so_only_in_an_event() -> None:
     events = [
         event("InvalidRayClusterSpec", "headGroupSpec should have at least one container", kind="Warning")
@@ -347,8 +328,6 @@ def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
 def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
     raw = job("pytorchjob", nodes=4, **SAYS["pytorchjob"]["running"])
     assert judge_job(seen("pytorchjob", raw, running(2))).state is State.STARTING
-    elastic = {"elasticPolicy": {"minReplicas": 2}, "pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}
-    assert judge_job(seen("pytorchjob", {**raw, "spec": elastic}, running(2))).state is State.RUNNING
 
 
 @pytest.mark.parametrize("order", [1, -1])

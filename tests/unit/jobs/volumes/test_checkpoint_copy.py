@@ -311,8 +311,8 @@ def found_job(raw: Json) -> FoundJob:
 
 def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
     body = sent_job(claim="fsx")
-    shapes.ours(volume / "llama", 40)
-    shapes.ours(volume / "llama", 50, done=False)
+    shapes.ours(volume / "team" / "llama", 40)
+    shapes.ours(volume / "team" / "llama", 50, done=False)
     server.objects |= {
         JOB: body,
         f"{SPACE}/persistentvolumeclaims/fsx": {"metadata": {"name": "fsx"}},
@@ -333,7 +333,7 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
     assert newest_step_on_claim(api, found_job(foreign)) is None
     server.objects[JOB] = foreign
     with pytest.raises(ConfigError, match="was not sent by"):
-        listed(server, job="llama")
+        listed(server, job="llama", kind="pytorchjob")
 
 
 @pytest.mark.parametrize(

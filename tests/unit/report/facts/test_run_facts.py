@@ -3,21 +3,24 @@
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.jobs.plans import plan
 
+from trainyard.jobs.pod_template import pod_template
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.headline import RunVerdict, run_headline
-from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.facts.run_facts import read_facts, seconds_to_cost_limit
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SUCCEEDED
 from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.identity import read_run, write_outcome
+from trainyard.run.identity import pod_requests, read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 from trainyard.run.run_lock import locked
 
@@ -201,3 +204,18 @@ def test_a_grace_period_that_is_too_short_is_a_trouble_of_the_run(new_run: NewRu
     append_event(run.layout.events_file, "grace_too_short", grace_seconds=30, needed_seconds=42.3)
     said = degradation(read_facts(run.path))
     assert "grace period: a stop takes up to 42 s, and the process is killed after 30 s" in said
+
+
+def test_a_pod_with_a_part_of_a_machine_reaches_the_limit_of_the_cost_later(tmp_path: Path) -> None:
+    """From the environment that a job's template gives its pods, and again from the record of the run."""
+    part = ("compute.strategy=ddp", "cluster.pod.cpu=24", "cluster.pod.memory=64Gi")
+    for gpus, share in ((1, 0.125), (2, 0.25), (8, 1.0)):
+        planned = plan(*part, nodes=2, gpus_per_node=gpus)
+        given = pod_template(planned, "pytorch")["spec"]["containers"][0]["env"]
+        environment = {each["name"]: each["value"] for each in given if "value" in each}
+        left = seconds_to_cost_limit(100, tmp_path, nodes=2, environment=environment)
+        assert left == pytest.approx(100 / (2 * 55.04 * share) * 3600)
+        run = {"instance_type": "p5.48xlarge", "requests": pod_requests(environment), "run_id": "a"}
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        price = read_facts(tmp_path, environment={}).price
+        assert price is not None and price.usd_per_hour == pytest.approx(55.04 * share)

@@ -13,7 +13,8 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.training.data.config_of_run import config_of_run, has_been_trained, with_revision, with_split
+from trainyard.training.data.config_of_run import config_of_run, has_been_trained, with_revision
+from trainyard.training.data.validation_split import with_split
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMIT = "c" * 40

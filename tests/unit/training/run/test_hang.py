@@ -73,9 +73,10 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(
     monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
 
     def stuck(*_: Any) -> None:
-        over.wait(30)
+        over.wait(120)
 
     def leave(code: int) -> None:
+        assert not over.is_set(), "the end has waited for a part that is stuck"
         ends.append((code, (tmp_path / "run" / "run.json").read_text()))
 
     class StuckDisplay:
@@ -90,19 +91,20 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(
     def never(_batches: TokenBatches, _step: int) -> Any:
         monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
         hang._wait(60, lambda: bool(ends))
+        # The process of a trainer ends here; the parts that are not stuck may still be finishing.
+        hang._wait(60, lambda: not sign.exists() and "hang_suspected" in events.read_text())
         over.set()
         raise ProcessExit
 
+    sign, events = tmp_path / "run" / "logs" / "hang-suspected", tmp_path / "run" / "events.jsonl"
     monkeypatch.setattr(TokenBatches, "batch", never)
     monkeypatch.setattr(hang, "_write_collectives", stuck)
-    start = time.monotonic()
     with pytest.raises(ProcessExit):
         run_training(tiny_config(), listener=StuckDisplay(), on_outcome=outcomes.append, leave=leave)
-    assert time.monotonic() - start < 25
     ((code, record),) = ends
     assert (code, outcomes[0]["status"], json.loads(record)["outcome"]) == (1, "failed", outcomes[0])
-    assert "hang_suspected" in (tmp_path / "run" / "events.jsonl").read_text()
-    assert not (tmp_path / "run" / "logs" / "hang-suspected").exists()
+    assert "hang_suspected" in events.read_text()
+    assert not sign.exists()
 
 
 def test_no_collective_gives_up_while_the_steps_are_watched() -> None:

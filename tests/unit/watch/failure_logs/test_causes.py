@@ -34,7 +34,7 @@ def test_a_rule_explains_its_example_and_not_the_line_that_is_unlike_it(row: dic
     found = explained(row, row["example"])
     assert (str(found.klass), found.who) == (row["class"], row["who"]), found
     assert is_of(row, found) and "{" not in found.fix and found.fix
-    assert found.retryable == (row["retry"] != "no")
+    assert (found.retryable, found.other_node) == (row["retry"] in ("same", "later"), row["retry"] == "other")
     assert not is_of(row, explained(row, row["unlike"]))
 
 
@@ -90,7 +90,7 @@ def test_no_figure_of_a_message_stays_open() -> None:
     """A cause that names a figure gets it from the example of its message."""
     row = next(row for row in ROWS if row["cause"].startswith("another process ({pid})"))
     text = explained(row, row["example"])
-    assert text.cause == "another process (8123) holds 70.20 GiB of the GPU's memory" and text.retryable
+    assert text.cause == "another process (8123) holds 70.20 GiB of the GPU's memory" and text.other_node
     assert all("?" not in explained(row, row["example"]).cause for row in ROWS)
 
 

@@ -1,6 +1,7 @@
 # ruff: noqa: E501 - a line of a log is as long as it is
 """The cause of failed trainings, by logs as programs write them: the right class, or unknown."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -723,3 +724,79 @@ def test_an_installer_that_failed_yields_to_its_own_cause() -> None:
     assert explained(
         "error: failed to solve: exit code: 137\nFailed to build Docker image: exit status 1"
     ).klass == (FailureClass.UNKNOWN)
+
+
+TOLERATIONS = {
+    "kubectl": "node.kubernetes.io/not-ready:NoExecute op=Exists for 300s\n{}node.kubernetes.io/unreachable:NoExecute op=Exists for 300s",
+    "kubectl of 2019": "node.kubernetes.io/not-ready:NoExecute for 300s\n{}node.kubernetes.io/unreachable:NoExecute for 300s",
+    "a daemon's": "node.kubernetes.io/disk-pressure:NoSchedule op=Exists\n{}node.kubernetes.io/unreachable:NoExecute op=Exists\n{}op=Exists",
+    "a job's": "nvidia.com/gpu op=Exists\n{}team=ml:NoSchedule\n{}node.kubernetes.io/unreachable:NoExecute op=Exists for 300s",
+}
+DESCRIBED = {
+    "image-pull": 'Failed  kubelet  Failed to pull image "o/t:v7": rpc error: code = NotFound desc = failed to resolve: o/t:v7: not found',
+    "quota": 'FailedCreate  job-controller  Error creating: pods "x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/gpu=8',
+    "unschedulable": "FailedScheduling  default-scheduler  0/8 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 5 Insufficient nvidia.com/gpu.",
+    "configuration": 'FailedMount  kubelet  MountVolume.SetUp failed for volume "v" : secret "s3" not found',
+    "service": 'FailedAttachVolume  attachdetach-controller  Multi-Attach error for volume "v"',
+    "oom-host": "Evicted  kubelet  The node was low on resource: memory. Threshold quantity: 100Mi, available: 1Mi.",
+    "disk-full": "Evicted  kubelet  The node was low on resource: ephemeral-storage. Threshold quantity: 8",
+    "preempted": "Preempted  default-scheduler  Preempted by pod 3f2c on node ip-10-0-0-1",
+    "hardware": "UnexpectedAdmissionError  kubelet  Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 8, Available: 7, which is unexpected",
+    "image": 'Failed  kubelet  Error: failed to create containerd task: OCI runtime create failed: exec: "torchrun": executable file not found in $PATH',
+    "node-lost": "NodeNotReady  node-controller  Node is not ready",
+    "unknown": "BackOff  kubelet  Back-off restarting failed container",
+}
+
+
+def test_what_a_pod_tolerates_is_no_evidence_for_any_fault() -> None:
+    """Every pod tolerates a node that is not ready or does not answer for 300 seconds."""
+    wrong = []
+    for (klass, line), (form, tolerations), indent in itertools.product(
+        DESCRIBED.items(), TOLERATIONS.items(), ("", "  ")
+    ):
+        text = (
+            f"Name:             trainer-worker-0\nStatus:           Pending\nTolerations:      {tolerations.format(' ' * 18, ' ' * 18)}"
+            f"\nEvents:\n  Type     Reason  Age  From  Message\n  Warning  {line}"
+        )
+        found = explained("\n".join(indent + each for each in text.splitlines()))
+        if found.klass != klass:
+            wrong.append(f"{klass}, {form}: {found.klass}, {found.cause}")
+    tainted = explained(
+        "Taints:             node.kubernetes.io/unreachable:NoExecute\n                    team=ml:NoSchedule"
+    )
+    assert (wrong, tainted.klass) == ([], "node-lost")
+
+
+LASTING = {
+    "configuration": (
+        '2m  Warning  FailedCreatePodSandBox  pod/train-0  Failed to create pod sandbox: rpc error: code = Unknown desc = unable to get OCI runtime for sandbox "a5": no runtime for "nvidia" is configured',
+        "docker: Error response from daemon: unknown or invalid runtime name: nvidia.",
+        "nvidia-container-cli: device error: no-gpu-has-128MiB-to-run: unknown device",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        "Failed to initialize NVML: No supported GPUs were found",
+    ),
+    "hardware": (
+        "NVRM: GPU at PCI:0000:44:00: GPU-1 is lost\nNVRM: Xid (PCI:0000:44:00): 79, pid=1, GPU has fallen off the bus.",
+        "Unable to determine the device handle for GPU0000:44:00.0: GPU is lost.  Reboot the system to recover this GPU",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    ),
+    "cuda-mismatch": ("Failed to initialize NVML: Driver/library version mismatch",),
+    "nccl-error": (
+        "n1:901:933 [5] ibvwrap.c:262 NCCL WARN Call to ibv_create_qp failed with error No such device errno 19",
+        "n1:901:933 [5] ibvwrap.c:262 NCCL WARN Call to ibv_create_qp failed",
+        "n1:901:933 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx_x:1, curr state INIT",
+    ),
+}
+
+
+def test_a_retry_recovers_from_a_lasting_fault_of_a_node_on_another_node_only() -> None:
+    wrong = []
+    for klass, texts in LASTING.items():
+        for text in texts:
+            found = explained(text)
+            if (found.klass, found.retryable, found.other_node) != (klass, False, True):
+                wrong.append(f"{klass}: {text}: {found}")
+    for text in ("Warning  NodeNotReady  Node is not ready", "Failed to initialize NVML: Unknown Error"):
+        found = explained(text)
+        wrong += [] if found.retryable and not found.other_node else [str(found)]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,65 @@
+"""Choose the zone of a job again that EFA keeps in one zone, by what its cluster has free now.
+
+Nothing is changed here. Other jobs keep the zone that they have, or none.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from trainyard.cluster.capacity import choose_zone, places_by_zone
+from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.demand import Demand, plain_type
+from trainyard.cluster.snapshot import ZONE, MissingData, Snapshot
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_reader import FoundJob
+from trainyard.jobs.state.pod_facts import PodFacts
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+
+
+def zone_for_next(api: "Api", job: FoundJob, name: str, avoided: Collection[str]) -> str | None:
+    """Return the zone for the job that follows this one as `name`; None for a job that needs none.
+
+    Empty, which leaves the zone to the first pod, if the nodes may not be read. Raises ServiceError.
+    """
+    plan = job.plan
+    if plan is None or plan.zone is None:
+        return None
+    return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided) or ""
+
+
+def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
+    """Return in a sentence which zone has room for a job of which a part waits in another; empty if none.
+
+    Raises ServiceError.
+    """
+    plan = job.plan
+    waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
+    if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
+        return ""
+    snapshot, demand = _read_capacity(api, plan)
+    nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
+    held = {pod.node for pod in pods if pod.live and not pod.helps}
+    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
+    free, _ = places_by_zone(snapshot, demand)
+    others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
+    if not others or here == {""}:
+        return ""
+    return (
+        f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
+        f"for all {plan.nodes} pods"
+    )
+
+
+def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
+    demand = Demand(
+        nodes=plan.nodes,
+        gpus_per_node=plan.resources.gpus,
+        instance_type=plain_type(plan.instance_type),
+        namespace=plan.namespace,
+        claim=plan.claim,
+        tolerations=plan.tolerations,
+        node_selector=plan.node_selector,
+    )
+    return ClusterQuery(api, demand, server=api.access.server, context="", now=0.0).usage(), demand

@@ -1,0 +1,210 @@
+"""Each reason for which pods are missing or do not run: a job each, with a real API server and kubelets.
+
+The table of all reasons is in tests/unit/jobs/state/test_reasons.py; this shows that a cluster says them so.
+"""
+
+import base64
+import http.server
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.job_world import eventually, labels_of
+from tests.integration.nodes.conftest import IMAGE, Nodes
+
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.state.job_state import JobState, State
+
+pytestmark = pytest.mark.slow
+Json = dict[str, Any]
+SLEEPS, FAILS = ["sh", "-c", "sleep 1000"], ["sh", "-c", "echo ValueError: no; sleep 2; exit 3"]
+QUIET = {
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What the level `restricted` wants of a pod; the container's part is in `container`."""
+
+
+def container(name: str = "pytorch", command: list[str] = SLEEPS, **more: Any) -> Json:
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {"name": name, "image": IMAGE, "command": command, "securityContext": security, **more}
+
+
+def worker(**spec: Any) -> Json:
+    return {"containers": [container()], "securityContext": QUIET, **spec}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job of a master that runs and a worker with this trouble, in a namespace of its own."""
+
+    klass: str
+    words: str
+    worker: Json = field(default_factory=worker)
+    state: State = State.FAILED
+    fix: str = ""
+    labels: Json = field(default_factory=dict)
+
+
+CASES = {
+    "quota": Case("quota", "exceeded quota", fix="request fewer"),
+    "policy": Case(
+        "configuration",
+        "violates PodSecurity",
+        fix="--kind trainjob",
+        labels={"pod-security.kubernetes.io/enforce": "restricted"},
+    ),
+    "admission": Case("configuration", 'admission webhook "no.example.com" denied the request'),
+    "image": Case(
+        "image-pull",
+        "ErrImageNeverPull",
+        worker(containers=[container(image="example.com/nothing:1", imagePullPolicy="Never")]),
+    ),
+    "mount": Case(
+        "configuration",
+        'secret "absent" not found',
+        worker(
+            containers=[container(volumeMounts=[{"name": "v", "mountPath": "/v"}])],
+            volumes=[{"name": "v", "secret": {"secretName": "absent"}}],
+        ),
+    ),
+    "schedule": Case("unschedulable", "didn't match", worker(nodeSelector={"no": "where"}), State.PENDING),
+    "main": Case(
+        "user-code", "exit code 3", worker(containers=[container("a-proxy"), container(command=FAILS)])
+    ),
+    "sidecar": Case(
+        "",
+        "a-proxy ended with exit code 3",
+        worker(containers=[container("a-proxy", FAILS), container()]),
+        State.RUNNING,
+    ),
+}
+
+
+def create(nodes: Nodes, name: str, case: Case) -> None:
+    """Create the namespace of a case, what refuses its pods, and its job."""
+    nodes.request(
+        "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {"case": name, **case.labels}}}
+    )
+    if name == "quota":
+        body = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
+        quota = nodes.request("POST", f"/api/v1/namespaces/{name}/resourcequotas", body)["metadata"]["name"]
+        path = f"/api/v1/namespaces/{name}/resourcequotas/{quota}"
+        eventually(lambda: nodes.request("GET", path).get("status", {}).get("hard"), "the quota to count")
+
+    def replica(spec: Json) -> Json:
+        template = {"metadata": {"labels": labels_of("job", "pytorchjob")}, "spec": spec}
+        return {"replicas": 1, "restartPolicy": "Never", "template": template}
+
+    def account() -> Any:
+        return nodes.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts")["items"]
+
+    eventually(account, "the service account")
+    body = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "job", "labels": labels_of("job", "pytorchjob")},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica(worker()), "Worker": replica(case.worker)}},
+    }
+    nodes.request("POST", f"/apis/kubeflow.org/v1/namespaces/{name}/pytorchjobs", body)
+
+
+class Refuser(http.server.BaseHTTPRequestHandler):
+    """A webhook that denies workers."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+        allowed = "worker" not in asked["object"]["metadata"]["name"]
+        answer = {"uid": asked["uid"], "allowed": allowed, "status": {"message": "no workers here"}}
+        body = json.dumps(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def webhook(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A webhook that denies the workers of one namespace."""
+    folder: Path = tmp_path_factory.mktemp("webhook")
+    line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key -out crt -subj /CN=127.0.0.1"
+    names = ("-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run([*line.split(), *names], cwd=folder, check=True, capture_output=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuser)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    authority = base64.b64encode((folder / "crt").read_bytes()).decode()
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    hook = {
+        "name": "no.example.com",
+        "clientConfig": {"url": f"https://127.0.0.1:{server.server_port}/", "caBundle": authority},
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": {"case": "admission"}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    nodes.request("POST", path, {"metadata": {"name": "no"}, "webhooks": [hook]})
+    yield
+    nodes.request("DELETE", f"{path}/no")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def found(nodes: Nodes, name: str, case: Case) -> JobState:
+    """The state of a job once it has the reason; after the end of the wait, if there is one."""
+    reader = JobReader(Api(nodes.access))
+
+    def named() -> JobState | None:
+        state = reader.state(name, "job", "pytorchjob")
+        said = (state.reason, *(state.failure.evidence if state.failure else ()))
+        return state if case.words in " ".join(said) else None
+
+    state: JobState = eventually(named, f"the reason of {name}", within=240)
+    if case.state is State.FAILED:
+        return follow_job(
+            Api(nodes.access),
+            namespace=name,
+            name="job",
+            kind="pytorchjob",
+            seconds=400,
+            on_state=lambda _: None,
+        )
+    return state
+
+
+def test_each_reason_is_named_and_what_cannot_recover_ends_the_wait(nodes: Nodes, webhook: None) -> None:
+    nodes.work("pytorchjob")
+    for name, case in CASES.items():
+        create(nodes, name, case)
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        states = dict(zip(CASES, pool.map(lambda n: found(nodes, n, CASES[n]), CASES), strict=True))
+    wrong = []
+    for name, case in CASES.items():
+        state = states[name]
+        trouble = state.failure or state.waiting
+        klass = trouble.failure_class if trouble else ""
+        fix = (trouble.fix if trouble else "") or ""
+        if (state.state, klass, case.fix in fix, state.pods.wanted) != (case.state, case.klass, True, 2):
+            wrong.append(f"{name}: {state}")
+    assert not wrong, "\n".join(wrong)

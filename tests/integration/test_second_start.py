@@ -1,0 +1,240 @@
+"""A command is killed and started again: the second start finds a program that still trains.
+
+Real processes: the command is killed alone or with its group, and its program lives, is dead or has left a
+daemon. Another host is a namespace of process ids and host names.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways.process_tree import find_process, processes_of_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)  # as trackers start their service
+Path("daemon.new").write_text(str(daemon.pid))
+Path("daemon.new").rename("daemon")
+Path("program.new").write_text(str(os.getpid()))
+Path("program.new").rename("program")
+for step in range(1, 6001):
+    with open("log.jsonl", "a") as file:
+        file.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+    time.sleep(0.1)
+"""
+SECOND = """
+import sys
+from pathlib import Path
+from trainyard.command.handler import exit_code_of
+from trainyard.command.output import configure_logging
+from trainyard.commands.run_program import require_idle, take_over
+def main():
+    configure_logging(None)
+    if "--takeover" in sys.argv:
+        take_over(Path("run"))
+    require_idle(Path("run"))
+    return 0
+sys.exit(exit_code_of(main))
+"""
+ELSEWHERE = (
+    *("unshare", "--pid", "--fork", "--mount-proc", "--uts"),
+    "sh",
+    "-c",
+    'hostname other; exec "$@"',
+    "sh",
+)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait until it is so; the end is generous, because the machine may be busy."""
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    return find_process(pid) is not None
+
+
+class FirstStart:
+    """A run whose command is killed, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.lock = folder, folder / "run" / ".lock"
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "trainyard.yaml").write_text(
+            f"recipe: command\nprogram: {{command: [{sys.executable}, program.py]}}\n"
+        )
+        # A shell stands in for `trainyard run`, whose first steps take long: it starts the trainer and waits.
+        words = (str(ROOT / "scripts/run_program.py"), "--config", "trainyard.yaml", "--run-dir", "run")
+        with (folder / "output").open("w") as output:
+            self.command = subprocess.Popen(
+                ["sh", "-c", '"$@"; exit', "sh", sys.executable, *words],
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        wait_for(lambda: self._is_ready() or self.command.poll() is not None, "the program starts")
+        assert self.command.poll() is None, (folder / "output").read_text()
+        self.program, self.daemon = (int((folder / name).read_text()) for name in ("program", "daemon"))
+        self.holder = int(json.loads(self.lock.read_text())["pid"])
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self.lock.read_text())
+            return bool(found["session"] == int((self.folder / "program").read_text()))
+        return False
+
+    def kill(self, killed: str, left: str) -> None:
+        if killed == "the command":
+            self.command.kill()
+        else:
+            os.killpg(self.command.pid, signal.SIGKILL)
+        self.command.wait()
+        if left != "the program":
+            os.killpg(self.program, signal.SIGKILL)
+        if left == "nothing":
+            os.kill(self.daemon, signal.SIGKILL)
+        if left != "the program":
+            wait_for(lambda: not runs(self.program) and not runs(self.holder), "the first start ends")
+
+    def start_again(self, *options: str, elsewhere: bool = False) -> "subprocess.CompletedProcess[str]":
+        command = [*(ELSEWHERE if elsewhere else ()), sys.executable, "-c", SECOND, *options]
+        return subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def end(self) -> None:
+        for pid in (self.command.pid, self.holder, self.program, self.daemon):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.command.wait()
+
+
+def faults_of(first: FirstStart, killed: str, left: str, *, has_hosts: bool) -> Iterator[str]:
+    """Yield where the second starts differ from the rule."""
+    first.kill(killed, left)
+    trains, is_held = left == "the program", left == "the program" and killed == "the command"
+    named = f"process {first.holder if is_held else first.program}"
+    done = first.start_again()
+    if (done.returncode, trains and f"{named} " in done.stderr and " since 20" in done.stderr) != (
+        2 * trains,
+        trains,
+    ):
+        yield f"plain: {done}"
+    if (f"has left process {first.daemon} " in done.stderr) != (left == "a daemon"):
+        yield f"the daemon: {done}"
+    if has_hosts:
+        for options in ((), ("--takeover",)):
+            done = first.start_again(*options, elsewhere=True)
+            if (done.returncode, "on " in done.stderr) != (2 * is_held, is_held):
+                yield f"on another host {options}: {done}"
+    if runs(first.program) is not trains:
+        yield "the program was stopped unasked"
+    done = first.start_again("--takeover")
+    if done.returncode or runs(first.program) or (trains and "stopping process" not in done.stderr):
+        yield f"takeover: {done}"
+    if runs(first.daemon) is not (left != "nothing"):
+        yield "a daemon was stopped"
+
+
+@pytest.mark.slow
+def test_a_second_start_says_what_trains_and_stops_it_only_when_asked(tmp_path: Path) -> None:
+    has_hosts = subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode == 0
+    cases = list(product(("the command", "the group"), ("the program", "nothing", "a daemon")))
+
+    def play(killed: str, left: str) -> list[str]:
+        first = FirstStart(tmp_path / f"{killed}-{left}".replace(" ", "-"))
+        try:
+            found = faults_of(first, killed, left, has_hosts=has_hosts)
+            return [f"{killed} killed, {left} left: {each}" for each in found]
+        finally:
+            first.end()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [fault for each in pool.map(lambda case: play(*case), cases) for fault in each] == []
+
+
+@pytest.mark.slow
+def test_the_pipeline_stops_what_trains_and_resumes(tmp_path: Path) -> None:
+    first = FirstStart(tmp_path / "first")
+    try:
+        first.kill("the group", "the program")
+        words = [sys.executable, "-m", "trainyard", "run", "--run-dir", "run"]
+        refused = subprocess.run(words, cwd=first.folder, capture_output=True, text=True, check=False)
+        assert (refused.returncode, runs(first.program)) == (2, True), refused.stderr
+        assert "--takeover" in refused.stderr
+        (first.folder / "program.py").write_text("print('step 1: loss 1.0')\n")
+        subprocess.run([*words, "--takeover"], cwd=first.folder, capture_output=True, check=False)
+        assert not runs(first.program)
+        assert json.loads((first.folder / "run" / "run.json").read_text())["outcome"]["status"] == "succeeded"
+    finally:
+        first.end()
+
+
+HOLDS = """
+import mmap, os, sys, time
+kind = sys.argv[1]
+if kind == "torch":
+    file = open("libtorch_cpu.so", "r+b")
+    held = mmap.mmap(file.fileno(), 0)
+elif kind != "nothing":
+    file = open("run.log" if kind == "logs" else "step-10.pt", "rb" if kind == "reads" else "ab")
+open(f"ready-{sys.argv[2]}", "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def test_only_what_may_train_counts_as_the_program(tmp_path: Path) -> None:
+    """Each process of a run, inside and outside the session of a living or dead leader."""
+    (tmp_path / "libtorch_cpu.so").write_bytes(b"\0" * mmap.PAGESIZE)
+    (tmp_path / "step-10.pt").touch()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(kind: str, name: str, **options: object) -> int:
+        environment = {**os.environ, "TRAINYARD_RUN_DIR": str(tmp_path), "TRAINYARD_RUN_NODE": "1"}
+        words = [sys.executable, "-c", HOLDS, kind, name]
+        started.append(subprocess.Popen(words, cwd=tmp_path, env=environment, **options))  # type: ignore[call-overload]
+        wait_for((tmp_path / f"ready-{name}").exists, "it starts")
+        return started[-1].pid
+
+    try:
+        leader = start("nothing", "leader", start_new_session=True)
+        outside = {
+            start(kind, kind, start_new_session=True): kind
+            for kind in ("torch", "writes", "reads", "logs", "nothing")
+        }
+        found_leader = find_process(leader)
+        assert found_leader is not None
+        head = (leader, found_leader.start)
+        training = {pid for pid, kind in outside.items() if kind in ("torch", "writes")}
+        for node, given, expected in (
+            (1, head, {leader, *training}),
+            (1, None, training),
+            (1, (leader, found_leader.start + 1), training),
+            (0, None, set()),
+        ):
+            found = processes_of_run(tmp_path, node, given)
+            assert {each.pid for each in found.training} == expected
+            left = set() if not node else {leader, *outside} - expected
+            assert {each.pid for each in found.left} == left
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
