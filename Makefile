@@ -60,7 +60,6 @@ INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$
   sh scripts/install_environment.sh
 RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
-LLAMA_CPP := tests/llama_cpp
 
 .PHONY: help install install-core install-dev train resume deploy-demo test quick coverage lint docs native lock clean
 .DELETE_ON_ERROR:
@@ -90,7 +89,7 @@ resume: $(VENV)/training.stamp ## resume the run that was last written to, or RU
 	$(PIPELINE) --run-dir "$(or $(RUN_DIR),newest)" $(if $(filter command,$(firstword $(origin CONFIG))),--config "$(CONFIG)")
 
 deploy-demo: $(VENV)/training.stamp ## make a cluster, and run a job on it (TRAINYARD_CONTROL_PLANE)
-	"$(RUN)" scripts/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
+	"$(RUN)" tests/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
 
 # Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
 test quick: export PYTHONDONTWRITEBYTECODE =
@@ -131,7 +130,7 @@ lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 
 clean: ## remove environments, runs, prepared data, the local store, kernels
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared site trainyard-store native/build native/build-sanitized \
-	  "$(EXPRESSIONS)/node_modules" "$(LLAMA_CPP)/node_modules"
+	  "$(EXPRESSIONS)/node_modules"
 
 # The script compares content, not time stamps, and prints nothing if nothing is to be done.
 $(VENV)/core.stamp: FORCE

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp."""
+"""Export a run's model as a Hugging Face folder for transformers, vLLM and llama.cpp's converter."""
 
 import sys
 

@@ -19,7 +19,7 @@ set -eu
 target=$1 # training; development: the same and the tools that judge the code; core: what does not train
 uv=$UV_HOME/bin/uv
 run=$VENV/bin/python
-node_tools='tests/workflows/expressions tests/llama_cpp' # for tests only; without npm those are skipped
+node_tools=tests/workflows/expressions # for tests only; without npm those are skipped
 pinned=$(sed -n 's/^uv==//p' requirements-uv.in)
 fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 compiles="import os, sys, sysconfig; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)

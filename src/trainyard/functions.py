@@ -2,10 +2,11 @@
 
     from trainyard.functions import build_docker_image, deploy_training_job, manage_eks_cluster, push_to_ecr
 
-Each of these four calls its command (`trainyard image build`, `job deploy`, `cluster`, `image push`) in this
-process and returns what that prints with --json, with the exit code as `exit_code`. They take every option of
-the command as a keyword: `dry_run=True`, `region="us-west-2"`, `set=["training.max_steps=50"]`. Messages go
-to stderr. They raise the errors of `trainyard.errors`, and are not for several threads at once.
+Each of these four calls its command (`trainyard image build`, `job deploy`, `cluster`, `image push`), and
+`train_model` calls `trainyard run`, in this process. They return what the command prints with --json, with
+the exit code as `exit_code`, and take every option of the command as a keyword: `dry_run=True`,
+`region="us-west-2"`, `set=["training.max_steps=50"]`. Messages go to stderr. They raise the errors of
+`trainyard.errors`, and are not for several threads at once.
 
 The functions on files and S3 and `TrainingDashboard` are imported from their modules. Nothing heavy is
 imported before it is used.
@@ -40,6 +41,7 @@ __all__ = [
     "manage_eks_cluster",
     "push_to_ecr",
     "sync_to_s3",
+    "train_model",
     "upload_manifest",
     "verify_s3_upload",
 ]
@@ -115,6 +117,15 @@ def deploy_training_job(
         auto_retry=retries,
         **options,
     )
+
+
+def train_model(config: str = CONFIG, **options: object) -> Json:
+    """Train, store and prove a run: `trainyard run`. The answer has its `outcome` and its `proof`.
+
+    `run_dir`, `store` and every other option of the command are keywords; `set=["training.max_steps=50"]`
+    changes values. An `exit_code` of 75 means that it stopped early with a good checkpoint: call it again.
+    """
+    return _call("run", config=config, **options)
 
 
 def _call(module: str, *words: str, **options: object) -> Json:

@@ -21,7 +21,6 @@ from tests.unit.cluster.generated import (
     DEPLOYMENTS,
     NAMESPACES,
     NODES,
-    POOLS,
     VOLUMES,
     State,
 )
@@ -29,7 +28,7 @@ from tests.unit.cluster.generated import (
 WAIT_SECONDS = 60
 _NOT_READY = "node.kubernetes.io/not-ready"
 _STORAGE = (CLAIMS, VOLUMES, CLASSES)
-_STATUS_IS_OURS = (NODES, POOLS)
+_STATUS_IS_OURS = (NODES,)
 """Objects that are created with the given status; others get theirs from controllers."""
 
 
@@ -161,34 +160,10 @@ class Shown:
             time.sleep(0.1)
 
 
-_NODE_POOLS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "nodepools.karpenter.sh"},
-    "spec": {
-        "group": "karpenter.sh",
-        "scope": "Cluster",
-        "names": {"kind": "NodePool", "plural": "nodepools", "singular": "nodepool"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
-"""Karpenter's CRD without its schema: only the objects are read."""
 _LEVELS = ("pod-security.kubernetes.io/enforce",)
 
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     with started(tmp_path_factory.mktemp("plane"), "pytorchjobs.kubeflow.org-v1.9.4.yaml") as plane:
-        definition = tmp_path_factory.mktemp("crds") / "nodepools.json"
-        definition.write_text(json.dumps(_NODE_POOLS))
-        plane.apply(definition)
         yield Shown(plane)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.integration.control_plane import operator, started
-from tests.unit.cluster.generated import node, nvidia_plugin
+from tests.unit.cluster.generated import node
 from tests.unit.cluster.judging import SCRIPT, findings_of, look_at
 
 pytestmark = pytest.mark.slow
@@ -215,9 +215,6 @@ def test_rights_are_judged_by_the_api_server_itself(plane: Any, training: Any, t
 
 
 def test_safe_remedies_are_carried_out_and_nothing_else(plane: Any, kueue: Any, tmp_path: Path) -> None:
-    plugin = nvidia_plugin()
-    plugin.pop("status")
-    (tmp_path / "plugin.yaml").write_text(f"# pinned\n---\n{json.dumps(plugin)}\n---\n")
     (tmp_path / "config.yaml").write_text(
         "model: {name: test}\n"
         "training: {max_steps: 1}\n"
@@ -226,7 +223,6 @@ def test_safe_remedies_are_carried_out_and_nothing_else(plane: Any, kueue: Any, 
         "  queue: fresh-queue\n"
         "  cluster_queue: big\n"
         "  volume: {claim: checkpoints, storage_class: fsx, size: 1200Gi}\n"
-        f"  manifests: {{device_plugin: {tmp_path}/plugin.yaml}}\n"
     )
     plane.request("POST", "/api/v1/nodes", node("bare-0", "p4d.24xlarge", devices=False))
     plane.kubectl("wait", "--for=condition=Ready", "node/bare-0", "--timeout=60s")
@@ -234,7 +230,7 @@ def test_safe_remedies_are_carried_out_and_nothing_else(plane: Any, kueue: Any, 
     planned = run("fix", plane, *options)
     steps = json.loads(planned.stdout)["steps"]
     assert planned.returncode == 1, planned.stderr
-    assert {s["check"] for s in steps if s["automatic"]} == {"namespace", "device-plugin", "queue", "storage"}
+    assert {s["check"] for s in steps if s["automatic"]} == {"namespace", "queue", "storage"}
     assert names(plane, "/api/v1/namespaces") & {"fresh"} == set()
     applied = run("fix", plane, *options, "--apply")
     assert json.loads(applied.stdout)["applied"] is True, applied.stderr
@@ -242,7 +238,6 @@ def test_safe_remedies_are_carried_out_and_nothing_else(plane: Any, kueue: Any, 
     assert names(plane, f"{KUEUE}/namespaces/fresh/localqueues") == {"fresh-queue"}
     claim = plane.request("GET", "/api/v1/namespaces/fresh/persistentvolumeclaims/checkpoints")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert "nvidia-device-plugin-daemonset" in names(plane, "/apis/apps/v1/namespaces/kube-system/daemonsets")
     again = json.loads(run("fix", plane, *options).stdout)["steps"]
     assert {s["check"] for s in again if s["automatic"]} == set()
     plane.request("DELETE", "/api/v1/nodes/bare-0")

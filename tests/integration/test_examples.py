@@ -1,4 +1,7 @@
-"""The programs in examples/ train on a CPU, learn, stop on SIGTERM with a checkpoint, and resume."""
+"""The programs in examples/ train on a CPU, learn, stop on SIGTERM with a checkpoint, and resume.
+
+The search in examples/search stops and resumes too.
+"""
 
 import json
 import math
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests import warm_start
+from tests.scripts.command_lines.grounds import CONFIG
 from tests.warm_start import descendants, environment_of
 
 from trainyard.programs.program_events import (
@@ -177,3 +181,31 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path, example:
     assert outcome["steps"] == outcome["checkpoint"]["step"] == steps
     rows = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert rows == list(range(1, steps + 1))
+
+
+def test_a_search_that_is_stopped_resumes_in_the_run_it_was_in(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "corpus" / f"{name}.txt").write_text(f"the {name} sat on the mat.\n" * 50)
+    config = "checkpointing: {save_steps: 20}\nmonitoring: {log_steps: 1}\n"
+    (tmp_path / "config.yaml").write_text(CONFIG + config)
+    script, line = str(EXAMPLES / "search/search.py"), ["--config", "config.yaml", "--dir", "found"]
+    first = start(tmp_path, script, *line, "--trials", "2", "--set", "training.max_steps=100000")
+    run = tmp_path / "found" / "trial-0000"
+    until = time.monotonic() + 300
+    while first.poll() is None and not any(run.glob("checkpoints/*/manifest.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    first.terminate()
+    output, _ = first.communicate(timeout=300)
+    assert first.returncode == 75, output[-3000:]
+
+    stopped_at = json.loads((run / "run.json").read_text())["outcome"]["steps"]
+    steps = ["--set", f"training.max_steps={stopped_at + 8}"]
+    second = start(tmp_path, script, *line, "--trials", "2", *steps)
+    output, _ = second.communicate(timeout=500)
+    assert second.returncode == 0, output[-3000:]
+    ended = [row.split()[1] for row in output.splitlines() if "  trial-" in row]
+    assert sorted(ended) == ["trial-0000", "trial-0002"]  # the first was entered again, as number 1
+    events = [json.loads(row)["event"] for row in (run / "events.jsonl").read_text().splitlines()]
+    assert "resumed" in events

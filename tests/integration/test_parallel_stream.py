@@ -47,13 +47,13 @@ def train(folder: Path, name: str, *settings: str, processes: int = 1) -> list[f
 
 
 @pytest.mark.slow
-def test_a_stream_goes_on_from_two_processes_to_one_with_the_numbers_of_one(tmp_path: Path) -> None:
+def test_a_stream_of_two_processes_resumes_on_one_with_the_numbers_of_two(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     rows = [{"text": f"text {number} of " + "some words " * (number % 11)} for number in range(700)]
     (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "config.yaml").write_text(CONFIG.format(house=REPOSITORY_ROOT, folder=tmp_path))
     twice = "training.gradient_accumulation_steps=2"
-    alone = train(tmp_path, "alone", twice, "compute.strategy=single")
-    train(tmp_path, "parallel", "training.max_steps=5", processes=2)
-    assert train(tmp_path, "parallel", twice) == pytest.approx(alone, rel=2e-5)
-    assert len(alone) == STEPS
+    complete = train(tmp_path, "complete", processes=2)
+    train(tmp_path, "cut", "training.max_steps=5", processes=2)
+    assert train(tmp_path, "cut", twice) == pytest.approx(complete, rel=2e-5)
+    assert len(complete) == STEPS

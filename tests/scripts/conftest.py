@@ -44,17 +44,17 @@ def load_script() -> Callable[[str], Any]:
     return load
 
 
-def program_of(name: str) -> list[str]:
+def program_of(name: str | Path) -> list[str]:
     """The words after `python` that start a command: its script, or `-m` where it has none."""
     script = ROOT / "scripts" / name
-    return [str(script)] if script.exists() else ["-m", "trainyard", *NAMES[name.removesuffix(".py")].split()]
+    return [str(script)] if script.exists() else ["-m", "trainyard", *NAMES[Path(name).stem].split()]
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
     """Runs `scripts/NAME` in the test's folder; keyword arguments are variables of its environment."""
 
-    def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(name: str | Path, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         line = [sys.executable, *program_of(name), *(str(argument) for argument in arguments)]

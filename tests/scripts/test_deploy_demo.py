@@ -1,11 +1,11 @@
-"""Messages of the demonstration where it cannot run; `test_training_on_nodes.py` runs such a cluster."""
+"""Messages of `make deploy-demo` where it cannot run; `test_training_on_nodes.py` runs such a cluster."""
 
 from pathlib import Path
 
 import pytest
 from tests.scripts.conftest import ROOT, Program
 
-SMOKE = ROOT / "configs" / "smoke.yaml"
+SMOKE, DEMO = ROOT / "configs" / "smoke.yaml", ROOT / "tests" / "deploy_demo.py"
 KIT = {
     "nothing": (),
     "half of it": ("operators",),
@@ -20,7 +20,7 @@ def test_a_machine_without_the_kit_is_told_what_is_missing(
     for name in KIT[what]:
         (tmp_path / "kit" / name).mkdir(parents=True)
     folder = str(tmp_path / "kit") if KIT[what] else ""
-    done = program("deploy_demo.py", "--config", SMOKE, TRAINYARD_CONTROL_PLANE=folder)
+    done = program(DEMO, "--config", SMOKE, TRAINYARD_CONTROL_PLANE=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "TRAINYARD_CONTROL_PLANE" in done.stderr
     assert done.stderr.endswith("Nothing was started.\n")
@@ -33,9 +33,9 @@ def test_a_machine_that_cannot_run_nodes_says_why(program: Program, tmp_path: Pa
     (tmp_path / "operators" / "operators.py").write_text("")
     lines = ["class Unavailable(Exception): ...", "def require(): raise Unavailable('real nodes need root')"]
     (tmp_path / "node" / "real_node.py").write_text("\n".join(lines))
-    done = program("deploy_demo.py", "--config", SMOKE, TRAINYARD_CONTROL_PLANE=str(tmp_path))
+    done = program(DEMO, "--config", SMOKE, TRAINYARD_CONTROL_PLANE=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == "This machine cannot run real nodes: real nodes need root. Nothing was started.\n"
     (tmp_path / "node" / "real_node.py").write_text("def require(): ...")
-    ready = program("deploy_demo.py", "--config", SMOKE, "--dry-run", TRAINYARD_CONTROL_PLANE=str(tmp_path))
+    ready = program(DEMO, "--config", SMOKE, "--dry-run", TRAINYARD_CONTROL_PLANE=str(tmp_path))
     assert ready.returncode == 0, ready.stderr

@@ -69,9 +69,9 @@ def test_they_are_listed_found_and_copied(manage: Manage, tmp_path: Path) -> Non
     copy = shapes.digests(tmp_path / "out" / "global_step_100")
     assert copy == shapes.digests(tmp_path / "volume" / "verl" / "global_step_100") == data["sha256"]
     titan = ("copy", "--pod", "trainer", "--path", "/volume/titan", "--step", "newest")
-    done = manage(*titan, "--to", (tmp_path / "store").as_uri())
+    done = manage(*titan, "--to", str(tmp_path / "back"))
     assert "SHA-256 equal on both ends" in done.stderr
-    assert (tmp_path / "store" / "step-200" / ".metadata").is_file()
+    assert (tmp_path / "back" / "step-200" / ".metadata").is_file()
 
 
 def test_where_nothing_is_whole_find_says_no(manage: Manage, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ WRONG = [
     (("create-volume", "--claim", "a", "--size", "many", "--storage-class", "b"), "write a size such as"),
     (("create-volume", "--claim", "a", "--size", "0", "--storage-class", "b"), "write a size such as"),
     (("list", "--claim", "nothing"), "no PersistentVolumeClaim nothing in team"),
-    (("copy", *POD, "--to", "ftp://x"), "not a store"),
+    (("copy", *POD, "--to", "s3://x"), "--to names a folder"),
 ]
 
 

@@ -13,7 +13,7 @@ from tests.unit.jobs.state.shapes import job, running, seen
 from trainyard.cluster.check_definition import error, warning
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand, demand_of
-from trainyard.cluster.fix import Supplies, plan_fix
+from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
 from trainyard.config.cluster import ClusterConfig
@@ -171,7 +171,7 @@ def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str]
     for remedy in ("kubectl -n kube-system get pods", "scripts/manage_cluster.py fix --apply"):
         verdict = verdict_on(demand, remedy)
         texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]
-        texts += [step.command for step in plan_fix(verdict, Supplies())]
+        texts += [step.command for step in plan_fix(verdict, ClusterConfig())]
         assert len(texts) >= 4 * len(CHECKS) - 4
         for text in texts:
             found = shlex.split(text)

@@ -1,4 +1,4 @@
-"""The watchdog's script: red once per outage, and the texts of its reports."""
+"""The watchdog's script: red while an outage lasts, and the texts of its reports."""
 
 import json
 import re
@@ -22,11 +22,9 @@ LABELS = ["--labels", '["self-hosted","gpu"]']
 
 
 class Repository:
-    """GitHub with one runner that is offline; remembers issues."""
+    """GitHub with one runner that is offline."""
 
     def __init__(self) -> None:
-        self.issues: list[dict[str, Any]] = []
-        self.without_issues = False
         self.looks: list[str] = []
         """The runner's status at each poll; empty if it does not change."""
         self.dispatched: list[str] = []
@@ -36,11 +34,9 @@ class Repository:
         ]
 
     def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
-        if path == "/issues" and self.without_issues:
-            raise ServiceError("GitHub refused GET /issues: 410 Issues are disabled for this repo")
         if path == "/actions/runners" and self.looks:
             self.runners[0]["status"] = self.looks.pop(0)
-        yield from {"/issues": self.issues, "/actions/runners": self.runners}.get(path, [])
+        yield from self.runners if path == "/actions/runners" else []
 
     def get(self, path: str, **query: Any) -> Any:
         return {"id": 1, "sha": "same", "workflow_runs": []}
@@ -51,11 +47,7 @@ class Repository:
         return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
-        if path != "/git/refs":
-            self.issues.append({"number": 1, "user": {"login": "github-actions[bot]"}, **body})
-
-    def patch(self, path: str, body: Any) -> Any:
-        self.issues.clear()
+        assert path == "/git/refs"
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
         self.dispatched.append(f"{workflow}@{ref}")
@@ -78,24 +70,20 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     return there
 
 
-def test_the_look_that_finds_an_outage_is_red_and_the_next_ones_are_green(
+def test_each_look_that_finds_an_outage_is_red(
     watch_runners: Any, repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert watch_runners.main([*LABELS, "--dry-run"]) == 1
-    assert repository.issues == []
-    assert watch_runners.main([*LABELS, "--json"]) == 1
+    for line in (["--dry-run"], ["--json"]):
+        assert watch_runners.main([*LABELS, *line]) == 1
     told = capsys.readouterr()
-    assert "::error title=A new outage::GPU runner gpu-1 is offline" in told.err
+    assert "::error title=An outage::GPU runner gpu-1 is offline" in told.err
     assert json.loads(told.out)["outages"][0]["key"] == "offline gpu-1"
     assert "GPU runner gpu-1 is offline" in (tmp_path / "output").read_text()
-
-    assert watch_runners.main(LABELS) == 0
-    assert len(repository.issues) == 1
 
     repository.runners[0]["status"] = "online"
     (tmp_path / "summary").unlink()
     assert watch_runners.main(LABELS) == 0
-    assert "over: offline gpu-1" in (tmp_path / "summary").read_text()
+    assert (tmp_path / "summary").read_text() == "- No outage.\n"
 
 
 def test_a_runner_that_is_back_at_the_second_look_is_no_outage(
@@ -103,10 +91,9 @@ def test_a_runner_that_is_back_at_the_second_look_is_no_outage(
 ) -> None:
     repository.looks = ["offline", "online"]
     assert watch_runners.main([*LABELS, "--again", "0.01"]) == 0
-    assert (repository.looks, repository.issues) == ([], [])
+    assert repository.looks == []
     repository.looks = ["offline", "offline"]
     assert watch_runners.main([*LABELS, "--again", "0.01"]) == 1
-    assert len(repository.issues) == 1
 
 
 def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
@@ -120,21 +107,8 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
     dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
     monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
     assert watch_runners.main(["--labels", ""]) == 0
-    assert repository.issues == []
     assert repository.dispatched == ["training_ci.yml@main"]
     assert "your own runners are not watched" in capsys.readouterr().err
-
-
-def test_what_died_is_resumed_where_issues_are_switched_off(
-    watch_runners: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
-    dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
-    monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
-    repository.without_issues = True
-    with pytest.raises(ServiceError, match="Issues are disabled"):
-        watch_runners.main([])
-    assert repository.dispatched == ["training_ci.yml@main"]
 
 
 @pytest.mark.parametrize("text", ["gpu", "[]", "[1]"])

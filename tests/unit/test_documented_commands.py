@@ -28,7 +28,7 @@ AFTER = re.compile(r" (?:&|&&|\|)(?: |$)| {3,}\S.*$")
 """The end of a command: another one, the background, or a remark after several spaces."""
 FOREIGN = re.compile(
     r"^ *(?:[A-Z_]+=\S+ )*(?:sudo |exec )?(git|gh|aws|kubectl|helm|docker|eksctl|curl|wsl|openssl"
-    r"|model_signing|llama-cli|oras|nvidia-smi|apt-get|useradd|reboot|python|tar|mkdir|uv|\./\w+\.sh)(?![/\w])"
+    r"|model_signing|oras|nvidia-smi|apt-get|useradd|reboot|python|tar|mkdir|uv|\./\w+\.sh)(?![/\w])"
 )
 MARK = "Not run by our tests"
 RUN_BY = {

@@ -1,7 +1,7 @@
-"""Predict when Kueue admits a job, from its queue's free quota, the most it can have, and the jobs before.
+"""Predict when Kueue admits a job, from its queue's quota, the part in use, and the jobs before.
 
-Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
-counted within one cohort; cohorts of cohorts and lending limits are ignored.
+Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. A queue of a
+cohort may borrow from its other queues, so its quota is not judged.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class AdmissionTime(StrEnum):
     LATER = "later"
     NEVER = "never"
     UNKNOWN = "unknown"
+    NOT_CHECKED = "not checked"
     NO_QUEUE = "no queue"
 
 
@@ -114,12 +115,10 @@ def _queue_outlook(
         )
     if not gpus:
         return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
-    return _quota_outlook(parent, queues, snapshot, gpus=gpus, demand=demand)
+    return _quota_outlook(parent, snapshot, gpus=gpus, demand=demand)
 
 
-def _quota_outlook(
-    parent: ClusterQueue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int, demand: Demand
-) -> Outlook:
+def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, demand: Demand) -> Outlook:
     flavors = () if isinstance(snapshot.flavors, MissingData) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
     usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
@@ -127,17 +126,19 @@ def _quota_outlook(
         names = ", ".join(quota.flavor for quota in covered)
         text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
         return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
-    largest = max(usable, key=lambda quota: _most_quota(quota, parent, queues))
-    most = _most_quota(largest, parent, queues) // 1000
-    if most < gpus:
+    if parent.cohort:
+        text = f"ClusterQueue {parent.name} is in the cohort {parent.cohort}, and may borrow from its queues"
+        return Outlook(AdmissionTime.NOT_CHECKED, text)
+    largest = max(usable, key=lambda quota: quota.nominal)
+    if largest.nominal // 1000 < gpus:
         return Outlook(
             AdmissionTime.NEVER,
-            f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have {most} in flavor {largest.flavor} "
-            "at most",
+            f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have {largest.nominal // 1000} in "
+            f"flavor {largest.flavor} at most",
             "ask for fewer nodes, or have the quota raised",
         )
-    best = max(usable, key=lambda quota: _free_quota(quota, parent, queues))
-    free, whole = _free_quota(best, parent, queues) // 1000, _most_quota(best, parent, queues) // 1000
+    best = max(usable, key=lambda quota: quota.nominal - quota.used)
+    free, whole = max(0, best.nominal - best.used) // 1000, best.nominal // 1000
     state = f"{free} of {whole} GPUs free in flavor {best.flavor} of {parent.name}"
     if free < gpus:
         return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted: the job waits for {gpus - free} more")
@@ -151,34 +152,3 @@ def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], demand: Demand) 
     labels = next((f.node_labels for f in flavors if f.name == quota.flavor), {})
     named = plain_type(labels.get("node.kubernetes.io/instance-type", ""))
     return not (named and demand.instance_type) or named == plain_type(demand.instance_type)
-
-
-def _cohort(
-    quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]
-) -> tuple[FlavorQuota, ...]:
-    """The quotas of the same flavor and resource in the cohort, including the queue's own."""
-    return tuple(
-        other
-        for queue in queues
-        if parent.cohort and queue.cohort == parent.cohort
-        for other in queue.quotas
-        if (other.flavor, other.resource) == (quota.flavor, quota.resource)
-    )
-
-
-def _most_quota(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
-    """The most that the queue can ever have, in thousandths."""
-    shared = _cohort(quota, parent, queues)
-    if not shared:
-        return quota.nominal
-    total = sum(other.nominal for other in shared)
-    return total if quota.borrowing_limit is None else min(total, quota.nominal + quota.borrowing_limit)
-
-
-def _free_quota(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
-    """The amount that the queue can have now without preemption, in thousandths."""
-    own = max(0, _most_quota(quota, parent, queues) - quota.used)
-    shared = _cohort(quota, parent, queues)
-    if not shared:
-        return own
-    return min(own, max(0, sum(other.nominal - other.used for other in shared)))

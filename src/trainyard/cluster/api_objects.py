@@ -21,10 +21,7 @@ from trainyard.cluster.snapshot import (
     Pod,
     Queue,
     Quota,
-    Requirement,
-    Scaler,
     Scope,
-    Slice,
     Taint,
     Workload,
 )
@@ -93,48 +90,6 @@ def read_workload(raw: Json, kind: str) -> Workload:
     )
 
 
-def slice_of(raw: Json) -> Slice | None:
-    """Return the slice; None if it belongs to no single node."""
-    spec = _part(raw, "spec")
-    node = _text(spec, "nodeName")
-    if not node:
-        return None
-    pool = _text(_part(spec, "pool"), "name")
-    devices = tuple(f"{pool}/{_text(d, 'name')}" for d in _items(spec, "devices") if _can_be_given(d))
-    generation = _whole(_part(spec, "pool").get("generation"))
-    return Slice(_text(spec, "driver"), node, devices, pool=pool, generation=generation)
-
-
-def _can_be_given(device: Json) -> bool:
-    """Return whether a pod can have the complete device: no MIG slice, vfio GPU or plain network card.
-
-    A device that its driver has found faulty is tainted.
-    """
-    inner = _part(device, "basic") or device
-    attributes = _part(inner, "attributes")
-    kind = _text(_part(attributes, "type"), "string") or _text(
-        _part(attributes, "gpu.nvidia.com/type"), "string"
-    )
-    network = _text(_part(attributes, "dra.net/pciDevice"), "string")
-    plain = bool(network) and "Elastic Fabric Adapter" not in network and "EFA" not in network
-    tainted = any(taint.blocks for taint in _taints(inner))
-    return kind not in ("mig", "vfio") and not plain and not tainted
-
-
-def allocations_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
-    """Map each `driver/pool/device` that a ResourceClaim holds to the `namespace/pod` that uses it."""
-    meta, status = _part(raw, "metadata"), _part(raw, "status")
-    consumers = _items(status, "reservedFor")
-    pod = f"{_text(meta, 'namespace')}/{_text(consumers[0], 'name') if consumers else _text(meta, 'name')}"
-    devices = _items(_part(_part(status, "allocation"), "devices"), "results")
-    held = (
-        f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}"
-        for r in devices
-        if r.get("adminAccess") is not True  # with admin access, a monitor only observes devices of others
-    )
-    return tuple((device, pod) for device in held) or None
-
-
 def hook_targets_of(raw: Json) -> tuple[str, ...]:
     """Return `resource.group` of each kind whose creation calls a webhook of this configuration.
 
@@ -153,25 +108,6 @@ def hook_targets_of(raw: Json) -> tuple[str, ...]:
     if any(group == "kueue.x-k8s.io" for group, _ in rules):
         return ()
     return tuple(f"{resource}.{group}" for group, resource in rules)
-
-
-def scaler_of(raw: Json) -> Scaler:
-    """A NodePool of Karpenter."""
-    meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
-    made = _part(_part(spec, "template"), "spec")
-    ready = next((c for c in conditions_of(status) if c.type == "Ready"), None)
-    fixed = "replicas" in spec or bool(meta.get("deletionTimestamp"))
-    return Scaler(
-        name=_text(meta, "name"),
-        grows=not fixed and (ready is None or ready.status != "False"),
-        requirements=tuple(
-            Requirement(_text(r, "key"), _text(r, "operator"), _strings(r, "values"))
-            for r in _items(made, "requirements")
-        ),
-        taints=_taints(made),
-        limits=amounts(spec.get("limits")),
-        made=amounts(status.get("resources")),
-    )
 
 
 def quota_of(raw: Json) -> Quota:
@@ -236,15 +172,8 @@ def cluster_queue_of(raw: Json) -> ClusterQueue:
 
 
 def _flavor_quota(flavor: str, item: Json, used: Mapping[tuple[str, str], int]) -> FlavorQuota:
-    limit = item.get("borrowingLimit")
     name = _text(item, "name")
-    return FlavorQuota(
-        flavor,
-        name,
-        nominal=_amount(item.get("nominalQuota")),
-        borrowing_limit=None if limit is None else _amount(limit),
-        used=used.get((flavor, name), 0),
-    )
+    return FlavorQuota(flavor, name, _amount(item.get("nominalQuota")), used.get((flavor, name), 0))
 
 
 def flavor_of(raw: Json) -> Flavor:

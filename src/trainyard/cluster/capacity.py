@@ -8,13 +8,15 @@ because the processors and memory that a job will request are not known here.
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand
-from trainyard.cluster.fitness import Fitness, assess, devices_by_node
+from trainyard.cluster.demand import EFA, GPU, Demand
+from trainyard.cluster.fitness import Fitness, assess
 from trainyard.cluster.snapshot import ZONE, Amounts, MissingData, Pod, Snapshot, Volume
 from trainyard.errors import ExitCode
+
+UNCOUNTED = "GPUs that drivers of Dynamic Resource Allocation offer are not counted"
 
 
 class Fit(StrEnum):
@@ -26,7 +28,7 @@ class Fit(StrEnum):
     NEVER = "never"
     """There are too few nodes, even if all were empty."""
     UNKNOWN = "unknown"
-    """Nodes or pods could not be seen."""
+    """Nodes or pods could not be seen, or the GPUs of nodes are not counted."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class Capacity:
         return sum(room.places_empty for room in self.rooms)
 
     @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Fit nodes whose GPUs are not counted."""
+        return tuple(r.fitness.node.name for r in self.rooms if r.fitness.uncounted and r.fitness.fit)
+
+    @property
     def gpus(self) -> int:
         """GPUs of all fit nodes."""
         return sum(room.fitness.gpus or 0 for room in self.rooms if room.fitness.fit)
@@ -109,18 +116,19 @@ def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
     if isinstance(snapshot.nodes, MissingData):
         return Capacity((), Fit.UNKNOWN, (), (), snapshot.nodes.reason)
     if isinstance(snapshot.pods, MissingData):
-        rooms = tuple(_room(fitness, (), demand, {}) for fitness in fits)
+        rooms = tuple(_room(fitness, (), demand) for fitness in fits)
         never = sum(room.places_empty for room in rooms) < demand.nodes
         fit = Fit.NEVER if never else Fit.UNKNOWN
         return Capacity(rooms, fit, (), (), snapshot.pods.reason)
     on_node: dict[str, list[Pod]] = {}
     for pod in snapshot.pods:
         on_node.setdefault(pod.node, []).append(pod)
-    held = {GPU: held_devices(snapshot, GPU_DRIVER), EFA: held_devices(snapshot, EFA_DRIVER)}
-    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand, held) for fitness in fits)
-    holders = _holders([pod for pod in snapshot.pods if pod.node], _gpus_by_pod(snapshot))
-    waiting = _holders(on_node.get("", []), {})
-    return Capacity(rooms, _fit(rooms, demand), holders, waiting)
+    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand) for fitness in fits)
+    holders = _holders([pod for pod in snapshot.pods if pod.node])
+    capacity = Capacity(rooms, _fit(rooms, demand), holders, _holders(on_node.get("", [])))
+    if capacity.fit is not Fit.NOW and capacity.uncounted:
+        return replace(capacity, fit=Fit.UNKNOWN, unseen=UNCOUNTED)
+    return capacity
 
 
 def places_by_zone(
@@ -163,10 +171,8 @@ def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
     return Fit.LATER if sum(room.places_empty for room in rooms) >= demand.nodes else Fit.NEVER
 
 
-def _room(
-    fitness: Fitness, pods: Sequence[Pod], demand: Demand, held: Mapping[str, Mapping[str, int]]
-) -> Room:
-    """Return the free capacity of a node; `held`: resource -> node -> devices that claims hold."""
+def _room(fitness: Fitness, pods: Sequence[Pod], demand: Demand) -> Room:
+    """Return the free capacity of a node."""
     allocatable = fitness.node.allocatable
     free = dict(allocatable)
     for pod in pods:
@@ -177,9 +183,8 @@ def _room(
         free["pods"] -= 1000 * len(pods)
     devices_free = {}
     for name, whole in ((GPU, fitness.gpus), (EFA, fitness.efa)):
-        claimed = held.get(name, {}).get(fitness.node.name, 0)
         used = (allocatable.get(name, 0) - free.get(name, 0)) // 1000
-        devices_free[name] = max(0, (whole or 0) - claimed - used)
+        devices_free[name] = max(0, (whole or 0) - used)
     empty = _places(fitness, demand, gpus=fitness.gpus or 0, pods=_pod_places(allocatable))
     now = _places(fitness, demand, gpus=devices_free[GPU], pods=_pod_places(free))
     return Room(fitness, free, devices_free[GPU], devices_free[EFA], now, empty)
@@ -200,24 +205,10 @@ def _places(fitness: Fitness, demand: Demand, *, gpus: int, pods: int) -> int:
     return min(pods, gpus // demand.gpus_per_node)
 
 
-def held_devices(snapshot: Snapshot, driver: str) -> Mapping[str, int]:
-    """Node -> devices of this driver that ResourceClaims hold."""
-    held = () if isinstance(snapshot.allocated, MissingData) else snapshot.allocated
-    found = devices_by_node(snapshot, driver)
-    return {node: sum(f"{driver}/{d}" in held for d in devices) for node, devices in found.items()}
-
-
-def _gpus_by_pod(snapshot: Snapshot) -> Mapping[str, int]:
-    """`namespace/pod` -> GPUs that its claims hold."""
-    held = {} if isinstance(snapshot.allocated, MissingData) else snapshot.allocated
-    return Counter(pod for device, pod in held.items() if device.startswith(f"{GPU_DRIVER}/"))
-
-
-def _holders(pods: list[Pod], claimed: Mapping[str, int]) -> tuple[Holder, ...]:
+def _holders(pods: list[Pod]) -> tuple[Holder, ...]:
     groups: dict[tuple[str, str], list[tuple[Pod, int]]] = {}
     for pod in pods:
-        gpus = pod.requests.get(GPU, 0) // 1000 + claimed.get(f"{pod.namespace}/{pod.name}", 0)
-        if gpus:
+        if gpus := pod.requests.get(GPU, 0) // 1000:
             groups.setdefault((pod.namespace, pod.owner), []).append((pod, gpus))
     found = (
         Holder(

@@ -14,7 +14,6 @@ from trainyard.cluster.capacity import Capacity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
 from trainyard.cluster.needed_apis import ServedKind
-from trainyard.cluster.node_pools import pools_for
 from trainyard.cluster.snapshot import MissingData, Snapshot
 
 _NAMED = 3
@@ -54,13 +53,12 @@ class Facts:
 
     @property
     def enough(self) -> bool:
-        """Return whether there are enough fit nodes for the plan when nothing else runs on them."""
-        return self.capacity.places_empty >= self.demand.nodes
+        """Return whether there are enough fit nodes for the plan when nothing else runs on them.
 
-    @property
-    def may_grow(self) -> bool:
-        """Return whether Karpenter may add nodes for the plan."""
-        return bool(pools_for(self.snapshot.scalers, self.demand))
+        True also where it is not checked: GPUs are not counted, or Karpenter may add nodes.
+        """
+        is_unknown = self.snapshot.may_grow or bool(self.capacity.uncounted)
+        return is_unknown or self.capacity.places_empty >= self.demand.nodes
 
     @property
     def wants_gpus(self) -> bool:
@@ -97,6 +95,11 @@ def not_applicable(reason: str) -> Outcome:
     return Outcome(Severity.SKIPPED, reason)
 
 
+def not_checked(what: str) -> Outcome:
+    """Return the outcome of a check that does not judge its subject here."""
+    return Outcome(Severity.SKIPPED, f"not checked: {what}")
+
+
 def not_readable(unseen: MissingData) -> Outcome:
     """Return the outcome of a check that is skipped because it could not read its subject."""
     reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
@@ -106,7 +109,7 @@ def not_readable(unseen: MissingData) -> Outcome:
 
 def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:
     """Return an error if too few fit nodes are left for the plan, else a warning."""
-    return (warning if facts.enough or facts.may_grow else error)(evidence, remedy)
+    return (warning if facts.enough else error)(evidence, remedy)
 
 
 def list_names(found: Iterable[str]) -> str:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 THREADS = 8
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 NOT_SERVED = "the cluster does not serve {}"
-KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
-_USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers", "volume")
+KUEUE = "kueue.x-k8s.io"
+_USAGE = ("daemons", "queues", "cluster_queues", "flavors", "volume")
 """The fields that `nodes`, `capacity` and the choice of a zone need, besides nodes and pods."""
 _NOT_REQUESTED = MissingData("not requested")
 Answer = TypeVar("Answer")
@@ -125,16 +125,12 @@ class ClusterQuery:
         """Field of the snapshot -> function that fetches it."""
         demand, space = self.demand, f"/api/v1/namespaces/{path_part(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
-        dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
         trainer = served.path("trainer.kubeflow.org", "v1alpha1")
-        karpenter = served.path(KARPENTER, "v1", "v1beta1")
         local = f"namespaces/{path_part(demand.namespace)}/localqueues"
         apps = "/apis/apps/v1"
         return {
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
             "deployments": lambda: self._workloads(f"{apps}/deployments", "Deployment"),
-            "slices": lambda: self._list(dra, "resourceslices", api_objects.slice_of),
-            "allocated": lambda: self._allocations(dra),
             "namespace": self._namespace,
             "quotas": lambda: self.api.list_all(f"{space}/resourcequotas", api_objects.quota_of),
             "limits": lambda: _flat(self.api.list_all(f"{space}/limitranges", api_objects.limits_of)),
@@ -146,7 +142,6 @@ class ClusterQuery:
             "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
             "runtimes": lambda: self._list(trainer, "clustertrainingruntimes", _name_of),
-            "scalers": lambda: self._list(karpenter, "nodepools", api_objects.scaler_of),
             "hooks": self._hooks,
             "job_trial": lambda: self._job_trial(served),
             "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
@@ -213,10 +208,6 @@ class ClusterQuery:
 
     def _workloads(self, path: str, kind: str) -> Any:
         return self.api.list_all(path, lambda raw: api_objects.read_workload(raw, kind))
-
-    def _allocations(self, root: str | MissingData) -> Any:
-        found = self._list(root, "resourceclaims", api_objects.allocations_of)
-        return found if isinstance(found, MissingData) else dict(_flat(found))
 
     def _names(self, path: str) -> frozenset[str]:
         answer = self.api.get(path, metadata_of="list") or {}

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
-GPU_DRIVER = "gpu.nvidia.com"
-"""The driver of Dynamic Resource Allocation that publishes a node's GPUs as ResourceSlices."""
-EFA_DRIVER = "dra.net"
-"""The same for EFA (DRANET); its DeviceClass is efa.networking.k8s.aws."""
+GPU_DRIVER, EFA_DRIVER = "nvidia-dra-driver", "dranet"
+"""Names of the drivers of Dynamic Resource Allocation that offer GPUs and EFA without these resources."""
 TOLERATED = (GPU, EFA)
 """Taints that every job here tolerates. They keep other pods away from such nodes."""
 

@@ -3,14 +3,15 @@
     Node + Demand ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
 
 An obstacle keeps the job off a node; a doubt is only reported. Labels say what should be there, and
-allocatable resources and ResourceSlices say what is there. An absent resource differs from an amount of 0.
+allocatable resources say what is there. An absent resource differs from an amount of 0. Devices of drivers of
+Dynamic Resource Allocation are not counted: such a node is taken as fit, and reported as not checked.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, plain_type
+from trainyard.cluster.demand import EFA, GPU, GPU_DRIVER, Demand, plain_type
 from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
 from trainyard.plan.instances import instance_called
 
@@ -99,6 +100,8 @@ class Fitness:
     """EFA interfaces expected from its type; None if the type is not in the catalogue."""
     obstacles: tuple[Obstacle, ...]
     doubts: tuple[Obstacle, ...]
+    uncounted: bool = False
+    """Whether a driver of Dynamic Resource Allocation may offer its GPUs."""
 
     @property
     def fit(self) -> bool:
@@ -109,20 +112,22 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     """Every node that the demand could use; empty if nodes could not be seen."""
     if isinstance(snapshot.nodes, MissingData):
         return ()
-    gpu_slices, efa_slices = devices_by_node(snapshot, GPU_DRIVER), devices_by_node(snapshot, EFA_DRIVER)
-    nodes = [node for node in snapshot.nodes if _is_meant(node, demand, gpu_slices)]
-    peers = _most_by_type(nodes, gpu_slices)
+    nodes = [node for node in snapshot.nodes if _is_meant(node, demand)]
+    peers, has_driver = _most_by_type(nodes), snapshot.has_driver(GPU_DRIVER)
     assessed = []
     for node in nodes:
-        gpus = _whole_gpus(node, gpu_slices)
+        gpus = _count(node, GPU)
         known = instance_called(node.instance_type)
         expected = known.gpus if known else peers.get(node.instance_type)
-        efa = _count(node, EFA) if node.name not in efa_slices else len(efa_slices[node.name])
-        obstacles = [*_gpu_obstacles(node, gpus, expected, demand), *_health_obstacles(node, demand)]
-        lacks_gpus = not gpus and demand.gpus_per_node != 0
+        uncounted = has_driver and gpus is None and demand.gpus_per_node != 0 and not _mig(node)
+        obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, demand)]
+        obstacles += _health_obstacles(node, demand)
+        lacks_gpus = not gpus and not uncounted and demand.gpus_per_node != 0
         doubts = tuple(_doubts(node, snapshot.now, lacks_gpus=lacks_gpus))
-        expected_efa = known.efa if known else None
-        assessed.append(Fitness(node, gpus, expected, efa, expected_efa, tuple(obstacles), doubts))
+        efa, expected_efa = _count(node, EFA), known.efa if known else None
+        assessed.append(
+            Fitness(node, gpus, expected, efa, expected_efa, tuple(obstacles), doubts, uncounted=uncounted)
+        )
     return tuple(assessed)
 
 
@@ -136,26 +141,11 @@ def leaving_reason(node: Node) -> str:
     return ", ".join(reasons)
 
 
-def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
-    """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
-    slices = () if isinstance(snapshot.slices, MissingData) else snapshot.slices
-    mine = [piece for piece in slices if piece.driver == driver]
-    newest: dict[str, int] = {}
-    for piece in mine:
-        newest[piece.pool] = max(piece.generation, newest.get(piece.pool, 0))
-    found: dict[str, dict[str, None]] = {}
-    for piece in mine:
-        devices = found.setdefault(piece.node, {})
-        if piece.generation == newest[piece.pool]:
-            devices.update(dict.fromkeys(piece.devices))
-    return {node: tuple(devices) for node, devices in found.items()}
-
-
 def on_hyperpod(node: Node) -> bool:
     return node.labels.get("sagemaker.amazonaws.com/compute-type") == "hyperpod"
 
 
-def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]]) -> bool:
+def _is_meant(node: Node, demand: Demand) -> bool:
     # AKS writes a type in two ways: standard_nd40rs_v2 and Standard_ND40rs_v2.
     wanted, found = plain_type(demand.instance_type).casefold(), node.instance_type.casefold()
     if wanted and found and found != wanted:
@@ -164,7 +154,7 @@ def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]])
         return False
     if demand.gpus_per_node == 0:
         return True
-    if GPU in node.capacity or GPU in node.allocatable or node.name in slices or _mig(node):
+    if GPU in node.capacity or GPU in node.allocatable or _mig(node):
         return True
     known = instance_called(node.instance_type)
     return known is not None or any(node.labels.get(name) not in (None, "0", "false") for name in _GPU_LABELS)
@@ -174,17 +164,11 @@ def _count(node: Node, resource: str) -> int | None:
     return node.allocatable[resource] // 1000 if resource in node.allocatable else None
 
 
-def _whole_gpus(node: Node, slices: Mapping[str, tuple[str, ...]]) -> int | None:
-    if node.name in slices:
-        return len(slices[node.name])
-    return _count(node, GPU)
-
-
-def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
+def _most_by_type(nodes: Iterable[Node]) -> Mapping[str, int]:
     """Return the GPUs that most nodes of a type have, by type; for types outside the catalogue."""
     counts: dict[str, Counter[int]] = {}
     for node in nodes:
-        gpus = _whole_gpus(node, slices)
+        gpus = _count(node, GPU)
         if gpus and node.instance_type:
             counts.setdefault(node.instance_type, Counter())[gpus] += 1
     return {name: max(found, key=lambda gpus: (found[gpus], gpus)) for name, found in counts.items()}

@@ -11,10 +11,11 @@ from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
-from trainyard.cluster.fix import Step, Supplies, plan_fix
+from trainyard.cluster.fix import Step, plan_fix
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.snapshot import MissingData, Pod, Snapshot, Volume
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
+from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
 
@@ -66,7 +67,7 @@ class Preflight:
 
 def preflight(
     query: ClusterQuery,
-    supplies: Supplies,
+    settings: ClusterConfig,
     accepted: Collection[str],
     *,
     find_digest: Callable[..., str | None],
@@ -78,7 +79,7 @@ def preflight(
     queried.
     """
     verdict = judge_cluster(query.snapshot(find_digest), query.demand)
-    steps = plan_fix(verdict, supplies)
+    steps = plan_fix(verdict, settings)
     lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:
@@ -100,7 +101,7 @@ def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     taken = _requests_without_gpus(pods)
     labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
     return NodeRoom(
-        gpus=min(fitness.gpus or 0 for fitness in fits),
+        gpus=min((f.expected_gpus if f.uncounted else f.gpus) or 0 for f in fits),
         cpu_millis=min(_free_amount(fitness, "cpu", taken) for fitness in fits),
         memory_mib=min(_free_amount(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
         efa=min(fitness.efa or 0 for fitness in fits),

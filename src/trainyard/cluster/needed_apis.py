@@ -22,10 +22,8 @@ class NeededApi:
     resource: str
     installs: str
     """The software that installs it."""
-    manifest: str = ""
-    """The key of cluster.manifests for that software; empty for an add-on of EKS."""
     add_on: str = ""
-    """The name of the add-on of EKS that installs it."""
+    """The name of the add-on of EKS that installs it, if one does."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,6 @@ from trainyard.cluster.capacity import Capacity, Room
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import Figures
-from trainyard.cluster.node_pools import pools_for
 from trainyard.cluster.snapshot import Snapshot
 
 Json = dict[str, Any]
@@ -61,7 +60,7 @@ def usage_record(
         "holders": [asdict(holder) for holder in capacity.holders],
         "waiting": [asdict(holder) for holder in capacity.waiting],
         "queue": {"when": expected.when.value, "evidence": expected.evidence},
-        "may_grow": bool(pools_for(snapshot.scalers, demand)),
+        "may_grow": snapshot.may_grow,
         "unknown": capacity.unseen,
     }
 

@@ -111,19 +111,6 @@ class Workload:
     available: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Devices that a driver of Dynamic Resource Allocation publishes for a node."""
-
-    driver: str
-    node: str
-    devices: tuple[str, ...]
-    """`pool/device` of those that can be given to a pod as a whole."""
-    pool: str = ""
-    generation: int = 0
-    """The pool's generation; slices of an older one are obsolete."""
-
-
 @dataclass(frozen=True)
 class Volume:
     """A PersistentVolumeClaim with what is known of its volume and class."""
@@ -201,8 +188,6 @@ class FlavorQuota:
     flavor: str
     resource: str
     nominal: int
-    borrowing_limit: int | None
-    """None means no limit of its own."""
     used: int
 
 
@@ -221,29 +206,6 @@ class ClusterQueue:
 class Flavor:
     name: str
     node_labels: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A requirement of a NodePool: the values that a label of its nodes may have."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Scaler:
-    """A NodePool of Karpenter."""
-
-    name: str
-    grows: bool
-    """Whether it makes nodes when pods need them: it is ready, and its number of nodes is not fixed."""
-    requirements: tuple[Requirement, ...] = ()
-    taints: tuple[Taint, ...] = ()
-    limits: Amounts = field(default_factory=dict)
-    made: Amounts = field(default_factory=dict)
-    """The present resources of its nodes, which count against the limits."""
 
 
 @dataclass(frozen=True)
@@ -310,9 +272,6 @@ class Snapshot:
     pods: tuple[Pod, ...] | MissingData
     daemons: tuple[Workload, ...] | MissingData
     deployments: tuple[Workload, ...] | MissingData
-    slices: tuple[Slice, ...] | MissingData
-    allocated: Mapping[str, str] | MissingData
-    """`driver/pool/device` of the devices that claims hold -> `namespace/pod`."""
     namespace: Namespace | MissingData
     quotas: tuple[Quota, ...] | MissingData
     limits: tuple[Limit, ...] | MissingData
@@ -328,8 +287,6 @@ class Snapshot:
     flavors: tuple[Flavor, ...] | MissingData
     runtimes: tuple[str, ...] | MissingData
     """ClusterTrainingRuntimes."""
-    scalers: tuple[Scaler, ...] | MissingData
-    """NodePools of Karpenter, which may add nodes."""
     hooks: frozenset[str] | MissingData
     """`resource.group` of everything that a controller's own webhook must admit."""
     job_trial: Trial | MissingData
@@ -337,3 +294,16 @@ class Snapshot:
     image: Image | MissingData
     undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
     """`group/version` of a kind of job whose resources could not be listed, and why."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Return whether Karpenter runs here. Which nodes its NodePools may add is not checked."""
+        return not isinstance(self.groups, MissingData) and "karpenter.sh" in self.groups
+
+    def has_driver(self, word: str) -> bool:
+        """Return whether a driver of Dynamic Resource Allocation with this name or image is installed.
+
+        The devices that it publishes (ResourceSlices) are not checked.
+        """
+        daemons = () if isinstance(self.daemons, MissingData) else self.daemons
+        return any(word in text for daemon in daemons for text in (daemon.name, *daemon.images))

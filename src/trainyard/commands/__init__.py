@@ -20,7 +20,6 @@ COMMANDS = {
     "run": "run",
     "train": "train",
     "pod": "run_pod",
-    "sweep": "sweep",
     "evaluate": "evaluate",
     "prove": "prove_run",
     "report": "training_dashboard",

@@ -188,13 +188,11 @@ def check_cluster(
 ) -> "Preflight":
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
-    from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
     from trainyard.cluster.server_side_apply import apply_all
     from trainyard.gateways.images.ecr import find_digest
     from trainyard.jobs.kinds import KINDS
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
-    from trainyard.run.untrusted_files import read_yaml_documents
 
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
@@ -203,9 +201,8 @@ def check_cluster(
     given = {**vars(args), "image_uri": image_of(args, config)}
     demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
     query = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
-    supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
-    found = preflight(query, supplies, accepted, find_digest=find_digest, apply=change)
+    found = preflight(query, config.cluster, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"

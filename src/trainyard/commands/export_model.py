@@ -1,14 +1,14 @@
-"""Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp.
+"""Export a run's model as a Hugging Face folder for transformers, vLLM and llama.cpp's converter.
 
-The checkpoint is verified first. The folder gets the run's tokenizer files, and safetensors (several files
-above 2 GiB) with config.json, or with --format gguf one weights.gguf that includes the tokenizer. A run on
-bytes gets a tokenizer that maps each byte of UTF-8 to its own number; 0 ends a document.
+The checkpoint is verified first. The folder gets safetensors (several files above 2 GiB), config.json and the
+run's tokenizer files. A run on bytes gets a tokenizer that maps each byte of UTF-8 to its own number; 0 ends
+a document.
 
 Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
 Writes:  the folder --to, complete or not at all; nothing with --dry-run; with --json its contents on stdout.
 Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
-         tokenizer does not exist, llama.cpp does not know the tokenizer, or --to exists; 4 the tokenizer is
-         on the Hugging Face Hub, which cannot be reached.
+         tokenizer does not exist, or --to exists; 4 the tokenizer is on the Hugging Face Hub, which cannot
+         be reached.
 Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
 """
 
@@ -33,8 +33,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
     )
-    formats = "safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors"
-    parser.add_argument("--format", choices=("safetensors", "gguf"), default="safetensors", help=formats)
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
     )
@@ -59,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.step,
             dtype=args.dtype,
             tokenizer=not args.no_tokenizer,
-            gguf=args.format == "gguf",
             progress=display,
         )
     facts = {"to": str(args.to), **export.to_json()}

@@ -1,15 +1,15 @@
 """List, find and copy checkpoints of any trainer on a cluster, without kubectl; create the volume for them.
 
 `list` shows all checkpoints of a job, claim or pod with a verdict; `find` shows the newest complete one of
-each run. `copy` copies one to a folder or a store and hashes each file on both ends; after an interruption
-the same command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
+each run. `copy` copies one to a folder and hashes each file on both ends; after an interruption the same
+command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
 `create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, NeMo, DeepSpeed, DCP, Hugging Face.
 
-Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none mounts the claim
 Exit codes: 0 done; 1 no complete checkpoint, or a damaged one; 2 wrong usage, or no such place;
-            4 the cluster or store refuses or cannot be reached; 5 the small pod did not start in time
-Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3://ml-runs/llama
+            4 the cluster refuses or cannot be reached; 5 the small pod did not start in time
+Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to back
 """
 
 import argparse
@@ -67,7 +67,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
     parser.add_argument("--step", default="", metavar="S|newest", help=newest)
-    parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
+    parser.add_argument("--to", default="", metavar="DIR", help="with copy: a folder of this machine")
     parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
     parser.add_argument(
         "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
@@ -96,6 +96,10 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("--pod needs --path with an absolute folder in the pod")
     if args.step not in ("", "newest") and arguments.step(args.step) is None:
         parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
+    if "://" in args.to:
+        parser.error(
+            "--to names a folder; `trainyard store sync --checkpoint` stores a checkpoint from there"
+        )
     if ".." in PurePosixPath(args.path).parts:
         parser.error("--path must not lead upwards with ..")
     check_cluster_options(parser, args)
@@ -108,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.run.untrusted_files import read_yaml
 
-    deliverer = target_of(args) if args.command == "copy" else None
+    if args.command == "copy" and (to := arguments.path(args.to)).exists() and not to.is_dir():
+        raise ConfigError(f"--to {to} is a file; name a folder")
     access = requested_access(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
     api = Api(access, call_seconds=args.call_seconds)
@@ -116,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return create_volume(args, api)
     with open_checkpoints(args, api) as (source, found):
         if args.command == "copy":
-            return copy(args, source, found, deliverer)
+            return copy(args, source, found)
         return show(args, source, found)
 
 
@@ -148,9 +153,8 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     return ExitCode.NO if args.command == "find" and not shown else ExitCode.DONE
 
 
-def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
-    from trainyard.artifacts.upload.verified_copy import StoreDelivery
-    from trainyard.jobs.volumes.checkpoint_copy import copy_checkpoint
+def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
+    from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
     from trainyard.programs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copy_line
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -164,8 +168,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         display = PhaseDisplay("copy")
         display.begin(checkpoint.path, checkpoint.size)
         with terminal.show_live(display):
-            target = args.to if store is None else StoreDelivery(store)
-            copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
+            copied = copy_to_folder(source, checkpoint, arguments.path(args.to), progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
         data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
         line = copy_line(data)
@@ -175,18 +178,6 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     elif args.dry_run:
         print(line)
     return ExitCode.DONE
-
-
-def target_of(args: argparse.Namespace) -> Any:
-    """Return the store of --to; None for a folder. Raises ConfigError for anything else."""
-    if "://" in args.to:
-        from trainyard.artifacts.store.store_address import open_store
-
-        return open_store(args.to)
-    folder = arguments.path(args.to)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--to {folder} is a file; name a folder")
-    return None
 
 
 def create_volume(args: argparse.Namespace, api: "Api") -> int:

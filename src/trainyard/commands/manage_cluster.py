@@ -152,15 +152,14 @@ def show_usage(args: argparse.Namespace, query: "ClusterQuery") -> int:
 
 
 def fix(args: argparse.Namespace, settings: "ClusterConfig", query: "ClusterQuery") -> int:
-    from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
+    from trainyard.cluster.fix import plan_fix, steps_record
     from trainyard.cluster.server_side_apply import apply_all
     from trainyard.cluster.verdict import judge_cluster
     from trainyard.gateways.images.ecr import find_digest
     from trainyard.report.cluster.fix_text import fix_lines
-    from trainyard.run.untrusted_files import read_yaml_documents
 
     snapshot = query.snapshot(find_digest)
-    steps = plan_fix(judge_cluster(snapshot, query.demand), supplies_of(settings, read_yaml_documents))
+    steps = plan_fix(judge_cluster(snapshot, query.demand), settings)
     if args.apply:
         for step in steps:
             apply_all(query.api, step.objects)

@@ -1,19 +1,18 @@
 """Watch the GPU runners: report those offline or stuck, cancel orphaned jobs, resume trainings that died.
 
-Each outage gets one issue, which is opened when it is first seen and closed when it is over. A training whose
-runner died continues in the next segment of its lineage, from the runner's directory or from the store.
-Only runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
+Nothing is remembered: an outage makes each poll red and is posted to Slack until it is over. A training whose
+runner died continues in the next segment of its lineage, from the runner's directory or from the store. Only
+runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
 workflows on the same labels only show whether the runner takes jobs.
 
-Reads:      GitHub's API: runs, jobs, issues, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
+Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
             administration: read, and for runners of the organisation its self-hosted runners: read; without
             it runners are judged by the waiting jobs); the releases of GitHub's runner; GITHUB_REPOSITORY,
             GITHUB_API_URL, GITHUB_SERVER_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or
             SLACK_WEBHOOK_URL
-Writes:     issues, cancellations and dispatches, unless --dry-run; the step output alerts; the job summary;
-            --json prints what was found; --tell TEXT: one Slack message, and nothing else
-Exit codes: 0 no outage, or only known ones; 1 a new outage, which is named; 2 wrong usage; 4 GitHub
-            refuses
+Writes:     cancellations and dispatches, unless --dry-run; the step output alerts; the job summary; --json
+            prints what was found; --tell TEXT: one Slack message, and nothing else
+Exit codes: 0 no outage; 1 an outage, which is named; 2 wrong usage; 4 GitHub refuses
 Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
 """
 
@@ -76,14 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     cancelled = runner_watchdog.cancel_orphans(api, findings.orphans, dry_run=args.dry_run)
     resumed, failures = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
     outages = (*findings.outages, *unresumed, *failures)
-    new, over = runner_watchdog.update_issues(
-        api, outages, dry_run=args.dry_run
-    )  # last: issues may be switched off
-    report(new, over, cancelled, resumed)
+    report(outages, cancelled, resumed)
     if args.json:
-        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": cancelled}
+        found = {"outages": [asdict(each) for each in outages], "swept": cancelled}
         output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
-    return ExitCode.NO if new else ExitCode.DONE
+    return ExitCode.NO if outages else ExitCode.DONE
 
 
 def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
@@ -112,24 +108,23 @@ def labels_of(text: str) -> frozenset[str]:
         raise ConfigError(f"--labels: {error}") from None
 
 
-def report(new: "list[Outage]", over: list[str], cancelled: list[str], resumed: "list[DeadRun]") -> None:
+def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
-    for outage in new:
-        annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="A new outage")
-    lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
-    lines += [f"✅ over: {key}" for key in over]
+    for outage in outages:
+        annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="An outage")
+    lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in outages]
     lines += [f"⚠ cancelled {text}" for text in cancelled]
     lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
-    for line in lines or ["nothing new"]:
+    for line in lines or ["no outage"]:
         output.announce("watch", line)
-    append_summary("".join(f"- {line}\n" for line in lines or ["Nothing new."]))
-    set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
+    append_summary("".join(f"- {line}\n" for line in lines or ["No outage."]))
+    set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in outages))
 
 
 def send_to_slack(text: str) -> int:
-    """Send one message. A failure of Slack is only a warning, because the issue has the same text."""
+    """Send one message. A failure of Slack is only a warning, because the red run has the same text."""
     from trainyard.gateways import slack
     from trainyard.report.slack.slack_message import mrkdwn
 

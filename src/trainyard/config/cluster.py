@@ -1,4 +1,4 @@
-"""The section `cluster`: settings of Kubernetes jobs, and objects that a cluster may be given."""
+"""The section `cluster`: settings of Kubernetes jobs."""
 
 from typing import Annotated
 
@@ -14,25 +14,6 @@ DnsName = Annotated[str, StringConstraints(pattern=DNS_NAME, max_length=LONGEST_
 Size = Annotated[
     str, StringConstraints(pattern=r"^[1-9]\d{0,9}(Mi|Gi|Ti|Pi|M|G|T|P)$"), Field(examples=["1200Gi"])
 ]
-
-
-class ClusterManifestsConfig(Section):
-    """Manifests of what a cluster may lack, for `manage_cluster.py fix`; every image in them is pinned."""
-
-    device_plugin: Name | None = None
-    """YAML of NVIDIA's device plugin; null installs nothing."""
-    efa_plugin: Name | None = None
-    """YAML of EFA's device plugin."""
-    training_operator: Name | None = None
-    """YAML of the Kubeflow training operator, for PyTorchJobs."""
-    jobset: Name | None = None
-    """YAML of JobSet, which Kubeflow Trainer needs."""
-    trainer: Name | None = None
-    """YAML of Kubeflow Trainer 2, for TrainJobs."""
-    kuberay: Name | None = None
-    """YAML of the KubeRay operator, for RayJobs and RayClusters."""
-    kueue: Name | None = None
-    """YAML of Kueue."""
 
 
 class ClusterVolumeConfig(Section):
@@ -99,5 +80,3 @@ class ClusterConfig(Section):
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)
     """The claim that checkpoints go to."""
-    manifests: ClusterManifestsConfig = Field(default_factory=ClusterManifestsConfig)
-    """Manifests of what a cluster may lack."""

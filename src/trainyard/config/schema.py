@@ -191,8 +191,6 @@ class HuggingFaceConfig(Section):
     """Commit, branch or tag; null: the newest commit."""
     shuffled_sequences: Positive = 256
     """Sequences in the shuffle buffer; a resume reads as many again."""
-    interleaved_files: Positive = 1
-    """Files read at once, in turn; with a multiple of the processes each process reads its own files."""
 
 
 Weight = Annotated[float, Field(gt=0, le=MOST)]
@@ -251,15 +249,6 @@ class WandbConfig(Section):
     """Team or user; null: the API key's owner."""
 
 
-class MlflowConfig(Section):
-    """MLflow (the extra `mlflow`); without MLFLOW_TRACKING_URI it writes a file into the run directory."""
-
-    enabled: bool = False
-    """Also log the metrics to MLflow."""
-    experiment: Name = "trainyard"
-    """Experiment of the runs."""
-
-
 class MonitoringConfig(Section):
     """Logging: its figures, intervals and destinations."""
 
@@ -275,8 +264,6 @@ class MonitoringConfig(Section):
     """Shortest time that is a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
-    mlflow: MlflowConfig = Field(default_factory=MlflowConfig)
-    """MLflow."""
 
 
 class GrpoConfig(Section):

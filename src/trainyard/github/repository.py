@@ -39,7 +39,6 @@ class Repository:
     branch: str
     """The default branch."""
     created: str
-    has_issues: bool
 
     @property
     def base(self) -> str:
@@ -101,7 +100,6 @@ def get_repository(ask: "Ask", host: str, name: str) -> Repository:
         is_private=found.get("visibility", "private" if found.get("private") else "public") != "public",
         branch=str(found.get("default_branch") or "main"),
         created=str(found.get("created_at") or ""),
-        has_issues=bool(found.get("has_issues")),
     )
     if found.get("fork"):
         parent = (found.get("parent") or {}).get("full_name") or "another repository"

@@ -1,6 +1,6 @@
-"""One round of the watchdog: poll GitHub, report new outages, cancel orphaned jobs, resume dead runs.
+"""One round of the watchdog: poll GitHub, find outages, cancel orphaned jobs, resume dead runs.
 
-    runners + jobs ──> outages ──> an issue opened or closed      state: an open issue is a reported outage
+    runners + jobs ──> outages
                   └──> orphans ──> cancelled
     ended runs whose runner died ──> the next segment of their lineage
 
@@ -32,13 +32,9 @@ from trainyard.run.segment import Segment, read_handover
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
 
-BOT = "github-actions[bot]"
-"""The author of the watchdog's issues; others are ignored, because anybody can write the same text."""
 RESUME_SECONDS = 24 * 3600.0
 """The watchdog does not resume a run that died longer ago than this."""
 TRAINING_JOB = "Train and prove"
-_DEAD = "dead "
-_MARK = "<!-- trainyard-watch: {} -->"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
 _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
 """Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
@@ -102,32 +98,6 @@ def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings
     )
 
 
-def update_issues(
-    api: "GitHub", found: tuple[Outage, ...], *, dry_run: bool
-) -> tuple[list[Outage], list[str]]:
-    """Open an issue for each new outage, and close those that are over; return new outages and ended keys.
-
-    The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
-    has acted.
-    """
-    issues = api.pages("/issues", state="open", creator=BOT)
-    reported = {key: issue for issue in issues if (key := _key_of(issue))}
-    new = [outage for outage in found if outage.key not in reported]
-    lasting = {outage.key for outage in found}
-    over = [key for key in reported if key not in lasting and not key.startswith(_DEAD)]
-    for outage in () if dry_run else new:
-        mark = _MARK.format(outage.key)
-        lasts = outage.key.startswith(_DEAD)
-        end = "Close this issue afterwards" if lasts else "This issue is closed when it is over"
-        body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
-        api.post("/issues", {"title": outage.title[:250], "body": body})
-    for key in () if dry_run else over:
-        number = reported[key]["number"]
-        api.post(f"/issues/{number}/comments", {"body": "It is over."})
-        api.patch(f"/issues/{number}", {"state": "closed"})
-    return new, over
-
-
 def cancel_orphans(api: "GitHub", found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
     """Cancel the runs of orphaned jobs; return which were cancelled and why."""
     for orphan in () if dry_run else found:
@@ -162,9 +132,7 @@ def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]
 
 def report_unresumed(dead: DeadRun) -> Outage:
     """Return the outage that is reported for a dead training run that is not resumed."""
-    return Outage(
-        f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
-    )
+    return Outage(f"dead {dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed")
 
 
 def resume_all(
@@ -269,11 +237,6 @@ def _runner(entry: Json) -> Runner:
     labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
     is_online, version = entry.get("status") == "online", str(entry.get("version") or "")
     return Runner(str(entry["name"]), is_online, bool(entry.get("busy")), labels, version)
-
-
-def _key_of(issue: Json) -> str:
-    match = re.search(re.escape(_MARK).replace(r"\{\}", "(.+?)"), str(issue.get("body") or ""))
-    return match[1] if match and issue.get("user", {}).get("login") == BOT else ""
 
 
 def _seconds(text: str) -> float:

@@ -463,9 +463,8 @@ class Settings:
     def _check_watchdog(self) -> SetupStep:
         """Check that the watchdog is on; it is turned on only once a runner is registered."""
         found = self._value(WATCH)
-        note = "" if self._repository.has_issues else "; issues are off, so it can open none"
         if found:
-            return _ok(f"{WATCH} = {found}{note if found == 'on' else ''}")
+            return _ok(f"{WATCH} = {found}")
         is_registered = self._is_registered
         if self._kind is not RunnerKind.SELF_HOSTED:
             if self._labels or self._other_place() != CODEBUILD:
@@ -475,7 +474,7 @@ class Settings:
             return _optional(f"{WATCH} is not set: nothing watches the runner")
         if not is_registered:
             return _waits(f"{WATCH} = on, once a runner is registered")
-        return replace(self._check_variable(WATCH, "on"), text=f"{WATCH} = on{note}")
+        return replace(self._check_variable(WATCH, "on"), text=f"{WATCH} = on")
 
     def _check_first_run(self) -> SetupStep:
         """Check that a training job was green on that runner."""

@@ -88,12 +88,12 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
     if text is None:
         raise ConfigError(f"{name} already exists, and was not made by Trainyard. {_ANOTHER_NAME}")
     try:
-        before = _comparable_plan(plan_from_json(json.loads(text)))
+        before = _comparable_plan(plan_from_json(json.loads(text)).to_json())
     except (ValueError, DamagedFileError):
         raise ConfigError(
             f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}"
         ) from None
-    now = _comparable_plan(plan)
+    now = _comparable_plan(plan.record())
     different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if different:
         raise ConfigError(
@@ -114,9 +114,8 @@ def require_same_cluster(found: Json, wanted: Json) -> None:
     )
 
 
-def _comparable_plan(plan: JobPlan) -> dict[str, Any]:
-    """Return the plan as flat keys, without those that may differ when one job is sent twice."""
-    found = plan.to_json()
+def _comparable_plan(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's record as flat keys, without those that may differ when one job is sent twice."""
     found.pop("owner")  # anybody may follow a job that runs
     found.pop("shared_claim")  # follows from the claim, which the cluster may not have shown
     found.pop("zone")  # chosen by what is free

@@ -22,7 +22,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     if plan.workload_priority:
         labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
     body["metadata"]["annotations"] = {
-        PLAN: json.dumps(plan.to_json(), sort_keys=True, separators=(",", ":")),
+        PLAN: json.dumps(plan.record(), sort_keys=True, separators=(",", ":")),
         RETRIES: "0",
         AUTO_RETRY: str(plan.auto_retry),
         NETWORK: plan.network,

@@ -2,12 +2,13 @@
 
     Config + JobRequest + NodeRoom ──planning──> JobPlan ──kinds──> manifests
 
-A plan is printed by a dry run, kept as an annotation of the job, and read back to submit the job again.
-It holds the names of secrets, never their values.
+A plan is printed by a dry run. Its record is an annotation of the job, by which a job that is sent again is
+compared with the one that exists. It holds the names of secrets, never their values.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from trainyard.errors import DamagedFileError
@@ -145,6 +146,13 @@ class JobPlan:
     def to_json(self) -> dict[str, Any]:
         """Plain data that `plan_from_json` reads back as an equal plan."""
         return {"schema": SCHEMA, **asdict(self)}
+
+    def record(self) -> dict[str, Any]:
+        """The data with the SHA-256 of each file instead of its text, which the job's ConfigMap has."""
+        found = self.to_json()
+        files = self.program.files.items()
+        found["program"]["files"] = {name: sha256(text.encode()).hexdigest() for name, text in files}
+        return found
 
 
 def plan_from_json(value: object) -> JobPlan:

@@ -239,16 +239,6 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
     return _value_of_node(nodes[0], name) if nodes else None
 
 
-def read_yaml_documents(path: str) -> list[Any]:
-    """The documents of a YAML file, without empty ones. Raises DamagedFileError, also where there is none."""
-    try:
-        text = read_text(Path(path))
-    except FileNotFoundError as error:
-        raise DamagedFileError(str(error)) from None
-    found = (_value_of_node(node, path) for node in compose_yaml(text, path))
-    return [value for value in found if value is not None]
-
-
 def compose_yaml(content: bytes | str, name: str) -> list[Any]:
     """Return the root node of each document of a YAML text. Raises DamagedFileError with the line.
 

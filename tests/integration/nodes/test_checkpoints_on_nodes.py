@@ -3,9 +3,7 @@
 They are copied to a folder and to a real S3 server, through the API server, while a pod writes beside them.
 """
 
-import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 from tests.integration.checkpoint_shapes import TRACKER, dcp, digests, plant_all
 from tests.integration.job_world import eventually
-from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes, s3_variables
+from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes
 
 pytestmark = pytest.mark.slow
 SCRIPT = "manage_checkpoints.py"
@@ -80,56 +78,16 @@ def copy_line(nodes: Nodes, *words: str) -> list[str]:
 
 
 def copied(nodes: Nodes, *words: str) -> Any:
-    """Copy with the keys of the S3 server, and return the printed JSON."""
-    environment = {**os.environ, **s3_variables(nodes.outside)}
-    done = subprocess.run(
-        copy_line(nodes, *words), env=environment, capture_output=True, text=True, timeout=300
-    )
+    """Copy, and return the printed JSON."""
+    done = subprocess.run(copy_line(nodes, *words), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-class Place:
-    """A destination of copies, read as a person would read it."""
-
-    def __init__(self, kind: str, nodes: Nodes, folder: Path) -> None:
-        self._client, self._folder = nodes.client, folder
-        self._bucket, _, self._prefix = nodes.store.removeprefix("s3://").partition("/")
-        self._prefix += f"/{folder.name}"
-        self.in_store = kind == "s3"
-        self.name = f"s3://{self._bucket}/{self._prefix}" if self.in_store else str(folder)
-
-    def files(self) -> dict[str, str]:
-        """Path below the place -> SHA-256."""
-        if not self.in_store:
-            return digests(self._folder)
-        found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/").get(
-            "Contents", ()
-        )
-        return {
-            each["Key"].removeprefix(f"{self._prefix}/"): hashlib.sha256(self.read(each["Key"])).hexdigest()
-            for each in found
-        }
-
-    def read(self, key: str) -> bytes:
-        content: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
-        return content
-
-    def size(self) -> int:
-        """The bytes of an unfinished copy, without its own record of them."""
-        if self.in_store:
-            listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/")
-            return sum(each["Size"] for each in listed.get("Contents", ()))
-        return sum(
-            path.stat().st_size
-            for path in self._folder.rglob("*")
-            if path.is_file() and path.name != ".copied.jsonl"
-        )
-
-
-@pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, nodes: Nodes, tmp_path: Path) -> Place:
-    return Place(request.param, nodes, tmp_path / f"out-{request.node.callspec.id}")
+def size_of(folder: Path) -> int:
+    """The bytes of an unfinished copy, without its own record of them."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".copied.jsonl")
+    return sum(path.stat().st_size for path in files)
 
 
 def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes, volume: Path) -> None:
@@ -153,35 +111,34 @@ def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes) -> None:
 @pytest.mark.usefixtures("writer")
 @pytest.mark.parametrize("path", NEWEST)
 def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
-    path: str, place: Place, nodes: Nodes, volume: Path
+    path: str, nodes: Nodes, volume: Path, tmp_path: Path
 ) -> None:
     source = FROM["claim" if "verl" in path else "pod"]
-    data = copied(nodes, *source, "--checkpoint", path, "--to", place.name)
+    data = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
     name = path.rpartition("/")[2]
     expected = {f"{name}/{file}": sha256 for file, sha256 in digests(volume / path).items()}
-    there = place.files()
+    there = digests(tmp_path)
     assert {file: sha256 for file, sha256 in there.items() if file.startswith(f"{name}/")} == expected
     assert data["sha256"] == digests(volume / path)
     beside = {f"{name}.copied.json"} | ({TRACKER} if NEWEST[path] in ("verl", "megatron") else set())
     assert set(there) - set(expected) == beside
-    again = copied(nodes, *source, "--checkpoint", path, "--to", place.name)
+    again = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
     assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
 
 
 @pytest.mark.usefixtures("writer")
-def test_a_copy_that_is_killed_goes_on_where_it_was(place: Place, nodes: Nodes, volume: Path) -> None:
-    words = ("--pod", "writer", "--path", "/ckpt/large", "--step", "1", "--to", place.name)
-    environment = {**os.environ, **s3_variables(nodes.outside)}
+def test_a_copy_that_is_killed_goes_on_where_it_was(nodes: Nodes, volume: Path, tmp_path: Path) -> None:
+    words = ("--pod", "writer", "--path", "/ckpt/large", "--step", "1", "--to", str(tmp_path))
     with subprocess.Popen(
-        copy_line(nodes, *words), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        copy_line(nodes, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as first:
-        eventually(lambda: place.size() > 20 << 20, "bytes")
+        eventually(lambda: size_of(tmp_path) > 20 << 20, "bytes")
         first.kill()
-    assert "step-1.copied.json" not in place.files(), "it was killed in time"
-    kept = place.size()
+    assert "step-1.copied.json" not in digests(tmp_path), "it was killed in time"
+    kept = size_of(tmp_path)
     data = copied(nodes, *words)
     assert data["sha256"] == digests(volume / "large/step-1")
-    there = {file.removeprefix("step-1/"): sha256 for file, sha256 in place.files().items()}
+    there = {file.removeprefix("step-1/"): sha256 for file, sha256 in digests(tmp_path).items()}
     assert data["sha256"].items() <= there.items()
     assert data["fetched_bytes"] == data["bytes"] - kept < data["bytes"]
 
@@ -192,8 +149,7 @@ def test_a_copy_goes_on_through_a_restart_of_the_api_server(
 ) -> None:
     line = copy_line(nodes, "--claim", "fsx", "--image", IMAGE, "--path", "large", "--to", str(tmp_path))
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as copy:
-        partial = Place("folder", nodes, tmp_path / ".step-1.partial")
-        eventually(lambda: partial.size() > 20 << 20, "bytes")
+        eventually(lambda: size_of(tmp_path / ".step-1.partial") > 20 << 20, "bytes")
         nodes.plane.restart("kube-apiserver")
         out, err = copy.communicate(timeout=300)
     assert copy.returncode == 0, err

@@ -198,14 +198,12 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "check_readiness": "looks at what a run needs before it begins",
         "find_proven_run": "restores records alone, and judges them as prove_run.py does",
         "prune_runs": "compares digests of manifests",
-        "deploy_demo": "trains by deploy_training_job.py on a cluster of its own",
         "eks_job": "restores records alone, and proves them by prove_run.py",
         "run_program": "starts another program and keeps its records",
         "run": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
         "run_action": "calls run.py with the inputs of a workflow",
         "run_step": "calls the steps of run.py, as a job of a workflow",
         "wait_for_runner": "asks GitHub whether a job has a runner",
-        "sweep": "trains by train.py, and reads records alone",
         "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")

@@ -156,7 +156,6 @@ BESIDE = {
     "prune_artifacts": ("keep_last",),
     "restore_artifact": ("run_number",),
     "setup_github": ("repository",),
-    "sweep": ("config", "space"),
     "train": ("run_dir",),
     "training_artifact_sync": ("store",),
     "verify_artifact": ("store", "run_number"),

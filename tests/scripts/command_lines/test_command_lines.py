@@ -24,7 +24,7 @@ from trainyard.gateways.kubernetes import api as kubernetes_api
 
 MOST_SAID = 4000
 """Most characters of an answer that reports a failure: nobody reads more."""
-ONLY_DRY = ("train", "run", "sweep", "run_pod", "run_program")
+ONLY_DRY = ("train", "run", "run_pod", "run_program")
 """Scripts that take seconds if nothing is wrong: only their dry run is called."""
 OPTIONS = [
     option

@@ -23,7 +23,6 @@ TWO_MEANINGS = {
     "--secret": "of Kubernetes, of GitHub, and of a build",
     "--segment": "its number, and with the number of all",
     "--target": "a stage of a Dockerfile, and where to train",
-    "--to": "manage_checkpoints also copies to a store",
     "--wait": "for the end of a job, and how long for a checkpoint",
     "--checkpoint": "a path in a store, and one on this disk",
 }

@@ -114,7 +114,6 @@ def new_github(**changes: Any) -> GitHub:
         "visibility": "private",
         "fork": False,
         "archived": False,
-        "has_issues": True,
         "default_branch": "main",
         "created_at": "2026-11-01T10:00:00Z",
         "permissions": {"admin": True},

@@ -23,17 +23,13 @@ from tests.unit.cluster.generated import (
     NAMESPACES,
     NODES,
     PODS,
-    POOLS,
     QUOTAS,
-    SLICES,
     VOLUMES,
     Cluster,
     State,
     node,
-    node_pool,
     pod,
     put,
-    resource_slice,
     storage,
     workload,
 )
@@ -183,27 +179,6 @@ def no_namespace(state: State, _: Cluster) -> None:
     state[NAMESPACES].pop(NAMESPACE)
 
 
-def fewer_slices(driver: str, count: int) -> Plant:
-    def plant(state: State, cluster: Cluster) -> None:
-        put(state, SLICES, resource_slice(driver, cluster.gpu_nodes[0], count))
-
-    return plant
-
-
-def no_slices(driver: str) -> Plant:
-    def plant(state: State, _: Cluster) -> None:
-        for name, body in list(state[SLICES].items()):
-            if body["spec"]["driver"] == driver:
-                del state[SLICES][name]
-
-    return plant
-
-
-def doubly_offered(state: State, cluster: Cluster) -> None:
-    for part in ("capacity", "allocatable"):
-        state[NODES][cluster.gpu_nodes[0]]["status"][part][GPU] = "8"
-
-
 def other_node(state: State, cluster: Cluster) -> None:
     """A fifth node, so that the plan still has four."""
     name = f"{cluster.gpu_nodes[0]}-spare"
@@ -258,17 +233,6 @@ def kueue_hooks(state: State, _: Cluster) -> None:
     put(state, HOOKS, body)
 
 
-def pool_of(family: str) -> Plant:
-    allowed = {"key": "eks.amazonaws.com/instance-family", "operator": "In", "values": [family]}
-    return lambda state, _: put(state, POOLS, node_pool("more", allowed))
-
-
-def taint_device(state: State, cluster: Cluster) -> None:
-    """Taint a device, as its driver does when it finds the device unhealthy (NVMLDeviceHealthCheck)."""
-    device = state[SLICES][f"{cluster.gpu_nodes[0]}-gpu-nvidia-com"]["spec"]["devices"][3]
-    device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}]
-
-
 def free_in_two_zones(state: State, cluster: Cluster) -> None:
     """Two more nodes in another zone, while two of the first four are in use."""
     for number, model in enumerate(cluster.gpu_nodes[:2]):
@@ -290,7 +254,7 @@ FAULTS = (
         "device-plugin",
         "error",
         ("no NVIDIA device plugin",),
-        ("cluster.manifests.device_plugin", "fix --apply"),
+        ("install the NVIDIA device plugin",),
         also=("gpu", "capacity"),
         leave_out=BUILT_IN,
     ),
@@ -323,35 +287,6 @@ FAULTS = (
         ("nvidia",),
         also=("gpu", "capacity"),
         only=("bottlerocket", "auto-mode"),
-    ),
-    Fault(
-        "no slices",
-        no_slices("gpu.nvidia.com"),
-        "device-plugin",
-        "error",
-        ("ResourceSlice",),
-        ("logs daemonset",),
-        also=("gpu", "capacity"),
-        only=("dra",),
-    ),
-    Fault(
-        "seven of eight slices",
-        fewer_slices("gpu.nvidia.com", 7),
-        "gpu",
-        "error",
-        ("gpu-0", "7 of 8 GPUs"),
-        ("cordon",),
-        also=("capacity",),
-        only=("dra",),
-    ),
-    Fault(
-        "gpus offered twice",
-        doubly_offered,
-        "device-plugin",
-        "warning",
-        ("gpu-0", "both offer"),
-        ("device plugin",),
-        only=("dra",),
     ),
     Fault(
         "one gpu missing, capacity too",
@@ -408,7 +343,7 @@ FAULTS = (
         "efa",
         "error",
         ("no vpc.amazonaws.com/efa", "no EFA device plugin"),
-        ("cluster.manifests.efa_plugin",),
+        ("install the EFA device plugin",),
         leave_out=("bottlerocket", "dra"),
     ),
     Fault(
@@ -428,15 +363,6 @@ FAULTS = (
         ("no vpc.amazonaws.com/efa",),
         ("launch template",),
         only=("bottlerocket",),
-    ),
-    Fault(
-        "no efa slices",
-        no_slices("dra.net"),
-        "efa",
-        "error",
-        ("no vpc.amazonaws.com/efa",),
-        ("launch template",),
-        only=("dra",),
     ),
     Fault(
         "efa odd one out",
@@ -472,6 +398,7 @@ FAULTS = (
         ("cordoned",),
         ("kubectl uncordon",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "tainted",
@@ -481,6 +408,7 @@ FAULTS = (
         ("tainted reserved=x:NoSchedule",),
         ("--tolerate reserved",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "xid",
@@ -490,6 +418,7 @@ FAULTS = (
         ("XidCriticalError",),
         ("replaced",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "node monitoring agent",
@@ -499,6 +428,7 @@ FAULTS = (
         ("NvidiaXID79Error",),
         ("replaced",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "dcgm may be old",
@@ -516,6 +446,7 @@ FAULTS = (
         ("KernelDeadlock",),
         ("replaced",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "hyperpod unschedulable",
@@ -581,7 +512,7 @@ FAULTS = (
         "job-api",
         "error",
         ("trainjobs.trainer.kubeflow.org is not served",),
-        ("cluster.manifests.trainer",),
+        ("install Kubeflow Trainer 2",),
         options=("--kind", "trainjob"),
     ),
     Fault(
@@ -714,7 +645,15 @@ FAULTS = (
         ("create it",),
         options=("--priority-class", "gold"),
     ),
-    Fault("two zones", zones, "placement", "error", ("no zone has room for 4", "EFA"), ("placement group",)),
+    Fault(
+        "two zones",
+        zones,
+        "placement",
+        "error",
+        ("no zone has room for 4", "EFA"),
+        ("placement group",),
+        leave_out=NO_DEVICES,
+    ),
     Fault(
         "too few nodes",
         lambda *_: None,
@@ -723,7 +662,7 @@ FAULTS = (
         ("4 places for 40",),
         ("fewer nodes",),
         options=("--num-nodes", "40"),
-        leave_out=(),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "another job holds a node",
@@ -777,36 +716,6 @@ FAULTS = (
         ("training operator",),
     ),
     Fault(
-        "no pool makes the type",
-        lambda *_: None,
-        "gpu",
-        "error",
-        ("no node of type p5en.48xlarge", "no NodePool (general-purpose, gpu, system) makes any"),
-        ("NodePool",),
-        options=("--instance-type", "p5en.48xlarge"),
-        only=("auto-mode",),
-    ),
-    Fault(
-        "karpenter may make them",
-        pool_of("p5en"),
-        "gpu",
-        "warning",
-        ("no node of type p5en.48xlarge", "Karpenter may make some (more)"),
-        ("EC2",),
-        options=("--instance-type", "p5en.48xlarge"),
-        only=("auto-mode",),
-    ),
-    Fault(
-        "gpu faulty by its driver",
-        taint_device,
-        "gpu",
-        "error",
-        ("gpu-0", "7 of 8 GPUs"),
-        ("cordon",),
-        also=("capacity",),
-        only=("dra",),
-    ),
-    Fault(
         "gpus not healthy",
         each_gpu_node(condition("GpuHealthy", "False", "XidErrors"), 1),
         "node-health",
@@ -814,6 +723,7 @@ FAULTS = (
         ("GpuHealthy (XidErrors) is False",),
         ("replaced",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "node still starting",
@@ -823,6 +733,7 @@ FAULTS = (
         ("tainted efs.csi.aws.com/agent-not-ready",),
         ("still starting",),
         also=("capacity",),
+        leave_out=NO_DEVICES,
     ),
     Fault(
         "claim that is read only",

@@ -7,7 +7,7 @@ are those of real clusters.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -25,8 +25,6 @@ CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 DRIVERS = "/apis/storage.k8s.io/v1/csidrivers"
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 LIMITS = f"/api/v1/namespaces/{NAMESPACE}/limitranges"
-SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-POOLS = "/apis/karpenter.sh/v1/nodepools"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 FSX = "fsx.csi.aws.com"
@@ -257,28 +255,10 @@ def dra() -> Cluster:
     state = base("p5.48xlarge")
     for name in names(state):
         state[NODES][name] = node(name, "p5.48xlarge", devices=False)
-        for driver, count in (("gpu.nvidia.com", 8), ("dra.net", 32)):
-            put(state, SLICES, resource_slice(driver, name, count))
     image = "registry.k8s.io/nvidia-dra-driver-gpu:v25.8.0"
     put(state, DAEMONS, workload("DaemonSet", "nvidia-dra-driver-gpu-kubelet-plugin", image))
     put(state, DAEMONS, workload("DaemonSet", "aws-dranet", "ecr/eks/dranet:v1.0.1"))
-    for name in names(state)[:2]:  # left over from before a driver's update: GPUs are not counted twice
-        old = resource_slice("gpu.nvidia.com", name, 8)
-        old["metadata"]["name"] += "-old"
-        old["spec"]["pool"]["generation"] = 0
-        for device in old["spec"]["devices"]:
-            device["name"] = f"old-{device['name']}"
-        put(state, SLICES, old)
     return Cluster("dra", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
-
-
-def resource_slice(driver: str, node_name: str, count: int) -> Json:
-    kind: Json = {"type": {"string": "gpu"}} if driver == "gpu.nvidia.com" else {}
-    devices = [{"name": f"device-{number}", "attributes": kind} for number in range(count)]
-    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node_name, "pool": pool, "devices": devices}
-    name = f"{node_name}-{driver.replace('.', '-')}"
-    return _plain("resource.k8s.io/v1", "ResourceSlice", name, spec=spec)
 
 
 def mixed() -> Cluster:
@@ -302,7 +282,7 @@ def mixed() -> Cluster:
 
 
 def auto_mode() -> Cluster:
-    """EKS Auto Mode: nodes named by their instance, plugins built in, and Karpenter at its limit of GPUs."""
+    """EKS Auto Mode: nodes named by their instance, and plugins built in."""
     labels = {
         "eks.amazonaws.com/compute-type": "auto",
         "eks.amazonaws.com/instance-gpu-count": "8",
@@ -316,25 +296,7 @@ def auto_mode() -> Cluster:
         if number % 2:  # newer nodes have the id of their zone too
             state[NODES][name]["metadata"]["labels"]["topology.k8s.aws/zone-id"] = "usw2-az1"
     put(state, DAEMONS, efa_plugin())
-    family = {"key": "eks.amazonaws.com/instance-category", "operator": "In", "values": ["c", "m", "r"]}
-    critical = {"key": "CriticalAddonsOnly", "effect": "NoSchedule"}
-    put(state, POOLS, node_pool("general-purpose", family))
-    put(state, POOLS, node_pool("system", family, taints=[critical]))
-    gpus = {"key": "eks.amazonaws.com/instance-family", "operator": "In", "values": ["p5"]}
-    put(state, POOLS, node_pool("gpu", gpus, gpus=32, made=32))
     return Cluster("auto-mode", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
-
-
-def node_pool(
-    name: str, *requirements: Json, gpus: int | None = None, made: int = 0, taints: Sequence[Json] = ()
-) -> Json:
-    """A NodePool of Karpenter with a limit of `gpus`; its nodes have `made` of them."""
-    spec: Json = {"template": {"spec": {"requirements": list(requirements), "taints": list(taints)}}}
-    if gpus is not None:
-        spec["limits"] = {GPU: str(gpus)}
-    ready = [{"type": "Ready", "status": "True", "reason": "Ready"}]
-    status = {"conditions": ready, "resources": {GPU: str(made)}}
-    return _plain("karpenter.sh/v1", "NodePool", name, spec=spec, status=status)
 
 
 def nvidia_plugin() -> Json:

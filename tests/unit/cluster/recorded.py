@@ -18,9 +18,7 @@ GROUPS = {
     "apps": ("v1",),
     "storage.k8s.io": ("v1",),
     "scheduling.k8s.io": ("v1",),
-    "resource.k8s.io": ("v1",),
     "kubeflow.org": ("v1",),
-    "karpenter.sh": ("v1",),
 }
 RESOURCES = {"kubeflow.org/v1": ("pytorchjobs", "pytorchjobs/status")}
 
@@ -202,7 +200,7 @@ def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int,
 
 _COLLECTIONS = {
     *("nodes", "pods", "daemonsets", "deployments", "resourcequotas", "limitranges", "csidrivers"),
-    *("priorityclasses", "resourceslices", "resourceclaims", "localqueues", "clusterqueues", "nodepools"),
+    *("priorityclasses", "localqueues", "clusterqueues"),
     *("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "resourceflavors"),
     "clustertrainingruntimes",
 }

@@ -1,4 +1,4 @@
-"""When Kueue would admit a job: every combination of quota, use, cohort and limit, by the rule."""
+"""When Kueue would admit a job: every combination of quota and use, by the rule."""
 
 import itertools
 from dataclasses import replace
@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.admission import AdmissionTime, outlook
+from trainyard.cluster.capacity import Capacity, Fit
+from trainyard.cluster.check_definition import Facts
+from trainyard.cluster.checks import gang, queue
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, MissingData, Queue, Snapshot
 
@@ -14,15 +17,12 @@ GPU = "nvidia.com/gpu"
 NOT_SEEN = MissingData("not asked")
 
 
-def quota(nominal: int, used: int, limit: int | None = None, flavor: str = "p5") -> FlavorQuota:
-    most = None if limit is None else limit * 1000
-    return FlavorQuota(flavor, GPU, nominal=nominal * 1000, borrowing_limit=most, used=used * 1000)
+def quota(nominal: int, used: int, flavor: str = "p5") -> FlavorQuota:
+    return FlavorQuota(flavor, GPU, nominal=nominal * 1000, used=used * 1000)
 
 
 def cluster_queue(name: str, *quotas: FlavorQuota, cohort: str = "", pending: int = 0) -> ClusterQueue:
-    others = tuple(
-        FlavorQuota("p5", r, nominal=10**9, borrowing_limit=None, used=0) for r in ("cpu", "memory")
-    )
+    others = tuple(FlavorQuota("p5", r, nominal=10**9, used=0) for r in ("cpu", "memory"))
     return ClusterQueue(
         name, cohort, active=True, reason="", stopped=False, pending=pending, quotas=quotas + others
     )
@@ -52,22 +52,16 @@ def test_a_queue_of_its_own_has_its_nominal_quota(nominal: int, used: int) -> No
     assert found.when is wanted, found
 
 
-@pytest.mark.parametrize(
-    ("nominal", "used", "limit", "other", "other_used"),
-    list(itertools.product((0, 8, 16), (0, 8), (None, 0, 8), (0, 16), (0, 8, 16))),
-)
-def test_a_queue_of_a_cohort_may_borrow(
-    nominal: int, used: int, limit: int | None, other: int, other_used: int
-) -> None:
-    own = cluster_queue("own", quota(nominal, used, limit), cohort="all")
-    lender = cluster_queue("lender", quota(other, other_used), cohort="all")
-    stranger = cluster_queue("stranger", quota(100, 0), cohort="others")
-    found = outlook(snapshot(own, lender, stranger), DEMAND, ())
-    most = nominal + other if limit is None else min(nominal + other, nominal + limit)
-    free = max(0, min(most - used, nominal + other - used - other_used))
-    assert found.when is (
-        AdmissionTime.NEVER if most < 16 else AdmissionTime.NOW if free >= 16 else AdmissionTime.LATER
-    ), found
+def test_a_queue_of_a_cohort_is_not_refused_for_its_own_quota() -> None:
+    for nominal, used in itertools.product((0, 8, 16, 32), (0, 8, 32)):
+        cluster = snapshot(cluster_queue("own", quota(nominal, used), cohort="all"))
+        found = outlook(cluster, DEMAND, ())
+        assert (found.when, "cohort all" in found.evidence) == (AdmissionTime.NOT_CHECKED, True)
+        capacity = Capacity((), Fit.LATER, (), ())
+        facts = Facts(cluster, DEMAND, kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
+        outcomes = [*queue.CHECK.judge(facts), *gang.CHECK.judge(facts)]
+        assert [outcome.severity for outcome in outcomes] == ["skipped", "warning"]
+        assert outcomes[0].evidence.startswith("not checked: ClusterQueue own")
 
 
 def test_those_who_wait_come_first() -> None:

@@ -27,7 +27,6 @@ LISTS = {
     "/api/v1/namespaces/team/resourcequotas": {"quota"},
     "/api/v1/namespaces/team/limitranges": {"quota"},
     "/api/v1/namespaces/team/persistentvolumeclaims/checkpoints": {"storage"},
-    "/apis/resource.k8s.io/v1/resourceslices": set(),
     "/apis/storage.k8s.io/v1/csidrivers": set(),
 }
 """A list that may not be read -> the checks that report it."""

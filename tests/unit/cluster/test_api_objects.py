@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cluster.generated import node, node_pool, pod, resource_slice
+from tests.unit.cluster.generated import node, pod
 
 from trainyard.cluster import api_objects
 from trainyard.cluster.api_objects import node_of, pod_of, pod_requests
@@ -68,15 +68,12 @@ REDUCERS = [
     api_objects.pod_of,
     lambda raw: api_objects.read_workload(raw, "DaemonSet"),
     lambda raw: api_objects.read_workload(raw, "Deployment"),
-    api_objects.slice_of,
-    api_objects.allocations_of,
     api_objects.quota_of,
     api_objects.limits_of,
     api_objects.queue_of,
     api_objects.cluster_queue_of,
     api_objects.flavor_of,
     api_objects.hook_targets_of,
-    api_objects.scaler_of,
 ]
 WRONG: list[Any] = [None, 7, "x", [], {}, [7], ["x"], True, 1.5, {"a": None}]
 
@@ -90,15 +87,6 @@ HOOK: dict[str, Any] = {
     "failurePolicy": "Fail",
     "rules": [{"apiGroups": ["kubeflow.org"], "operations": ["CREATE"], "resources": ["pytorchjobs"]}],
 }
-CLAIM = {
-    "metadata": {"namespace": "team", "name": "claim"},
-    "status": {
-        "reservedFor": [{"name": "job-0"}],
-        "allocation": {
-            "devices": {"results": [{"driver": "gpu.nvidia.com", "pool": "a", "device": "gpu-0"}]}
-        },
-    },
-}
 SCOPE = {"scopeName": "PriorityClass", "operator": "In", "values": ["gold"]}
 QUOTA = {
     "metadata": {"name": "q"},
@@ -108,14 +96,8 @@ QUOTA = {
 OBJECTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "node": (node_of, node("a", "p5.48xlarge")),
     "pod": (pod_of, pod("b-0", "a", gpus=8)),
-    "slice": (api_objects.slice_of, resource_slice("gpu.nvidia.com", "a", 2)),
-    "claim": (api_objects.allocations_of, CLAIM),
     "hooks": (api_objects.hook_targets_of, {"webhooks": [HOOK]}),
     "quota": (api_objects.quota_of, QUOTA),
-    "pool": (
-        api_objects.scaler_of,
-        node_pool("gpu", {"key": "k", "operator": "In", "values": ["v"]}, gpus=8, taints=[{"key": "t"}]),
-    ),
 }
 
 
@@ -144,37 +126,6 @@ def test_a_field_of_another_type_counts_as_absent(name: str) -> None:
 )
 def test_a_webhook_proves_its_controller_only_where_it_must_answer(change: Any, hooked: Any) -> None:
     assert api_objects.hook_targets_of({"webhooks": [HOOK | change]}) == hooked
-
-
-def test_a_claim_of_a_monitor_holds_nothing() -> None:
-    assert api_objects.allocations_of(CLAIM) == (("gpu.nvidia.com/a/gpu-0", "team/job-0"),)
-    monitor = json.loads(json.dumps(CLAIM))
-    monitor["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    assert api_objects.allocations_of(monitor) is None
-
-
-@pytest.mark.parametrize("basic", [True, False], ids=["v1beta1", "v1"])
-@pytest.mark.parametrize(
-    ("attributes", "taints", "counts"),
-    [
-        ({"type": {"string": "gpu"}}, [], True),
-        ({}, [], True),
-        ({"type": {"string": "mig"}}, [], False),
-        ({"type": {"string": "vfio"}}, [], False),
-        ({}, [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}], False),
-        ({}, [{"key": "gpu.nvidia.com/xid", "effect": "NoExecute"}], False),
-        ({}, [{"key": "gpu.nvidia.com/xid", "effect": "None"}], True),
-    ],
-)
-def test_a_device_counts_that_a_pod_can_be_given(
-    attributes: Any, taints: Any, counts: bool, basic: bool
-) -> None:
-    body = {"attributes": attributes, "taints": taints}
-    device = {"name": "gpu-0", **({"basic": body} if basic else body)}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "a", "pool": {"name": "a"}, "devices": [device]}
-    found = api_objects.slice_of({"spec": spec})
-    assert found is not None
-    assert found.devices == (("a/gpu-0",) if counts else ())
 
 
 @given(

@@ -17,25 +17,24 @@ from tests.unit.cluster.generated import (
     NAMESPACE,
     NODES,
     QUOTAS,
-    SLICES,
     changed,
-    nvidia_plugin,
     plain_eks,
     put,
 )
 from tests.unit.cluster.judging import findings_of, look_at, script, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
+from trainyard.cluster.checks import device_plugin
+from trainyard.cluster.checks import efa as efa_check
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import demand_of
-from trainyard.cluster.fix import Supplies, plan_fix
-from trainyard.cluster.verdict import judge_cluster, verdict_record
+from trainyard.cluster.job_preflight import room_for
+from trainyard.cluster.verdict import Readiness, judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
 from trainyard.jobs.kinds import KINDS
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-SUPPLIES = Supplies({name: (nvidia_plugin(),) for name in ("device_plugin", "efa_plugin")})
 
 
 @pytest.fixture
@@ -227,30 +226,46 @@ def test_zones_are_told_apart_by_the_label_that_pods_require(
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_fix_installs_a_plugin_only_where_nothing_else_offers_the_devices(name: str, tmp_path: Path) -> None:
+def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: str, tmp_path: Path) -> None:
     """A device plugin next to a built-in one, or next to a DRA driver, gives devices away twice."""
     cluster = CLUSTERS[name]()
     devices = both(each_gpu_node(amount_of(GPU, None)), each_gpu_node(efa(None)))
-    bare = both(devices, without(SLICES, "gpu", "hyperpod"), without(DAEMONS, "device-plugin"))
+    bare = both(devices, without(DAEMONS, "device-plugin"))
     with serving(changed(cluster, bare)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    installed = {step.what.split()[1] for step in plan_fix(verdict, SUPPLIES) if step.automatic}
+    advised = {finding.outcome.remedy for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
-    assert ("device_plugin" in installed) == (not has_own_gpus), installed
+    assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
     # EFA is checked only on nodes that are fit, and a node without GPUs is not.
-    assert "efa_plugin" not in installed
+    assert efa_check.INSTALL not in advised
 
 
-def test_fix_leaves_nodes_alone_whose_gpus_are_offered_twice(tmp_path: Path) -> None:
+def test_what_is_not_judged_is_not_checked_and_never_red(tmp_path: Path) -> None:
+    """Karpenter, devices of Dynamic Resource Allocation: each check that would need them, and no error."""
+    pool, wrong = {"karpenter.sh": ("v1",)}, []
+    for cluster, groups, options, checks in (
+        (plain_eks(), pool, ("--num-nodes", "4", "--instance-type", "p5en.48xlarge"), {"gpu"}),
+        (plain_eks(), pool, ("--num-nodes", "40", "--instance-type", "p5.48xlarge"), {"capacity"}),
+        (CLUSTERS["dra"](), {}, PLAN, {"gpu", "device-plugin", "efa", "capacity"}),
+        (CLUSTERS["dra"](), {}, ("--num-nodes", "40", "--gpu-per-node", "4"), {"gpu", "capacity"}),
+    ):
+        with serving(cluster.state) as recorded:
+            recorded.groups |= groups
+            verdict = verdict_of(recorded.kubeconfig(tmp_path), *options)
+        skipped = {f.check.name for f in verdict.findings if f.outcome.evidence.startswith("not checked")}
+        if not checks <= skipped or verdict.state is not Readiness.READY:
+            wrong.append((cluster.name, options, verdict.state, skipped))
+    assert wrong == []
+
+
+def test_a_job_on_nodes_whose_gpus_are_not_counted_asks_for_those_of_their_type(tmp_path: Path) -> None:
     cluster = CLUSTERS["dra"]()
-    for node in cluster.gpu_nodes:
-        amount_of(GPU, "8")(cluster.state[NODES][node])
     with serving(cluster.state) as recorded:
-        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
-        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    assert any("both offer" in finding.outcome.evidence for finding in verdict.findings)
-    assert [step for step in plan_fix(verdict, SUPPLIES) if step.automatic] == []
+        facts = verdict_of(recorded.kubeconfig(tmp_path), *PLAN).facts
+    room = room_for(facts.snapshot, facts.demand)
+    assert room is not None
+    assert room.gpus == 8
 
 
 def serve_trainjobs(recorded: Recorded) -> None:

@@ -1,4 +1,4 @@
-"""Remedies: what is pinned, the order of applying, what is left to people, and that nothing is forced."""
+"""Remedies: what is applied, what is left to people, and that nothing is forced."""
 
 import json
 import os
@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from tests import warm_start
 from tests.unit.cluster.faults import FAULTS
-from tests.unit.cluster.generated import CLUSTERS, changed, nvidia_plugin, plain_eks
+from tests.unit.cluster.generated import CLUSTERS, changed, plain_eks
 from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
-from trainyard.cluster.fix import Supplies, in_order, is_pinned, plan_fix, require_pinned
+from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.server_side_apply import apply_all
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.config.cluster import ClusterConfig
+from trainyard.errors import PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
@@ -30,45 +31,8 @@ def recorded() -> Iterator[Recorded]:
         yield served
 
 
-@pytest.mark.parametrize(
-    ("image", "pinned"),
-    [
-        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", True),
-        ("a/b@sha256:" + "0" * 64, True),
-        ("registry:5000/a/b:1.2", True),
-        ("a/b", False),
-        ("registry:5000/a/b", False),
-        ("a/b:latest", False),
-        ("a/b:main", False),
-        ("a/b:stable", False),
-    ],
-)
-def test_an_image_is_pinned_by_version_or_digest(image: str, pinned: bool) -> None:
-    assert is_pinned(image) == pinned
-    body = nvidia_plugin()
-    body["spec"]["template"]["spec"]["containers"][0]["image"] = image
-    if pinned:
-        assert require_pinned("plugin.yaml", [body]) == (body,)
-    else:
-        with pytest.raises(ConfigError, match=r"plugin\.yaml: .*not pinned"):
-            require_pinned("plugin.yaml", [body])
-
-
-@pytest.mark.parametrize("wrong", [[], ["text"], [{"kind": "Pod"}], [{"kind": "Pod", "apiVersion": "v1"}]])
-def test_a_manifest_that_holds_no_objects_is_refused(wrong: list[Any]) -> None:
-    with pytest.raises(ConfigError, match=r"plugin\.yaml"):
-        require_pinned("plugin.yaml", wrong)
-
-
-def test_what_others_need_comes_first_and_webhooks_last() -> None:
-    kinds = ["ValidatingWebhookConfiguration", "Deployment", "CustomResourceDefinition", "Namespace", "Role"]
-    ordered = [body["kind"] for body in in_order([{"kind": kind} for kind in kinds])]
-    assert ordered[:2] == ["Namespace", "CustomResourceDefinition"]
-    assert ordered[-1] == "ValidatingWebhookConfiguration"
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_applied_that_was_not_supplied_and_nothing_is_ever_removed(
+def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
     fault: Any, tmp_path: Path
 ) -> None:
     name = fault.only[0] if fault.only else next(n for n in CLUSTERS if n not in fault.leave_out)
@@ -76,7 +40,7 @@ def test_nothing_is_applied_that_was_not_supplied_and_nothing_is_ever_removed(
     with serving(changed(cluster, fault.plant)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan, *fault.options)
-    steps = plan_fix(verdict, Supplies())
+    steps = plan_fix(verdict, ClusterConfig())
     automatic = [step for step in steps if step.automatic]
     assert [body["kind"] for step in automatic for body in step.objects] == (
         ["Namespace"] if fault.name == "no namespace" else []

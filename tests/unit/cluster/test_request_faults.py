@@ -100,7 +100,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
     assert judge(recorded, tmp_path) == (Verdict.READY, {})
-    assert len(requests_of(recorded)) >= 25
+    assert len(requests_of(recorded)) >= 24
 
 
 QUICK = ("403", "429", "hangs up", "a page of a proxy")

@@ -69,7 +69,7 @@ def test_the_advice_is_that_of_the_installation(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_checkout_is_installed_by_its_makefile() -> None:
-    extras = {"torch": "train", "websocket": "cluster", "model_signing": "sign", "optuna": "sweep"}
+    extras = {"torch": "train", "websocket": "cluster", "model_signing": "sign"}
     assert {module: extra_of(module) for module in extras} == extras
     assert extra_of("nothing.of.ours") == ""
     if Path(sys.prefix) == ROOT / ".venv":

@@ -1,4 +1,4 @@
-"""A round of the watchdog with a GitHub in memory: one issue per outage, one resumption per dead run."""
+"""A round of the watchdog with a GitHub in memory: one resumption per dead run."""
 
 import json
 from collections.abc import Iterator
@@ -78,9 +78,6 @@ class Memory(GitHub):
             raise ServiceError("409")
         self.changed.append((path, body))
 
-    def patch(self, path: str, body: Any) -> Any:
-        self.changed.append((path, body))
-
     def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
         if self.refuses:
             raise ServiceError("422 No ref found")
@@ -120,39 +117,6 @@ def test_a_poll_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
 OUTAGE = Outage("offline gpu-1", "GPU runner gpu-1 is offline", "sudo ./svc.sh status")
 
 
-def test_an_outage_and_its_end_are_reported_once() -> None:
-    github = Memory()
-    new, over = runner_watchdog.update_issues(github, (OUTAGE,), dry_run=False)
-    assert (new, over) == ([OUTAGE], [])
-    [(path, issue)] = github.changed
-    assert (path, issue["title"]) == ("/issues", OUTAGE.title)
-
-    told = {"number": 5, "body": issue["body"], "user": {"login": runner_watchdog.BOT}}
-    github = Memory({"/issues": [told]})
-    assert runner_watchdog.update_issues(github, (OUTAGE,), dry_run=False) == ([], [])
-    assert github.changed == []
-
-    assert runner_watchdog.update_issues(github, (), dry_run=False) == ([], ["offline gpu-1"])
-    assert github.changed == [
-        ("/issues/5/comments", {"body": "It is over."}),
-        ("/issues/5", {"state": "closed"}),
-    ]
-
-
-def test_the_issue_of_a_dead_run_stays_open_until_a_person_closes_it() -> None:
-    death = Outage("dead 7", "A training died: " + "x" * 300, "gh run rerun 7 --failed")
-    github = Memory()
-    runner_watchdog.update_issues(github, (death,), dry_run=False)
-    [(_, issue)] = github.changed
-    assert len(issue["title"]) <= 256
-    assert "Close this issue" in issue["body"]
-    github = Memory(
-        {"/issues": [{"number": 5, "body": issue["body"], "user": {"login": runner_watchdog.BOT}}]}
-    )
-    assert runner_watchdog.update_issues(github, (), dry_run=False) == ([], [])
-    assert github.changed == []
-
-
 def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
     job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
     stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
@@ -162,13 +126,6 @@ def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
     again = replace(OUTAGE, title="still")
     second = runner_watchdog.WatchFindings((again, Outage("missing", "", "")), (later,))
     assert runner_watchdog.keep_confirmed(first, second) == runner_watchdog.WatchFindings((again,), (later,))
-
-
-def test_an_issue_with_the_same_text_by_another_author_is_ignored() -> None:
-    body = "<!-- trainyard-watch: offline gpu-1 -->"
-    github = Memory({"/issues": [{"number": 5, "body": body, "user": {"login": "mallory"}}]})
-    assert runner_watchdog.update_issues(github, (OUTAGE,), dry_run=True) == ([OUTAGE], [])
-    assert github.changed == []
 
 
 def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:

@@ -193,6 +193,9 @@ def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str
     other = replace(made, nodes=3, image="a/b:2")
     with pytest.raises(ConfigError, match=r"another plan \(image, nodes\)"):
         is_deployed(find, other)
+    files = {name: f"{text}# changed" for name, text in made.program.files.items()}
+    with pytest.raises(ConfigError, match=r"another plan \(program\.files\)"):
+        is_deployed(find, replace(made, program=replace(made.program, files=files)))
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"schema": 2}', '{"schema": 1}'])

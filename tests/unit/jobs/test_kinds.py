@@ -55,7 +55,10 @@ def test_pods_have_what_their_instance_type_has(kind: str, instance: str) -> Non
     for nodes in (1, 128):
         made = planned(kind, "ddp", instance, nodes)
         bodies = objects(made)
-        assert plan_from_json(json.loads(bodies[-1]["metadata"]["annotations"][PLAN])) == made
+        noted = bodies[-1]["metadata"]["annotations"][PLAN]
+        assert plan_from_json(json.loads(noted)).to_json() == made.record()
+        texts = (json.dumps(text)[1:-1] for text in made.program.files.values())
+        assert [text for text in texts if text in noted] == [], "files are in the ConfigMap only"
         found = [container for body in bodies for container in containers(body)]
         assert found
         for container in found:

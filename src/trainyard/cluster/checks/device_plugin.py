@@ -1,10 +1,11 @@
-"""Check the device plugin or driver that offers the GPUs, to explain GPUs that are missing.
+"""Check the device plugin that offers the GPUs, to explain GPUs that are missing.
 
 If every node offers its GPUs, nothing is wrong, whoever installed the plugin.
 """
 
 from collections.abc import Iterator
 
+from trainyard.cluster.capacity import UNCOUNTED
 from trainyard.cluster.check_definition import (
     Check,
     Facts,
@@ -12,24 +13,16 @@ from trainyard.cluster.check_definition import (
     error_unless_enough,
     list_names,
     not_applicable,
+    not_checked,
     not_readable,
     success,
-    warning,
 )
-from trainyard.cluster.checks.installers import (
-    InstalledDaemonSet,
-    drivers,
-    has_built_in_plugin,
-    nvidia_plugins,
-)
-from trainyard.cluster.demand import GPU, GPU_DRIVER
-from trainyard.cluster.fitness import Fitness, devices_by_node
-from trainyard.cluster.snapshot import MissingData, Workload
+from trainyard.cluster.checks.installers import InstalledDaemonSet, has_built_in_plugin, nvidia_plugins
+from trainyard.cluster.demand import GPU
+from trainyard.cluster.fitness import Fitness
+from trainyard.cluster.snapshot import MissingData
 
-INSTALL = (
-    "install the NVIDIA device plugin at a pinned version: name its manifest as "
-    "cluster.manifests.device_plugin, then scripts/manage_cluster.py fix --apply"
-)
+INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin) at a pinned version"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -40,41 +33,29 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_readable(facts.snapshot.daemons)
         return
     plugins = nvidia_plugins(facts.snapshot.daemons)
-    slices = devices_by_node(facts.snapshot, GPU_DRIVER)
-    both = [f.node.name for f in facts.fits if f.node.name in slices and f.node.allocatable.get(GPU)]
-    if both:
-        yield warning(
-            f"{list_names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
-            "can be assigned twice",
-            "keep the device plugin off nodes of the DRA driver, or the driver off theirs",
-        )
-    bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]
+    counted = [fitness for fitness in facts.fits if not fitness.uncounted]
+    if not counted:
+        yield not_checked(UNCOUNTED)
+        return
+    bare = [fitness for fitness in counted if fitness.gpus is None and not _offers_pieces(fitness)]
     if bare:
-        why, remedy = _explain_missing_gpus(bare, facts.snapshot.daemons, plugins)
+        why, remedy = _explain_missing_gpus(bare, plugins)
         nodes = list_names(fitness.node.name for fitness in bare)
         yield error_unless_enough(facts, f"{nodes}: {why}", remedy)
-    elif not both:
-        yield success(_describe_provider(facts, plugins, dra=bool(slices)))
+    else:
+        yield success(_describe_provider(counted, plugins))
 
 
 def _offers_pieces(fitness: Fitness) -> bool:
     return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
 
 
-def _explain_missing_gpus(
-    bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[InstalledDaemonSet, ...]
-) -> tuple[str, str]:
+def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[InstalledDaemonSet, ...]) -> tuple[str, str]:
     """Return why nodes offer no GPU, and the remedy."""
     if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
             f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
             "check whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
-        )
-    dra = drivers(daemons, "nvidia-dra-driver")
-    if dra and not plugins:
-        return (
-            f"{dra[0].text} publishes no ResourceSlice for it",
-            f"read its log: kubectl -n {dra[0].workload.namespace} logs daemonset/{dra[0].workload.name}",
         )
     if not plugins:
         return "no NVIDIA device plugin was found under any of its labels and names", INSTALL
@@ -90,14 +71,12 @@ def _explain_missing_gpus(
     )
 
 
-def _describe_provider(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> str:
+def _describe_provider(fits: list[Fitness], plugins: tuple[InstalledDaemonSet, ...]) -> str:
     if plugins:
         return plugins[0].text
-    if dra:
-        return f"the driver {GPU_DRIVER} publishes them (ResourceSlices)"
-    if all(has_built_in_plugin(fitness.node) for fitness in facts.fits):
+    if all(has_built_in_plugin(fitness.node) for fitness in fits):
         return "built into the operating system"
     return "none was found, and the nodes offer their GPUs"
 
 
-CHECK = Check("device-plugin", "the plugin or driver that offers the GPUs", judge)
+CHECK = Check("device-plugin", "the plugin that offers the GPUs", judge)

@@ -15,18 +15,16 @@ from trainyard.cluster.check_definition import (
     error_unless_enough,
     list_names,
     not_applicable,
+    not_checked,
     success,
     warning,
 )
-from trainyard.cluster.checks.installers import drivers, efa_plugins
-from trainyard.cluster.demand import EFA
+from trainyard.cluster.checks.installers import efa_plugins
+from trainyard.cluster.demand import EFA, EFA_DRIVER
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import MissingData
 
-INSTALL = (
-    "install the EFA device plugin at a pinned version: name its manifest as cluster.manifests.efa_plugin, "
-    "then scripts/manage_cluster.py fix --apply"
-)
+INSTALL = "install the EFA device plugin (chart eks/aws-efa-k8s-device-plugin) at a pinned version"
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
 """Types with GPUDirect RDMA. Without EFA they train far below the speed that is paid for."""
@@ -61,12 +59,15 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     if not without:
         return
     listed = list_names(fitness.node.name for fitness in without)
+    if facts.snapshot.has_driver(EFA_DRIVER):
+        yield not_checked(f"{listed}: the interfaces that the driver {EFA_DRIVER} offers are not counted")
+        return
     rest = len(nodes) - len(without)
     expected = without[0].expected_efa
     text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
     why, remedy = _explain_missing_efa(facts)
     fast = without[0].node.instance_type.startswith(_FAST)
-    if fast and rest < facts.demand.nodes and not facts.may_grow:
+    if fast and rest < facts.demand.nodes and not facts.snapshot.may_grow:
         yield error(f"{text}; {why}. The nodes would train over TCP", remedy)
     else:
         yield warning(f"{text}; {why}", remedy)
@@ -76,10 +77,10 @@ def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
     daemons = facts.snapshot.daemons
     if isinstance(daemons, MissingData):
         return "DaemonSets could not be read", "check whether the EFA device plugin runs there"
-    plugins, dranet = efa_plugins(daemons), drivers(daemons, "dranet")
-    if not plugins and not dranet:
-        return "no EFA device plugin and no DRANET driver were found", INSTALL
-    found = (plugins or dranet)[0]
+    plugins = efa_plugins(daemons)
+    if not plugins:
+        return "no EFA device plugin was found", INSTALL
+    found = plugins[0]
     if found.workload.available < found.workload.wanted:
         return found.text, f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
     return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE

@@ -10,6 +10,7 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error,
     not_applicable,
+    not_checked,
     not_readable,
     success,
     warning,
@@ -21,7 +22,9 @@ _HOLDERS = 3
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     capacity, wanted = facts.capacity, facts.demand.nodes
-    if capacity.fit is Fit.UNKNOWN:
+    if capacity.uncounted and capacity.fit is Fit.UNKNOWN:
+        yield not_checked(f"{capacity.places} places for {wanted} are known; {capacity.unseen}")
+    elif capacity.fit is Fit.UNKNOWN:
         yield not_readable(MissingData(capacity.unseen))
     elif capacity.fit is Fit.NOW:
         yield success(
@@ -34,8 +37,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             f"{holder.namespace}/{holder.owner} holds {holder.gpus}" for holder in capacity.holders[:_HOLDERS]
         )
         text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all GPUs are free"
-        waits = facts.outlook.when in (AdmissionTime.NOW, AdmissionTime.LATER)
-        judge_it = warning if waits or facts.may_grow else error
+        waits = facts.outlook.when in (AdmissionTime.NOW, AdmissionTime.LATER, AdmissionTime.NOT_CHECKED)
+        judge_it = warning if waits or facts.snapshot.may_grow else error
         remedy = (
             "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
         )
@@ -49,8 +52,8 @@ def _never(facts: Facts) -> Outcome:
     unfit = sum(not fitness.fit for fitness in facts.fits)
     rest = f"; {unfit} of {len(facts.fits)} nodes are not fit: see above" if unfit else ""
     text = f"{capacity.places_empty} places for {wanted}, even if nothing ran there{rest}"
-    if facts.may_grow:
-        return warning(text, "Karpenter may add nodes; whether it gets them is not known here")
+    if facts.snapshot.may_grow:
+        return not_checked(f"{text}; whether Karpenter adds nodes is not known here")
     return error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
 
 

@@ -6,6 +6,7 @@ Allocatable resources are judged first, because labels and DaemonSets do not pro
 from collections import Counter
 from collections.abc import Iterator
 
+from trainyard.cluster.capacity import UNCOUNTED
 from trainyard.cluster.check_definition import (
     Check,
     Facts,
@@ -14,13 +15,12 @@ from trainyard.cluster.check_definition import (
     judge_nodes,
     list_names,
     not_applicable,
+    not_checked,
     not_readable,
     success,
-    warning,
 )
-from trainyard.cluster.demand import GPU, GPU_DRIVER
-from trainyard.cluster.node_pools import pools_for
-from trainyard.cluster.snapshot import MissingData, Scaler
+from trainyard.cluster.demand import GPU
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -35,8 +35,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     found = list(judge_nodes(facts, "gpu"))
     yield from found
-    if not found:
-        counts = Counter(fitness.gpus for fitness in facts.fits)
+    uncounted = [fitness.node.name for fitness in facts.fits if fitness.uncounted]
+    if uncounted:
+        yield not_checked(f"{list_names(uncounted)}: {UNCOUNTED}")
+    counts = Counter(fitness.gpus for fitness in facts.fits if not fitness.uncounted)
+    if counts and not found:
         yield success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
 
 
@@ -45,24 +48,12 @@ def _no_node(facts: Facts) -> Outcome:
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
     wanted = f"of type {facts.demand.instance_type}" if facts.demand.instance_type else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
-    pools = facts.snapshot.scalers
-    able = pools_for(pools, facts.demand)
-    if able:
-        made_by = _names(able)
-        return warning(
-            f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
-            "whether EC2 has them is not known here: reserve the capacity, or watch for the first node",
-        )
-    found = () if isinstance(pools, MissingData) else pools
-    unable = f"; no NodePool ({_names(found)}) makes any" if found else ""
+    if facts.snapshot.may_grow:
+        return not_checked(f"no node {wanted} now{offers}; whether Karpenter adds some is not known here")
     return error(
-        f"no node {wanted}{offers}; none offers {GPU} or a slice of {GPU_DRIVER}{unable}",
-        "add a node group or a NodePool with such instances, or name another instance type",
+        f"no node {wanted}{offers}; none offers {GPU}",
+        "add a node group with such instances, or name another instance type",
     )
-
-
-def _names(pools: tuple[Scaler, ...]) -> str:
-    return list_names(sorted(pool.name for pool in pools))
 
 
 CHECK = Check("gpu", "GPUs that can be allocated on each node", judge, essential=True)

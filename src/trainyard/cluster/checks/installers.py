@@ -1,7 +1,6 @@
 """Find the DaemonSets that install devices on nodes, by every label set that their installers use.
 
-A missing DaemonSet is not a fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and
-drivers of Dynamic Resource Allocation publish ResourceSlices instead.
+A missing DaemonSet is not a fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in.
 """
 
 from collections.abc import Iterable
@@ -60,15 +59,6 @@ def efa_plugins(daemons: Iterable[Workload]) -> tuple[InstalledDaemonSet, ...]:
         if _EFA_SUFFIX in daemon.name
         or daemon.labels.get("name", "").endswith(_EFA_SUFFIX)
         or any(_EFA_SUFFIX in image for image in daemon.images)
-    )
-
-
-def drivers(daemons: Iterable[Workload], word: str) -> tuple[InstalledDaemonSet, ...]:
-    """Drivers of Dynamic Resource Allocation with `word` in their name or image."""
-    return tuple(
-        InstalledDaemonSet(daemon, "DRA driver")
-        for daemon in daemons
-        if word in daemon.name or any(word in image for image in daemon.images)
     )
 
 

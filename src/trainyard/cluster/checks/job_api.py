@@ -37,10 +37,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _install(api: NeededApi) -> str:
-    how = f"name its manifest as cluster.manifests.{api.manifest}, then scripts/manage_cluster.py fix --apply"
-    if not api.manifest:
-        how = f"aws eks create-addon --addon-name {api.add_on}"
-    return f"install {api.installs}: {how}"
+    how = f": aws eks create-addon --addon-name {api.add_on}" if api.add_on else " at a pinned version"
+    return f"install {api.installs}{how}"
 
 
 CHECK = Check("job-api", "the API of the job's kind and its versions", judge, essential=True)

@@ -10,6 +10,7 @@ from trainyard.cluster.check_definition import (
     error,
     info,
     not_applicable,
+    not_checked,
     not_readable,
     success,
     warning,
@@ -33,6 +34,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         if not isinstance(queues, MissingData) and queues:
             named = ", ".join(queue.name for queue in queues)
             yield info(f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue")
+    elif expected.when is AdmissionTime.NOT_CHECKED:
+        yield not_checked(expected.evidence)
     elif expected.when is AdmissionTime.UNKNOWN:
         yield not_readable(MissingData(expected.evidence))
     elif expected.when is AdmissionTime.NEVER:

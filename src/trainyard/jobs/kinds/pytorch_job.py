@@ -159,7 +159,6 @@ KIND = JobKind(
             "v1",
             "pytorchjobs",
             "the Kubeflow training operator",
-            manifest="training_operator",
         ),
     ),
     controllers=(

@@ -292,7 +292,7 @@ def is_helper(labels: Json) -> bool:
 KIND = JobKind(
     name="raycluster",
     api_kind="RayCluster",
-    apis=(NeededApi("ray.io", "v1", "rayclusters", INSTALLS, manifest="kuberay"),),
+    apis=(NeededApi("ray.io", "v1", "rayclusters", INSTALLS),),
     controllers=(CONTROLLER,),
     trial_spec=lambda template, _: make_trial_cluster(template),
     parts=((API, "rayjobs"),),

@@ -142,7 +142,7 @@ def cluster_in(job: Json) -> str:
 KIND = JobKind(
     name="rayjob",
     api_kind="RayJob",
-    apis=(NeededApi("ray.io", "v1", "rayjobs", INSTALLS, manifest="kuberay"),),
+    apis=(NeededApi("ray.io", "v1", "rayjobs", INSTALLS),),
     controllers=(CONTROLLER,),
     trial_spec=lambda template, _: {
         "entrypoint": "true",

@@ -147,13 +147,12 @@ KIND = JobKind(
     name="trainjob",
     api_kind="TrainJob",
     apis=(
-        NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2", manifest="trainer"),
+        NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2"),
         NeededApi(
             "jobset.x-k8s.io",
             "v1alpha2",
             "jobsets",
             "JobSet, which Kubeflow Trainer 2 includes",
-            manifest="jobset",
         ),
     ),
     controllers=(

@@ -1,10 +1,9 @@
 """Copy a checkpoint out of a pod, verified on both ends, and continue after an interruption.
 
-    pod: file ──stream──> .NAME.partial/file ──digests equal──> (a store takes it) ──all there──> NAME/
+    pod: file ──stream──> .NAME.partial/file ──digests equal──> all there ──> NAME/
 
-Each file copied to a folder is recorded with its digest beside the files, so that the next attempt does not
-read unchanged files again. For a file that a store has, the pod computes the digest again. A checkpoint
-appears under its name only when all of its files are correct.
+Each copied file is recorded with its digest beside the files, so that the next attempt does not read
+unchanged files again. A checkpoint appears under its name only when all of its files are correct.
 """
 
 import hashlib
@@ -12,21 +11,17 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.jobs.volumes.volume_source import FileDigest, VolumeSource
 from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeFile
-
-if TYPE_CHECKING:
-    from trainyard.artifacts.upload.verified_copy import StoreDelivery
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each attempt after an interruption; the first again after a connection that sent bytes."""
@@ -64,7 +59,7 @@ class CopyReport:
 
 
 class CheckpointCopier:
-    """Copies one checkpoint to a folder, or through a folder to a store."""
+    """Copies one checkpoint to a folder."""
 
     def __init__(
         self,
@@ -72,19 +67,12 @@ class CheckpointCopier:
         checkpoint: FoundCheckpoint,
         folder: Path,
         *,
-        delivery: "StoreDelivery | None" = None,
-        prefix: str = "",
         progress: Callable[[int], None] = lambda _count: None,
         wait: Callable[[float], None] = time.sleep,
         disk_usage: Callable[[Path], Any] = shutil.disk_usage,
     ) -> None:
-        """`folder` receives the files; with a `delivery`, each only until it is stored.
-
-        `prefix` precedes their names in the store.
-        """
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
-        self._delivery, self._prefix, self._progress = delivery, prefix, progress
-        self._wait, self._disk_usage = wait, disk_usage
+        self._progress, self._wait, self._disk_usage = progress, wait, disk_usage
         self._journal = _read_journal(folder / _JOURNAL)
         self._fetched = self._kept = self._cuts = 0
 
@@ -114,36 +102,22 @@ class CheckpointCopier:
             raise CheckpointError(
                 f"{file.path}: SHA-256 {sha256[:12]}… in the pod, its manifest says {claimed[:12]}…"
             )
-        if self._delivery is not None:
-            self._delivery.deliver(path, self._prefix + name, sha256=sha256)
-            path.unlink()
-        else:
-            self._note_in_journal(file, name, sha256)
+        self._note_in_journal(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
 
     def _find_earlier_copy(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
         """Return the file, if an earlier call has copied it and it is still correct.
 
-        Where no journal has its digest, as with a store, the pod computes it, and no bytes are sent.
+        Where no journal has its digest, the pod computes it, and no bytes are sent.
         """
-        if self._size_there(name, path) != file.size:
+        if not path.is_file() or path.stat().st_size != file.size:
             return None
         noted = self._journal.get(name)
         if noted is not None and (noted["bytes"], noted["modified"]) == (file.size, file.modified):
             sha256 = str(noted["sha256"])
         else:
             sha256 = self._source.digest(file).sha256
-        if self._delivery is not None:
-            right = self._delivery.has(self._prefix + name, size=file.size, sha256=sha256)
-        else:
-            right = _digest_of(path).hexdigest() == sha256
-        return CopiedFile(name, file.size, sha256) if right else None
-
-    def _size_there(self, name: str, path: Path) -> int | None:
-        """Return the size of the file at the target; None if there is none."""
-        if self._delivery is not None:
-            return self._delivery.size_of(self._prefix + name)
-        return path.stat().st_size if path.is_file() else None
+        return CopiedFile(name, file.size, sha256) if _digest_of(path).hexdigest() == sha256 else None
 
     def _fetch_and_verify(self, file: VolumeFile, path: Path) -> str:
         """Fetch the file from where it was cut off; if its beginning turns out wrong, fetch it once more."""
@@ -192,7 +166,7 @@ class CheckpointCopier:
     def _require_space(self) -> None:
         sizes = [file.size for file in self._checkpoint.files]
         there = sum(p.stat().st_size for p in self._folder.rglob("*") if p.is_file())
-        wanted = max(sizes, default=0) if self._delivery is not None else max(0, sum(sizes) - there)
+        wanted = max(0, sum(sizes) - there)
         free = self._disk_usage(self._folder).free
         if wanted + _SPARE_BYTES > free:
             raise ConfigError(
@@ -203,19 +177,6 @@ class CheckpointCopier:
         line = {"path": name, "bytes": file.size, "modified": file.modified, "sha256": sha256}
         with (self._folder / _JOURNAL).open("a") as journal:
             journal.write(json.dumps(line) + "\n")
-
-
-def copy_checkpoint(
-    source: VolumeSource,
-    checkpoint: FoundCheckpoint,
-    to: "str | StoreDelivery",
-    *,
-    progress: Callable[[int], None],
-) -> CopyReport:
-    """Copy the checkpoint to a folder, or to a store. Raises the errors of `CheckpointCopier.copy`."""
-    if isinstance(to, str):
-        return copy_to_folder(source, checkpoint, Path(to), progress=progress)
-    return copy_to_store(source, checkpoint, to, progress=progress)
 
 
 def copy_to_folder(
@@ -232,26 +193,6 @@ def copy_to_folder(
     for text, target in companion_files(checkpoint, copied):
         if not _is_later(to / target, text):
             _write(to / target, text)
-    return copied
-
-
-def copy_to_store(
-    source: VolumeSource,
-    checkpoint: FoundCheckpoint,
-    delivery: "StoreDelivery",
-    *,
-    progress: Callable[[int], None],
-) -> CopyReport:
-    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `copy_checkpoint` does."""
-    prefix = f"{PurePosixPath(checkpoint.path).name}/"
-    with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
-        to = Path(folder)
-        copying = CheckpointCopier(
-            source, checkpoint, to, delivery=delivery, prefix=prefix, progress=progress
-        )
-        copied = copying.copy()
-    for text, name in companion_files(checkpoint, copied):
-        delivery.write(name, text)
     return copied
 
 

@@ -64,15 +64,15 @@ class SavedCheckpoint:
 
 
 def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) -> dict[str, Any]:
-    """Return the present values of a checkpoint beside the tensors, with all processes' generators."""
-    generators = world.gather(generator_states())
+    """Return the present values of a checkpoint beside the tensors, with those of all processes."""
+    generators, positions = zip(*world.gather((generator_states(), state.data_position)), strict=True)
     return {
         "step": state.step,
         "fits": dict(fits),
         "seconds": state.seconds,
         "generators": generators[0],
         "generators_of_other_ranks": generators[1:],
-        "data_position": deepcopy(state.data_position),
+        "data_positions": [deepcopy(position) for position in positions if position is not None],
         "pending_row": deepcopy(state.pending_row),
         "schedule": state.schedule,
         "losses": asdict(state.losses),
@@ -183,7 +183,7 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
     state.seconds = float(record.get("seconds", 0.0))
-    state.data_position = record.get("data_position")
+    state.restored_positions = record.get("data_positions", [])
     state.pending_row = record.get("pending_row")
     state.schedule = record.get("schedule")
     state.losses = LossRecord(**record.get("losses", {}))

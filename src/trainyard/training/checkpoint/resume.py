@@ -180,6 +180,4 @@ def _data_values(data: DataConfig) -> dict[str, Any]:
     facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
     if data.hugging_face.dataset is not None:
         facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
-        if data.hugging_face.interleaved_files != 1:
-            facts["data.hugging_face.interleaved_files"] = data.hugging_face.interleaved_files
     return facts

@@ -33,7 +33,9 @@ class TrainingState:
     seconds: float = 0.0
     """Seconds of training so far, over all segments of the run."""
     data_position: dict[str, Any] | None = None
-    """The position of the next step's data, if the step number alone does not determine it."""
+    """The position of this process's next data, if the step number alone does not determine it."""
+    restored_positions: list[dict[str, Any]] = field(default_factory=list)
+    """The `data_position` of all processes that wrote the checkpoint which was loaded."""
     exchange: Callable[[], Tensors] | None = None
     """The live tensors of a gradient exchange that has a state; they are the part `exchange`."""
     is_of_step: bool = True

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from trainyard.errors import DataError
 from trainyard.training.data.order import Permutation
+from trainyard.training.runtime.world import DataShare
 
 _BLOCK_WINDOWS = 4096
 Places = npt.NDArray[np.int64]
@@ -67,8 +68,10 @@ class TokenBatches:
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
-    def share_with(self, _world: object) -> None:
-        """There is no work to share."""
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        batch = self.batch(step)
+        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
 
     def position(self, _step: int) -> None:
         """None, because the step number is the position."""

@@ -100,16 +100,18 @@ class TextStream:
         self._place: StreamPosition = None
         self._iterator = iter(self._rows)
 
-    @property
-    def files(self) -> int:
-        """The number of files of the split, or of other parts that the library reads one by one."""
-        return int(self._rows.num_shards)
-
     def part(self, number: int, of: int) -> "TextStream":
-        """The texts of the files `number`, `number + of`, `number + 2 of`, …; nothing is read yet."""
+        """Every `of`-th file from `number` on, or every `of`-th row if these are not as many for each number.
+
+        Nothing is read yet.
+        """
+        import datasets.distributed
+
         part = copy.copy(self)
         with _explain_errors(self._name):
-            part._rows = self._rows.shard(num_shards=of, index=number, contiguous=False)
+            # Parts of one dataset would share the iterator's state, and so mix up their positions.
+            rows = copy.deepcopy(self._rows)
+            part._rows = datasets.distributed.split_dataset_by_node(rows, rank=number, world_size=of)
         part._place, part._iterator = None, iter(part._rows)
         return part
 

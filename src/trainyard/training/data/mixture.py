@@ -19,10 +19,11 @@ import numpy as np
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.batches import TokenBatches
+from trainyard.training.data.batches import TokenBatches, count_targets, take_share
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
+from trainyard.training.runtime.world import DataShare
 
 BLOCK = 1000
 """The number of sequences in which each part has exactly its share, so one of them is the smallest share."""
@@ -71,8 +72,10 @@ class MixedBatches:
         part = int(self._block[1][row])
         return part, block * self._shares[part] + int(self._block[2][row])
 
-    def share_with(self, _world: object) -> None:
-        """There is no work to share."""
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        batch = self.batch(step)
+        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
 
     def position(self, _step: int) -> None:
         """None, because the step number is the position."""
@@ -127,12 +130,12 @@ class MixedData:
         ]
         return MixedBatches(parts, self.shares, batch_size=batch_size, seed=seed)
 
-    def validation_windows(self, *, length: int, count: int, world: object) -> np.ndarray:
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]`: of each part that has any its share, at least one."""
         held = [(part, share) for part, share in zip(self.parts, self.shares, strict=True) if part.validation]
         total = sum(share for _, share in held)
         found = [
-            part.validation_windows(length=length, count=max(1, round(count * share / total)), world=world)
+            part.validation_windows(length=length, count=max(1, round(count * share / total)))
             for part, share in held
         ]
         return np.concatenate(found)[:count] if found else np.empty((0, length + 1), dtype=np.int64)

@@ -15,10 +15,9 @@ from trainyard.errors import DataError
 from trainyard.training.data.batches import first_windows, plain_ids
 from trainyard.training.data.config_of_run import with_revision
 from trainyard.training.data.hugging_face import DatasetOrigin, TextStream, find_origin
-from trainyard.training.data.stream_batches import StreamBatches, first_tokens
+from trainyard.training.data.stream_batches import StreamBatches
 from trainyard.training.data.token_stream import Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
-from trainyard.training.runtime.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,6 @@ class StreamedData:
     shuffled: int
     start: Tokens
     """The first tokens of the validation split, else of the training split."""
-    tracks: int = 1
-    """The number of files that are read in turn."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -59,17 +56,13 @@ class StreamedData:
             batch_size=batch_size,
             seed=seed,
             shuffled=self.shuffled,
-            tracks=self.tracks,
         )
 
-    def validation_windows(self, *, length: int, count: int, world: World) -> Tokens:
-        """Up to `count` windows `[window, length + 1]` from the start of the validation split.
-
-        The processes of `world` share the work, and get the same windows.
-        """
+    def validation_windows(self, *, length: int, count: int) -> Tokens:
+        """Up to `count` windows `[window, length + 1]` from the start of the validation split."""
         if self.validation is None:
             return first_windows(self.start[:0], length=length, count=count)
-        tokens = first_tokens(self.validation, count * length + 1, world)
+        tokens = self.validation.first_tokens(count * length + 1)
         return first_windows(tokens, length=length, count=count)
 
     def prompt(self, count: int) -> list[int]:
@@ -99,13 +92,12 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     validation = open_split(config.validation_split) if config.validation_split else None
     start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
     read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
-    shuffled, tracks = config.shuffled_sequences, config.interleaved_files
-    return StreamedData(name, origin, read, train, validation, shuffled, start, tracks)
+    return StreamedData(name, origin, read, train, validation, config.shuffled_sequences, start)
 
 
 def _start(stream: TokenStream, data: DataConfig) -> Tokens:
     """The first sequence of a stream. Raises DataError when it has none."""
-    tokens = first_tokens(stream, data.sequence_length + 1, ALONE)
+    tokens = stream.first_tokens(data.sequence_length + 1)
     if tokens.size <= data.sequence_length:
         raise DataError(
             f"{stream.name} has {tokens.size:,} tokens, less than one sequence (data.sequence_length "

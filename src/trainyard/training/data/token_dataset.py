@@ -85,7 +85,7 @@ class PreparedData:
             documents=_places(self.train),
         )
 
-    def validation_windows(self, *, length: int, count: int, world: object) -> np.ndarray:  # noqa: ARG002
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
         if self.validation is None:
             return np.empty((0, length + 1), dtype=np.int64)

@@ -1,14 +1,14 @@
-"""The texts of a stream as tokens, and the position in it as plain data.
+"""The texts of a stream as tokens, divided into lanes, and the position in a lane as plain data.
 
-A stream is read in one or more tracks. One track holds all texts in the dataset's own order. Of `T` tracks,
-track `t` holds the files `t`, `t + T`, `t + 2T`, …; the tracks take turns, a chunk of rows each. A stream has
-no end: once all tracks are at their end, an epoch is over and all begin again. `stream_reading` reads them.
+The lanes of a stream are its files, or where these cannot be divided evenly its rows, in turn. A lane has no
+end: after its last text it begins again. `stream_batches` reads the lanes of a process.
 """
 
+from collections import deque
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,8 @@ ChunkTokens = npt.NDArray[np.int32]
 class Texts(Protocol):
     """A source of texts with a position to continue from."""
 
-    @property
-    def files(self) -> int:
-        """The number of parts that can be read without reading the others."""
-
     def part(self, number: int, of: int) -> "Texts":
-        """The texts of the files `number`, `number + of`, `number + 2 of`, …"""
+        """The lane `number` of `of`; it is read independently of this one and of other lanes."""
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         """Read the texts of up to `count` rows in UTF-8, and the position after them; None at the end."""
@@ -41,41 +37,13 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The position at which a stream of tokens continues: the chunk that holds the next token."""
+    """The position at which a lane continues: the chunk that holds the next token."""
 
-    places: tuple[StreamPosition, ...] = (None,)
-    """The position of the next chunk of each track."""
-    ended: tuple[int, ...] = ()
-    """The tracks that have no more chunk in this epoch."""
-    turn: int = 0
-    """The track of the chunk that holds the next token."""
+    place: StreamPosition = None
     consumed: int = 0
     """The number of tokens of that chunk that were already read."""
     epoch: int = 0
     """The number of times the texts were read to the end."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state; with one track, the form of checkpoints from before there were several."""
-        counted = {"consumed": self.consumed, "epoch": self.epoch}
-        if len(self.places) == 1:
-            return {"place": self.places[0], **counted}
-        return {"places": list(self.places), "ended": list(self.ended), "turn": self.turn, **counted}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Position":
-        """The position that `to_json` converted; other keys are ignored."""
-        places = tuple(value["places"]) if "places" in value else (value["place"],)
-        ended, turn = tuple(value.get("ended", ())), value.get("turn", 0)
-        return cls(places, ended, turn, value["consumed"], value["epoch"])
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Consecutive windows, and the position of the next one."""
-
-    tokens: Tokens
-    """`[window, length + 1]`; each window begins with the last token of the one before."""
-    end: Position
 
 
 class TokenStream:
@@ -86,34 +54,77 @@ class TokenStream:
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
-    def beginning(self, tracks: int) -> Position:
-        """The position of the first token when up to `tracks` tracks are read in turn."""
-        return Position((None,) * max(1, min(tracks, self._texts.files)))
+    def lane(self, number: int, of: int, start: Position) -> "StreamLane":
+        return StreamLane(self, self._texts.part(number, of), start)
 
-    def tracks(self, count: int) -> list[Texts]:
-        """The texts of each of `count` tracks. Raises DataError when there are fewer files."""
-        if count == 1:
-            return [self._texts]
-        if count > self._texts.files:
-            raise DataError(
-                f"{self.name} is {self._texts.files} files, and the checkpoint's position is in {count} that "
-                "are read in turn. Install the versions of the lock file, whose datasets library wrote it."
-            )
-        return [self._texts.part(number, count) for number in range(count)]
+    def first_tokens(self, count: int) -> Tokens:
+        """The first `count` tokens in the dataset's own order, or fewer if it has fewer."""
+        texts, place, parts, size = self._texts.part(0, 1), None, [np.empty(0, np.int32)], 0
+        while size < count:
+            chunk, place = texts.read(place, CHUNK_ROWS)
+            parts.append(self.encode(chunk))
+            size += parts[-1].size
+            if place is None:
+                break
+        return np.concatenate(parts)[:count].astype(np.int64)
 
-    def encode(self, chunks: list[list[bytes]], stop: Event | None = None) -> list[ChunkTokens]:
-        """The tokens of the texts of each chunk. Raises CancelledError soon after `stop` is set."""
-        pieces: list[Piece] = [piece for texts in chunks for text in texts for piece in (text, None)]
-        arrays = encode_pieces(self._vocabulary, iter(pieces))
-        result = []
-        for texts in chunks:
-            parts = [np.empty(0, np.int32)]
-            for _ in range(2 * len(texts)):
-                if stop is not None and stop.is_set():
-                    raise CancelledError
-                tokens, begins = next(arrays)
-                parts.append(tokens.astype(np.int32))
-                if self._is_marked and begins:
-                    parts[-1][:1] = ~parts[-1][:1]
-            result.append(np.concatenate(parts))
-        return result
+    def encode(self, texts: list[bytes]) -> ChunkTokens:
+        pieces: list[Piece] = [piece for text in texts for piece in (text, None)]
+        parts = [np.empty(0, np.int32)]
+        for tokens, begins in encode_pieces(self._vocabulary, iter(pieces)):
+            parts.append(tokens.astype(np.int32))
+            if self._is_marked and begins:
+                parts[-1][:1] = ~parts[-1][:1]
+        return np.concatenate(parts)
+
+
+class StreamLane:
+    """A lane as windows of tokens, from a position on."""
+
+    def __init__(self, stream: TokenStream, texts: Texts, start: Position) -> None:
+        self._stream, self._texts = stream, texts
+        self._next = replace(start, consumed=0)
+        self._ready: deque[tuple[Position, ChunkTokens]] = deque()
+        """Chunks that were read, of which the first `_consumed` tokens were given."""
+        self._consumed = start.consumed
+        self._is_fruitful, self._barren = False, 0
+
+    @property
+    def position(self) -> Position:
+        """The position after the last windows."""
+        here = self._ready[0][0] if self._ready else self._next
+        return replace(here, consumed=self._consumed)
+
+    def windows(self, count: int, length: int, stop: Event) -> Tokens:
+        """The next windows `[count, length + 1]`; each begins with the last token of the one before.
+
+        Raises what reading raises, DataError when two complete epochs have no tokens, and CancelledError soon
+        after `stop` is set.
+        """
+        end = self._consumed + count * length
+        size = sum(chunk.size for _, chunk in self._ready)
+        while size <= end:
+            if stop.is_set():
+                raise CancelledError
+            size += self._read_chunk()
+        tokens = np.concatenate([chunk for _, chunk in self._ready])[self._consumed : end + 1]
+        while end >= self._ready[0][1].size:
+            end -= self._ready.popleft()[1].size
+        self._consumed = end
+        every_start = np.lib.stride_tricks.sliding_window_view(tokens.astype(np.int64), length + 1)
+        return every_start[::length]
+
+    def _read_chunk(self) -> int:
+        texts, following = self._texts.read(self._next.place, CHUNK_ROWS)
+        chunk = self._stream.encode(texts)
+        self._ready.append((self._next, chunk))
+        self._next = Position(following, epoch=self._next.epoch + (following is None))
+        self._is_fruitful = self._is_fruitful or bool(chunk.size)
+        if following is None:
+            # A stream without tokens would be read endlessly. After a resume the first epoch is only a part
+            # of one, so one without tokens is no evidence.
+            self._barren = 0 if self._is_fruitful else self._barren + 1
+            self._is_fruitful = False
+            if self._barren > 1:
+                raise DataError(f"{self._stream.name}: no row has a text. Check data.text_field.")
+        return chunk.size

@@ -1,5 +1,6 @@
 """The training data of a run: prepared token files, or a stream that is read during training."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,27 +11,27 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.mixture import find_prepared_mixture, prepare_mixture
 from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
-from trainyard.training.runtime.world import World
+from trainyard.training.runtime.world import DataShare, World
 
 
 class Batches(Protocol):
-    """Training samples by step, the same on every process."""
+    """Training samples by step."""
 
     @property
     def steps_per_epoch(self) -> int | None:
         """None when the length of the data is not known."""
 
-    def batch(self, step: int) -> np.ndarray:
-        """The tokens `[global batch, sequence_length + 1]` of `step`, from 0."""
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0.
 
-    def share_with(self, world: World) -> None:
-        """Share the work of reading; all processes then request the same batches."""
+        Also returns the number of targets that count in the loss, over all processes.
+        """
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
 
-    def restore(self, position: dict[str, Any]) -> None:
-        """Continue from a value that `position` returned."""
+    def restore(self, positions: Sequence[dict[str, Any]]) -> None:
+        """Continue from the values that `position` returned on all processes."""
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -55,7 +56,7 @@ class TrainingData(DataOnRecord, Protocol):
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> Batches: ...
 
-    def validation_windows(self, *, length: int, count: int, world: World) -> np.ndarray: ...
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray: ...
 
     def prompt(self, count: int) -> list[int]: ...
 

@@ -1,4 +1,4 @@
-"""A trained model for other programs: safetensors with `config.json` and tokenizer, or one GGUF file.
+"""A trained model for other programs: safetensors with `config.json` and tokenizer.
 
-In: a verified checkpoint of a run. Out: a folder that transformers or llama.cpp loads.
+In: a verified checkpoint of a run. Out: a folder that transformers loads.
 """

@@ -1,4 +1,4 @@
-"""Export a run's model from a verified checkpoint to safetensors with `config.json`, or to one GGUF file.
+"""Export a run's model from a verified checkpoint to safetensors with `config.json`.
 
     checkpoint --verify, tensor by tensor--> .NAME.tmp/ --fsync, rename--> NAME/
 
@@ -29,8 +29,6 @@ from trainyard.run.run_advice import require_run
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.exported_tokenizer import write_tokenizer
-from trainyard.training.export.gguf_export import GGUF_NAME, write_gguf
-from trainyard.training.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from trainyard.training.weights.checkpoint_weights import CheckpointWeights
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, hugging_face_config
 from trainyard.training.weights.safetensors_weights import INDEX_NAME, WEIGHTS_NAME
@@ -66,10 +64,6 @@ class Export:
     shards: tuple[Shard, ...]
     tokenizer: bool
     """Whether tokenizer files are written too."""
-    gguf: bool = False
-    """One GGUF file for llama.cpp instead of safetensors and config.json."""
-    gguf_tokenizer: GgufTokenizer | None = None
-    """The tokenizer as it is in the GGUF file."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -80,7 +74,7 @@ class Export:
             "dtype": self.dtype,
             "parameters": sum(self.sizes.values()) // DTYPES[self.dtype].itemsize,
             "bytes": sum(self.sizes.values()),
-            "format": "gguf" if self.gguf else "safetensors",
+            "format": "safetensors",
             "weights": [shard.name for shard in self.shards],
             "tokenizer": self.tokenizer,
         }
@@ -92,14 +86,13 @@ def plan_export(
     *,
     dtype: str = "float32",
     tokenizer: bool = True,
-    gguf: bool = False,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = UNSEEN,
 ) -> Export:
     """Plan the export of the checkpoint of `step` (None: the newest that verifies).
 
-    Raises ConfigError when the directory holds no run, the tokenizer is missing, or llama.cpp has no
-    equivalent tokenizer; CheckpointError when no checkpoint verifies.
+    Raises ConfigError when the directory holds no run or the tokenizer is missing; CheckpointError when no
+    checkpoint verifies.
     """
     require_run(directory.path)
     model = load_config(directory.config_file, recorded=True).config.model
@@ -124,10 +117,8 @@ def plan_export(
         eos=load_vocabulary(model).eos if tokenizer else None,
         dtype=dtype,
         sizes=sizes,
-        shards=(Shard(GGUF_NAME, tuple(sizes)),) if gguf else tuple(_shards(sizes, shard_bytes)),
+        shards=tuple(_shards(sizes, shard_bytes)),
         tokenizer=tokenizer,
-        gguf=gguf,
-        gguf_tokenizer=gguf_tokenizer(model) if gguf and tokenizer else None,
     )
 
 
@@ -197,32 +188,9 @@ def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> t
 
 
 def _write_files(export: Export, folder: Path, progress: Progress) -> None:
-    progress.begin("writing", sum(export.sizes.values()))
-    if export.gguf:
-        origin = {
-            "run_id": export.run_id,
-            "step": str(export.step),
-            "manifest_sha256": export.weights.digest(),
-        }
-        write_gguf(
-            folder / GGUF_NAME,
-            export.model,
-            export.weights,
-            names=list(export.sizes),
-            dtype=export.dtype,
-            tokenizer=export.gguf_tokenizer,
-            origin=origin,
-            progress=progress,
-        )
-    else:
-        _write_safetensors(export, folder, progress)
-    if export.tokenizer:
-        write_tokenizer(folder, export.model)
-
-
-def _write_safetensors(export: Export, folder: Path, progress: Progress) -> None:
     from safetensors.torch import save_file
 
+    progress.begin("writing", sum(export.sizes.values()))
     origin = {"format": "pt", "run_id": export.run_id, "step": str(export.step)}
     for shard in export.shards:
         kind, tensors = DTYPES[export.dtype], {}
@@ -235,6 +203,8 @@ def _write_safetensors(export: Export, folder: Path, progress: Progress) -> None
         index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}
         _write_json(folder / INDEX_NAME, index)
     _write_json(folder / CONFIG_NAME, _config(export))
+    if export.tokenizer:
+        write_tokenizer(folder, export.model)
 
 
 def _config(export: Export) -> dict[str, Any]:

@@ -88,7 +88,6 @@ class PretrainingSegment(RecipeSegment):
     def build(
         self, weights: WeightSource | None, *, world: World, device: torch.device, resumes: bool
     ) -> TrainingState:
-        self._batches.share_with(world)
         self._parallel = parallel = put_on_devices(self._config, world, device, draw=not resumes)
         parallel.model.model.separates_documents = self._config.data.packing == "separate"
         if weights:
@@ -102,14 +101,15 @@ class PretrainingSegment(RecipeSegment):
         return {"gradient_compression": asdict(compressed.compression)} if compressed else {}
 
     def start_from_state(self, state: TrainingState) -> None:
-        if state.data_position is not None:
-            self._batches.restore(state.data_position)
+        if state.restored_positions:
+            self._batches.restore(state.restored_positions)
+            state.data_position = self._batches.position(state.step)
 
     def train(self, context: RunContext, loop: StepLoop) -> None:
         context.state.model.train()
         step = TrainStep(context, loop.saver, parallel=self._parallel, batches=self._batches)
         step.warm_up_reducer()
-        validation = self._validation(context.world)
+        validation = self._validation()
         validate = partial(validation.run, step.forward, share=self._parallel.share) if validation else None
         loop.run(step.run, validate=validate)
 
@@ -127,11 +127,11 @@ class PretrainingSegment(RecipeSegment):
     def close(self) -> None:
         self._batches.close()
 
-    def _validation(self, world: World) -> Validation | None:
+    def _validation(self) -> Validation | None:
         """None when the validation tokens do not fill one sequence."""
         training, length = self._config.training, self._config.data.sequence_length
         count = self.length.samples_per_step * training.validation_batches
-        windows = self._data.validation_windows(length=length, count=count, world=world)
+        windows = self._data.validation_windows(length=length, count=count)
         if not len(windows):
             return None
         size = training.batch_size

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from trainyard.run.records import Row
-from trainyard.training.data.batches import count_targets, take_share
 from trainyard.training.data.training_data import Batches
 from trainyard.training.model.loss import compiled_kernels, summed_loss
 from trainyard.training.model.optimizer import learning_rate, set_learning_rate
@@ -154,10 +153,11 @@ class TrainStep:
 
     def _draw_batch(self, step: int) -> _OwnBatch:
         """This process's part of the global batch of `step`, on its device."""
-        batch, groups = self._batch(step), self._parallel.share
-        size = self._context.config.training.batch_size
-        own = take_share(batch, size=size, rank=groups.rank, of=groups.size)
-        return _OwnBatch(step, max(1, count_targets(batch)), [self._on_device(part) for part in own])
+        batches, size = self._batches, self._context.config.training.batch_size
+        # A stream may wait for the network, so it counts as slow work.
+        with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+            own, targets = batches.share(step, self._parallel.share, size=size)
+        return _OwnBatch(step, max(1, targets), [self._on_device(part) for part in own])
 
     def _on_device(self, sequences: np.ndarray) -> Tensor:
         tokens = torch.from_numpy(sequences)
@@ -165,12 +165,6 @@ class TrainStep:
             return tokens.to(self._device)
         # From memory that is not pinned, the host would wait for the copy.
         return tokens.pin_memory().to(self._device, non_blocking=True)
-
-    def _batch(self, step: int) -> np.ndarray:
-        """The global batch of `step`. A stream may wait for the network, so it counts as slow work."""
-        batches = self._batches
-        with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
-            return batches.batch(step)
 
     def _loss(self, sequences: Tensor) -> Tensor:
         """The summed loss of `[batch, seq + 1]` tokens.

@@ -1,4 +1,4 @@
-"""Write metrics to TensorBoard, Weights & Biases and MLflow, from the same rows as `metrics.jsonl`.
+"""Write metrics to TensorBoard and Weights & Biases, from the same rows as `metrics.jsonl`.
 
 A tracker that cannot start or fails is dropped with a warning; it never ends a training run.
 """
@@ -21,7 +21,6 @@ from trainyard.config.keys import leaf_keys
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.run.directory import RunDirectory
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
-from trainyard.training.run.mlflow_tracker import MlflowTracker, mlflow_failures
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -240,7 +239,6 @@ TRACKERS = {
     "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
     "Prometheus": TrackerEntry(lambda config: config.prometheus_file is not None, PrometheusTracker),
     "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
-    "MLflow": TrackerEntry(lambda config: config.mlflow.enabled, MlflowTracker, mlflow_failures),
 }
 """All trackers by their names in messages; another tracker is one line here."""
 

@@ -5,7 +5,6 @@
 The tokenizer in such a file is not read; `model.tokenizer` names one.
 """
 
-import json
 import re
 import shlex
 import struct
@@ -47,10 +46,6 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-SCALING_KEY = "trainyard.rope_scaling"
-"""`model.architecture.rope_scaling` as JSON in a file that we exported."""
-VOCABULARY_KEY = "trainyard.vocabulary"
-"""Has the value `bytes` in a file that was exported from a run on bytes."""
 FREQUENCIES = "rope_freqs.weight"
 """The divisors of the rotary frequencies; llama.cpp's converter stores Llama 3's scaling this way."""
 
@@ -96,10 +91,6 @@ class GgufWeights(WeightSource):
         self._frequencies = self._tensors.pop(FREQUENCIES, None)
         self.declared = self._declared_keys(reader)
         self._longest = _value(reader, "context_length", 2048)
-        vocabulary = reader.get_field(VOCABULARY_KEY)
-        self.has_byte_vocabulary = vocabulary is not None and vocabulary.contents() == "bytes"
-        scaling = reader.get_field(SCALING_KEY)
-        self._scaling: dict[str, Any] | None = json.loads(scaling.contents()) if scaling else None
         self._turned = _value(reader, "rope.dimension_count", 0)
         self._heads = {
             "attn_q": self.declared["num_attention_heads"],
@@ -128,9 +119,7 @@ class GgufWeights(WeightSource):
             "max_position_embeddings": self._longest,
             **self.declared,
         }
-        if self._scaling is not None:
-            found["rope_scaling"] = self._scaling
-        elif self._frequencies is not None:
+        if self._frequencies is not None:
             # Only the divisors are stored. The other values are the same in every Llama 3 with scaling, and
             # `contradictions` compares the resulting divisors with the file.
             factor = float(_frequency_divisors(self._frequencies).max())

@@ -162,9 +162,7 @@ def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> D
 
     source = GgufWeights(place)
     values = _flat(source.architecture()) | {NAME: place.stem}
-    if source.has_byte_vocabulary:
-        values[TOKENIZER] = None
-    elif place.with_name(TOKENIZER_NAME).is_file():
+    if place.with_name(TOKENIZER_NAME).is_file():
         values[TOKENIZER] = str(Path(path).with_name(TOKENIZER_NAME))
     else:
         _require_no_tokenizer(path, open_keys)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,11 @@ from tests.integration import checkpoint_shapes as shapes
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
 from tests.unit.jobs.plans import plan
 
-from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.upload.verified_copy import StoreDelivery
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
     ServiceError,
     ServiceTroubleError,
-    VerificationError,
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes.api import Api
@@ -30,9 +26,7 @@ from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import (
     CopyReport,
-    companion_files,
     copy_to_folder,
-    copy_to_store,
 )
 from trainyard.jobs.volumes.checkpoint_search import (
     Where,
@@ -177,36 +171,6 @@ def test_an_older_copy_does_not_move_the_tracker_back(server: ExecServer, tmp_pa
     (tmp_path / "out" / shapes.TRACKER).write_text("7")
     copied(server, tmp_path / "out")
     assert (tmp_path / "out" / shapes.TRACKER).read_text() == "7"
-
-
-def test_a_store_takes_each_file_and_keeps_those_that_are_right(
-    server: ExecServer, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    store = open_store((tmp_path / "store").as_uri())
-    checkpoint = newest(server)
-
-    def call() -> CopyReport:
-        return copy_to_store(source(server), checkpoint, StoreDelivery(store), progress=lambda _count: None)
-
-    done = call()
-    assert shapes.digests(tmp_path / "store" / "global_step_5") == shapes.digests(volume / "global_step_5")
-    assert not list((tmp_path / "temporary").iterdir()), "no file stays here"
-    again = call()
-    assert (again.files, again.kept_files, again.fetched_bytes) == (done.files, len(done.files), 0)
-    data = tmp_path / "store" / "global_step_5" / "data.pt"
-    data.write_bytes(b"y" * data.stat().st_size)
-    once_more = call()
-    assert (once_more.kept_files, once_more.fetched_bytes) == (len(done.files) - 1, data.stat().st_size)
-    for text, name in companion_files(checkpoint, done):
-        StoreDelivery(store).write(name, text)
-        StoreDelivery(store).write(name, text)
-    assert (tmp_path / "store" / shapes.TRACKER).read_text() == "5"
-    StoreDelivery(store).write(shapes.TRACKER, "6")
-    assert (tmp_path / "store" / shapes.TRACKER).read_text() == "6"
-    with pytest.raises(VerificationError, match="was read"):
-        StoreDelivery(store).deliver(volume / "global_step_5" / "data.pt", "x/data.pt", sha256="0" * 64)
 
 
 def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, tmp_path: Path) -> None:

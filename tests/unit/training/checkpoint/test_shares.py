@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +15,15 @@ from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.stream_batches import StreamBatches
 from trainyard.training.data.token_stream import TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.data.training_data import Batches
 from trainyard.training.data.vocabulary import ByteVocabulary
+from trainyard.training.runtime.world import DataShare, World
 
 LENGTH = 4
 WORLDS = st.sampled_from([(1, 1, 6), (2, 1, 3), (1, 2, 3), (2, 3, 1), (3, 2, 1), (6, 1, 1)])
 """Processes, forward passes of each, sequences a forward pass: always six sequences a step."""
 
 
-def inputs_by_rank(source: Batches, steps: int, world: tuple[int, int, int]) -> list[np.ndarray]:
+def inputs_by_rank(source: TokenBatches, steps: int, world: tuple[int, int, int]) -> list[np.ndarray]:
     """The inputs `[sequence, LENGTH]` that each process of `world` trains on in `steps` steps."""
     ranks, passes, size = world
     read: list[list[np.ndarray]] = [[] for _ in range(ranks)]
@@ -35,7 +36,7 @@ def inputs_by_rank(source: Batches, steps: int, world: tuple[int, int, int]) -> 
     return [np.concatenate(parts) for parts in read]
 
 
-def assert_an_epoch_is_read_once(source: Batches, tokens: int, world: tuple[int, int, int]) -> None:
+def assert_an_epoch_is_read_once(source: TokenBatches, tokens: int, world: tuple[int, int, int]) -> None:
     """Each position, whose token is its number, is read by exactly one process, except the epoch's tail."""
     windows = window_count(tokens, LENGTH)
     steps = windows // 6
@@ -80,13 +81,11 @@ def test_of_a_megatron_dataset_too(
 class Numbered:
     """Texts whose bytes count up from 1; a separator, 0, takes the place of the number after each text."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        bounds = np.cumsum([0, *sizes])
-        self.texts = [bytes(range(first + 1, last)) for first, last in pairwise(bounds.tolist())]
-        self.files = 1
+    def __init__(self, texts: list[bytes]) -> None:
+        self.texts = texts
 
     def part(self, number: int, of: int) -> "Numbered":
-        raise AssertionError(f"{number} of {of}: there is one file")
+        return Numbered(self.texts[number::of])
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         first = place["row"] if place else 0
@@ -94,24 +93,35 @@ class Numbered:
         return self.texts[first : first + count], following
 
 
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), WORLDS, st.integers(1, 30), st.integers(1, 9))
-def test_every_token_of_a_stream_is_read_in_each_epoch(
+class Peerless(World):
+    """A world of which only one process reads."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=6, max_size=9), WORLDS, st.integers(1, 30), st.integers(1, 9))
+def test_every_token_of_a_lane_is_read_in_each_of_its_epochs(
     sizes: list[int], world: tuple[int, int, int], shuffled: int, blocks: int
 ) -> None:
-    texts = Numbered(sizes)
-    source = StreamBatches(
-        TokenStream(texts, ByteVocabulary(), "n"),
-        sequence_length=LENGTH,
-        batch_size=6,
-        seed=1,
-        shuffled=shuffled,
-    )
+    ranks, passes, size = world
+    bounds = np.cumsum([0, *sizes])
+    texts = Numbered([bytes(range(first + 1, last)) for first, last in pairwise(bounds.tolist())])
     steps = max(1, shuffled // 6) * blocks  # complete blocks: within one, the order is shuffled
-    by_rank = inputs_by_rank(source, steps, world)
-    source.close()
-    assert len({part.size for part in by_rank}) == 1
-    read = np.sort(np.concatenate([part.ravel() for part in by_rank]))
-    epoch = [token for text in texts.texts for token in (*text, 0)]
-    expected = (epoch * (read.size // len(epoch) + 1))[: read.size]
-    assert read.tolist() == sorted(expected)
+    for rank in range(ranks):
+        source = StreamBatches(
+            TokenStream(texts, ByteVocabulary(), "n"),
+            sequence_length=LENGTH,
+            batch_size=6,
+            seed=1,
+            shuffled=shuffled,
+        )
+        groups = DataShare(Peerless(rank, ranks, 0, None))
+        own = [source.share(step, groups, size=size)[0] for step in range(steps)]
+        source.close()
+        assert {tuple(map(len, parts)) for parts in own} == {(size,) * passes}
+        read = np.sort(np.concatenate([part[:, :-1].ravel() for parts in own for part in parts]))
+        epoch = [token for text in texts.part(rank, ranks).texts for token in (*text, 0)]
+        expected = (epoch * (read.size // len(epoch) + 1))[: read.size]
+        assert read.tolist() == sorted(expected)

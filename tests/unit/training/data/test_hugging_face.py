@@ -1,7 +1,6 @@
 """Datasets of Hugging Face's library: read from local folders, and a Hub that is missing or refuses."""
 
 import gzip
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -21,13 +20,11 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.config_of_run import with_values_of_run
 from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
-from trainyard.training.data.stream_batches import first_tokens
 from trainyard.training.data.streamed_dataset import StreamedData, open_stream
 from trainyard.training.data.token_stream import TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.data.training_data import data_at_hand, ready_data
 from trainyard.training.data.vocabulary import ByteVocabulary
-from trainyard.training.runtime.world import ALONE
 
 Run = Callable[..., dict[str, Any]]
 Stop = Callable[[int], dict[str, Any]]
@@ -111,10 +108,10 @@ def test_reading_from_any_place_gives_the_same_texts(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
-def test_a_part_is_every_nth_file_and_resumes_from_any_place(tmp_path: Path, kind: str) -> None:
+def test_a_part_is_every_nth_file_or_row_and_resumes_from_any_place(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
-    files = [[f"line {line} of file {file}" for line in range(10 + file)] for file in range(5)]
+    files = [[f"line {line} of file {file}" for line in range(10 + file)] for file in range(4)]
     for number, own in enumerate(files):
         path = folder / f"train-{number}.{kind}"
         if kind == "parquet":
@@ -122,58 +119,21 @@ def test_a_part_is_every_nth_file_and_resumes_from_any_place(tmp_path: Path, kin
         else:
             lines = own if kind == "txt" else [json.dumps({"text": text}) for text in own]
             path.write_text("".join(f"{line}\n" for line in lines))
-    complete = texts(folder)
-    assert complete.files == len(files)
-    for number in range(2):
-        expected = [text for file in files[number::2] for text in file]
-        part, place = complete.part(number, 2), None
-        assert all_texts(complete.part(number, 2)) == expected
-        for done in range(4, len(expected), 4):
-            _, place = part.read(place, 4)
-            resumed = complete.part(number, 2)
-            assert all_texts(resumed, json.loads(json.dumps(place)), count=9) == expected[done:]
-    assert all_texts(complete) == [text for file in files for text in file]
-
-
-_PLACE = {
-    "examples_iterable": {
-        "examples_iterable": {"shard_idx": 0, "shard_example_idx": 200, "type": "ArrowExamplesIterable"},
-        "previous_state": {"shard_idx": 0, "shard_example_idx": 0, "type": "ArrowExamplesIterable"},
-        "batch_idx": 192,
-        "num_chunks_since_previous_state": 192,
-        "cropped_chunk_length": 0,
-        "type": "RebatchedArrowExamplesIterable",
-    },
-    "epoch": 0,
-}
-_BEFORE_TRACKS: dict[int, tuple[dict[str, Any], str]] = {
-    1: ({"block": 0, "place": None, "consumed": 0, "epoch": 0}, "85b49a59669c80e8"),
-    41: ({"block": 20, "place": None, "consumed": 2560, "epoch": 0}, "57cd8a0b3bf4d461"),
-    161: ({"block": 80, "place": _PLACE, "consumed": 2334, "epoch": 0}, "94b858b7a86e8cd7"),
-}
-"""Step -> the position in the checkpoint of a run whose processes each encoded all of the 600 rows below, and
-the start of the SHA-256 of the batch that the run drew next."""
-
-
-def test_a_run_from_before_streams_were_shared_out_resumes_with_its_batches(tmp_path: Path) -> None:
-    folder = tmp_path / "before"
-    folder.mkdir()
-    rows = [f"row {number}: " + "words and words " * (number % 5) for number in range(600)]
-    for part in range(3):
-        lines = (json.dumps({"text": text, "url": "u"}) for text in rows[part * 200 : part * 200 + 200])
-        (folder / f"train-{part}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    source = {"dataset": str(folder), "shuffled_sequences": 8, "validation_split": None}
-    data = {"hugging_face": source, "sequence_length": 16, "packing": "separate"}
-    opened_data = open_stream(DataConfig.model_validate(data), ModelConfig(name="m"))
-    going_on = opened_data.batches(sequence_length=16, batch_size=4, seed=7)
-    for step, (position, expected) in _BEFORE_TRACKS.items():
-        resumed = opened_data.batches(sequence_length=16, batch_size=4, seed=7)
-        resumed.restore(position)
-        for batches in (resumed, going_on):
-            assert hashlib.sha256(batches.batch(step).tobytes()).hexdigest()[:16] == expected
-        assert set(resumed.position(step + 1) or {}) == set(position), "the checkpoint's form changed"
-        resumed.close()
-    going_on.close()
+    complete, rows = texts(folder), [text for file in files for text in file]
+    for of in (2, 3):  # parts that are files, and parts that are rows
+        expected = [
+            [text for file in files[number::of] for text in file] if of == 2 else rows[number::of]
+            for number in range(of)
+        ]
+        parts = [complete.part(number, of) for number in range(of)]
+        places: list[StreamPosition] = [None] * of
+        for done in range(4, min(map(len, expected)), 4):
+            for number, part in enumerate(parts):  # in turn, as a process reads that has several
+                _, places[number] = part.read(places[number], 4)
+                resumed = complete.part(number, of)
+                place = json.loads(json.dumps(places[number]))
+                assert all_texts(resumed, place, count=9) == expected[number][done:], (of, number, done)
+    assert all_texts(complete) == rows
 
 
 def test_rows_without_a_text_are_left_out(folder: Path) -> None:
@@ -197,20 +157,17 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
     prepared = prepare_data(DataConfig.model_validate(values), ModelConfig(name="m"))
     streamed = open_data_stream(folder, validation_split=None)
     count = prepared.train.tokens
-    assert first_tokens(streamed.train, count + 9, ALONE).tolist() == prepared.train.open().tolist()
+    assert streamed.train.first_tokens(count + 9).tolist() == prepared.train.open().tolist()
     assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
-    assert not len(streamed.validation_windows(length=16, count=3, world=ALONE))
+    assert not len(streamed.validation_windows(length=16, count=3))
 
 
 def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
     streamed = open_data_stream(folder)
     assert streamed.validation is not None
-    tokens = first_tokens(streamed.validation, 10**6, ALONE)
-    assert (
-        streamed.validation_windows(length=16, count=2, world=ALONE).ravel()[:17].tolist()
-        == tokens[:17].tolist()
-    )
-    assert len(streamed.validation_windows(length=16, count=10**4, world=ALONE)) == (tokens.size - 1) // 16
+    tokens = streamed.validation.first_tokens(10**6)
+    assert streamed.validation_windows(length=16, count=2).ravel()[:17].tolist() == tokens[:17].tolist()
+    assert len(streamed.validation_windows(length=16, count=10**4)) == (tokens.size - 1) // 16
 
 
 def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_path: Path) -> None:
@@ -339,18 +296,17 @@ def test_a_hub_that_refuses_connections_is_an_outside_service(
 def on_stream(tiny_config: Callable[..., Config], folder: Path) -> Callable[..., Config]:
     """The tiny configuration on the stream of `folder`; `shuffled` sequences are read at a time."""
 
-    def build(shuffled: int = 20, interleaved: int = 1) -> Config:
-        source = {"dataset": str(folder), "shuffled_sequences": shuffled, "interleaved_files": interleaved}
+    def build(shuffled: int = 20) -> Config:
+        source = {"dataset": str(folder), "shuffled_sequences": shuffled}
         return tiny_config(data={"train_path": None, "validation_path": None, "hugging_face": source})
 
     return build
 
 
-@pytest.mark.parametrize("interleaved", [1, 2])
 def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
-    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path, interleaved: int
+    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path
 ) -> None:
-    config = on_stream(interleaved=interleaved)
+    config = on_stream()
     complete = run_training(config, "complete")
     for step in (2, 5, 6):  # within a block of five steps, at its end, in the next one
         with pytest.raises(StoppedError):
@@ -364,9 +320,7 @@ def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
     assert "steps_per_epoch" not in run["plan"]
     assert set(run["data"]) == {"name", "fingerprint"}
     with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
-        run_training(on_stream(30, interleaved), "cut")
-    with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.interleaved_files: "):
-        run_training(on_stream(interleaved=3), "cut")
+        run_training(on_stream(30), "cut")
 
 
 def test_the_commit_that_is_read_is_in_the_configuration_of_the_run(folder: Path) -> None:

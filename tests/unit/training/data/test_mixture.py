@@ -15,6 +15,7 @@ from trainyard.errors import DataError
 from trainyard.training.data.batches import TokenBatches
 from trainyard.training.data.mixture import BLOCK, MixedBatches, prepare_mixture, shares_of
 from trainyard.training.data.training_data import data_at_hand, ready_data
+from trainyard.training.runtime.world import ALONE, DataShare
 
 LENGTH = 4
 WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=8)
@@ -105,9 +106,14 @@ def test_texts_are_mixed_by_weight_whatever_their_size(
     again = data_at_hand(config.data, config.model)
     assert again is not None and again.fingerprint == data.fingerprint
     batches = data.batches(sequence_length=16, batch_size=100, seed=0)
-    drawn = [letter for step in range(10) for letter in letters(abs(batches.batch(step)))]
+    drawn = [
+        letter
+        for step in range(10)
+        for rows in batches.share(step, DataShare(ALONE), size=100)[0]
+        for letter in letters(abs(rows))
+    ]
     assert (drawn.count("a"), drawn.count("b")) == (750, 250)
-    held = letters(abs(data.validation_windows(length=16, count=8, world=None)))  # type: ignore[arg-type]
+    held = letters(abs(data.validation_windows(length=16, count=8)))
     assert set(held) == ({"c"} if own_validation else {"a", "b"})
     facts = data.to_json()
     assert [part["share"] for part in facts["parts"]] == [0.75, 0.25]

@@ -18,7 +18,6 @@ from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, Mode
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
 from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
-from trainyard.training.data.stream_batches import first_tokens
 from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
@@ -318,7 +317,7 @@ def test_a_stream_marks_the_same_tokens_as_files(folder: Path, monkeypatch: pyte
     expected = prepared.train.open().astype(np.int64)
     starts = starts_of(prepared)
     expected[starts] = ~expected[starts]
-    assert first_tokens(stream.train, 100, ALONE).tolist() == expected.tolist()
+    assert stream.train.first_tokens(100).tolist() == expected.tolist()
     assert stream.prompt(3) == list(b"de\0")
 
 

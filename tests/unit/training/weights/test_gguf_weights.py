@@ -175,6 +175,7 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     ]
     with_divisors = write(extra={"rope_freqs.weight": divisors})
     assert refusal_lines(with_divisors, scaled) == []
+    assert GgufWeights(with_divisors).architecture()["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0}
     assert refusal_lines(with_divisors) == [f"{start} {stretched}, the configuration by 1 to 1"]
 
 

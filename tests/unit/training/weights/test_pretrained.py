@@ -206,7 +206,7 @@ def test_a_folder_without_the_needed_files_is_refused_with_the_keys_to_set(folde
         load(f"model.path={folder}", "model.tokenizer=null")
 
 
-@pytest.mark.parametrize("form", ["safetensors", "gguf", "checkpoint"])
+@pytest.mark.parametrize("form", ["safetensors", "checkpoint"])
 def test_every_form_of_our_own_is_started_from_without_a_key(
     tiny_config: Build, run_training: Run, tmp_path: Path, form: str
 ) -> None:
@@ -216,8 +216,7 @@ def test_every_form_of_our_own_is_started_from_without_a_key(
     path = tmp_path / "run/checkpoints/step-00000012"
     if form != "checkpoint":
         path = tmp_path / "exported"
-        write_export(plan_export(RunDirectory(tmp_path / "run"), gguf=form == "gguf"), path)
-        path = path / "weights.gguf" if form == "gguf" else path
+        write_export(plan_export(RunDirectory(tmp_path / "run")), path)
     found = load(f"model.path={path}", "data.sequence_length=16").config.model
     expected = config.model.architecture.model_dump()
     for key, value in found.architecture.model_dump().items():

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Show a job on a real cluster made for it: two nodes and two pods train, store and prove a run.
 
     control plane, two nodes, training operator ──> deploy_training_job.py --monitor ──> prove_run.py ──> gone
@@ -10,7 +11,7 @@ Reads:      TRAINYARD_CONTROL_PLANE; --config
 Writes:     a new folder in --runs, with the run, its report and its store; a temporary one until the end
 Exit codes: 0 trained and proven; 1 it failed, or is not proven; 2 wrong configuration, or this machine lacks
             something, which is named; 5 not ended in time
-Example:    scripts/deploy_demo.py --config configs/smoke.yaml --set training.max_steps=60
+Example:    tests/deploy_demo.py --config configs/smoke.yaml --set training.max_steps=60
 """
 
 import argparse
@@ -30,6 +31,7 @@ from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands.run import settings
 from trainyard.errors import ConfigError, ExitCode
@@ -203,3 +205,7 @@ def make_cluster(kit: Any, folder: Path, volume: Path) -> Iterator[Any]:
         held.enter_context(start("training-operator", cluster.kubeconfig, folder))
         output.announce("cluster", "two nodes are ready, and the training operator answers", "ok")
         yield cluster
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))
