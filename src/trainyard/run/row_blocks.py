@@ -7,7 +7,6 @@ A table is several times as fast as line by line, and holds what the lines hold.
 left out. The callers interpret names and numbers.
 """
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,7 +100,7 @@ def iterate_rows(path: Path) -> Iterator[EqualRows]:
     """
     table = _TableDecoder()
     try:
-        with io.BufferedReader(open_regular(path), _BLOCK_BYTES) as file:
+        with open_regular(path) as file:
             for block in _blocks(file, str(path)):
                 if decoded := table.decode(block):
                     yield decoded

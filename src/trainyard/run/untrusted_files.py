@@ -50,7 +50,7 @@ class _EndlessLineError(Exception):
     """A line is so long that its end is not searched."""
 
 
-def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
+def open_regular(path: Path, *, links: bool = True) -> io.BufferedReader:
     """Open a regular file for reading; refuse a pipe, a device or a folder without waiting for it.
 
     Without `links`, a symbolic link is refused, too. Raises FileNotFoundError when the path does not exist,
@@ -70,14 +70,14 @@ def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
         os.close(descriptor)
         kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
         raise DamagedFileError(f"{path}: {kind}, where a file belongs")
-    return io.FileIO(descriptor)
+    return open(descriptor, "rb")  # noqa: PTH123 - the caller closes it
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> bytes:
     """Return the content of a regular file of at most `most` bytes. Raises as `open_regular` does."""
     with open_regular(path, links=links) as file:
         try:
-            content = file.readall() if _fits(file, most) else b""
+            content = file.read() if _fits(file, most) else b""
         except OSError as error:
             raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
         if not _fits(file, most) or len(content) > most:
@@ -171,10 +171,10 @@ def iterate_json_lines(
     file.
     """
     try:
-        raw = open_regular(path, links=links)
+        opened = open_regular(path, links=links)
     except FileNotFoundError:
         return
-    with io.BufferedReader(raw, 1 << 20) as file:
+    with opened as file:
         try:
             for line in _lines(file, passing):
                 yield None if line is None else parse_json_line(line)
@@ -216,7 +216,7 @@ def sha256_of_lines(path: Path) -> str:
     Raises FileNotFoundError when the path does not exist.
     """
     digest = hashlib.sha256()
-    with io.BufferedReader(open_regular(path, links=False), 1 << 20) as file:
+    with open_regular(path, links=False) as file:
         try:
             for _ in _lines(file, digest.update):
                 pass
@@ -313,7 +313,7 @@ def decode_utf8(content: bytes, name: str) -> str:
         ) from None
 
 
-def _fits(file: io.FileIO, most: int) -> bool:
+def _fits(file: io.BufferedReader, most: int) -> bool:
     return os.fstat(file.fileno()).st_size <= most
 
 
