@@ -17,9 +17,6 @@ from typing import TYPE_CHECKING, Any
 from trainyard.config.problems import DEFAULT, Origin, error_of
 from trainyard.config.registries import (
     COMMAND,
-    DEFAULT_RECIPE,
-    FORMER_KEYS,
-    FORMER_RECIPES,
     PROGRAMS,
     RECIPES,
 )
@@ -53,13 +50,11 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     read_weights: "ReadWeights | None" = None,
-    recorded: bool = False,
 ) -> LoadedConfig:
     """Load `path` and the files it extends, then apply `overrides` (`key=value`).
 
     `read_weights` returns what the weights of model.path declare about keys that are left open
-    (`from_weights`); without it these keys keep the values of the files or their defaults. With `recorded`, a
-    former recipe is read as pretraining, so that the model of an earlier run can be loaded. Raises
+    (`from_weights`); without it these keys keep the values of the files or their defaults. Raises
     ConfigError that lists every problem with its file, line and key.
     """
     from trainyard.config.from_weights import (
@@ -83,9 +78,6 @@ def load_config(
     dropped = null_architecture(document)
     apply_overrides(document, overrides)
     _add_defaults_of_program(document)
-    _drop_former_keys(document.values)
-    if recorded and str(document.values.get("recipe")) in FORMER_RECIPES:
-        document.values["recipe"] = DEFAULT_RECIPE
     if null_problem := refuse_null_architecture(document, dropped):
         document.problems.append(null_problem)
     readable = read_weights if document.is_complete and not document.problems else None
@@ -126,13 +118,6 @@ def _put_missing(document: "Document", defaults: Mapping[str, Any], path: tuple[
             _put_missing(document, value, (*path, name))
         elif name not in section:
             document.put((*path, name), value, DEFAULT)
-
-
-def _drop_former_keys(values: dict[str, Any]) -> None:
-    for key in FORMER_KEYS:
-        name, _, below = key.partition(".")
-        if isinstance(section := values.get(name), dict):
-            section.pop(below, None)
 
 
 def mask_config(config: "Config", known: SecretFilter | None = None) -> "Config":
@@ -180,8 +165,7 @@ def computation_sha256(config: "Config") -> str:
 def values_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex SHA-256 of plain values, as JSON with sorted keys.
 
-    For the values in a run's `config.yaml` it is the digest that was recorded, also if the schema has more
-    keys today. Raises TypeError or ValueError for values that JSON cannot hold.
+    Raises TypeError or ValueError for values that JSON cannot hold.
     """
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

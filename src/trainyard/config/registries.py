@@ -31,12 +31,6 @@ RECIPES = {
         "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
     ),
 }
-FORMER_RECIPES = {
-    "grpo": "examples/grpo trains the same with TRL: use configs/grpo.yaml, or recipe: command",
-}
-"""Former recipes, and how to train the same today. Their runs are still stored and proven."""
-FORMER_KEYS = ("grpo.questions", "grpo.warm_start_steps", "grpo.warm_start_learning_rate")
-"""Former keys of the schema. They are in the configurations of earlier runs, and have no effect."""
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
 _FOLDER = "configs/programs"

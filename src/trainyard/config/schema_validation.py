@@ -10,7 +10,6 @@ from trainyard.config.expectations import describe_actual, describe_expected
 from trainyard.config.json_schema import fragment_of
 from trainyard.config.keys import section_below, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Origin, Problem
-from trainyard.config.registries import FORMER_RECIPES
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.config.yaml.yaml_document import Document, KeyPath
@@ -69,8 +68,6 @@ def _problem(detail: Any, document: Document, file: str) -> Problem:
         message = unknown_key(path)
     elif detail["type"] == "missing":
         message = f"missing; expected {describe_expected(fragment)}"
-    elif key == "recipe" and (instead := FORMER_RECIPES.get(str(detail["input"]))):
-        message = f"the trainer has no recipe {detail['input']} any more; {instead}"
     else:
         message = f"expected {describe_expected(fragment)}, got {describe_actual(detail['input'], fragment)}"
     return Problem(origin, key, message)

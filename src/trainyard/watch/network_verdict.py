@@ -238,7 +238,7 @@ class Communicator:
     shown: Text
     """Those whose logs show their channels."""
     hosts: tuple[str, ...] = ()
-    """The hosts of those that joined; empty in old records."""
+    """The hosts of those that joined."""
 
     @property
     def needs_no_network(self) -> bool:
