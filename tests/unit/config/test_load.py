@@ -224,12 +224,6 @@ def test_values_are_frozen() -> None:
     assert math.isfinite(config.training.learning_rate)
 
 
-def test_importing_the_loader_imports_nothing_heavy() -> None:
-    script = "import sys, trainyard.config.load; print({'yaml', 'pydantic', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 def test_loading_imports_no_torch_and_is_quick() -> None:
     script = f"""
 import sys, time
