@@ -83,8 +83,10 @@ def load_config(
     document.sources += overrides
     _add_defaults_of_program(document)
     refuse_null_architecture(document, dropped)
-    reads = read_weights is not None and not document.problems
-    unknown = fill_open_keys(document, read_weights) if read_weights and reads else open_keys(document)
+    if read_weights and not document.problems:
+        unknown = fill_open_keys(document, read_weights)
+    else:
+        unknown = open_keys(document)
     config = _validate(document, file, unknown, is_complete=is_complete)
     if document.problems or config is None:
         raise document.error()
@@ -124,8 +126,10 @@ def _read(path: Path, document: Document, chain: tuple[str, ...], named_at: Orig
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in above.items():
-        section = below.get(key) if isinstance(below.get(key), dict) else {}
-        below[key] = _merge(section or {}, value) if isinstance(value, dict) else value
+        section = below.get(key)
+        if isinstance(value, dict):
+            value = _merge(section if isinstance(section, dict) else {}, value)
+        below[key] = value
     return below
 
 
