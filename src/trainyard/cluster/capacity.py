@@ -148,12 +148,15 @@ def places_by_zone(
     return free, empty
 
 
-def choose_zone(snapshot: Snapshot, demand: Demand, *, job: str, avoided: Collection[str] = ()) -> str | None:
+def choose_zone(
+    snapshot: Snapshot, demand: Demand, *, job: str, avoided: Collection[str] = (), left: str | None = None
+) -> str | None:
     """Return the zone for a job whose pods EFA joins, because EFA does not cross zones.
 
     Empty leaves it to the first pod: no zone has room now, and several might. None means that the job needs
     nodes without the label, so that no zone can be required. Of several zones the one with most room is
-    chosen, and the name of the job decides between equals: jobs sent at once then collide least.
+    chosen, and the name of the job decides between equals: jobs sent at once then collide least. A zone that
+    the job has `left`, because its pods did not start there, comes last.
     """
     free, empty = places_by_zone(snapshot, demand, avoided)
     large = [zone for zone in empty if zone and empty[zone] >= demand.nodes]
@@ -162,7 +165,11 @@ def choose_zone(snapshot: Snapshot, demand: Demand, *, job: str, avoided: Collec
     fitting = [zone for zone in large if free[zone] >= demand.nodes]
     if not fitting:
         return large[0] if len(large) == 1 else ""
-    return max(fitting, key=lambda zone: (free[zone], hashlib.sha256(f"{job} {zone}".encode()).digest()))
+
+    def rank(zone: str) -> tuple[bool, int, bytes]:
+        return zone != left, free[zone], hashlib.sha256(f"{job} {zone}".encode()).digest()
+
+    return max(fitting, key=rank)
 
 
 def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:

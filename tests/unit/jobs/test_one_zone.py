@@ -25,7 +25,7 @@ from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import list_lines, progress_line, status_lines
 from trainyard.watch.health import Health
-from trainyard.watch.retry_decision import AvoidedNode
+from trainyard.watch.retry_decision import AvoidedNode, RetryClaim, RetryRecord
 
 Json = dict[str, Any]
 ZONE, EFA = "topology.kubernetes.io/zone", "vpc.amazonaws.com/efa"
@@ -208,16 +208,17 @@ def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: p
         known = zone == "a" or (zone is not None and held)
         can_stop = kind != "raycluster"  # hyperpod is never asked: it cannot be given up at all
         words = "no node in a, and b has room for all 2 pods"
-        expected = words if waits and known and free_b == 2 and can_stop else ""
-        if not text.endswith(expected) or bool(text) is not bool(expected):
+        told = words if waits and known and free_b == 2 and can_stop else ""
+        if not text.endswith(told) or bool(text) is not bool(told):
             wrongs.append(f"{case}: {text!r}")
-        after = job_zone.zone_for_next(api, found, "llama-2", ())
-        fits = {name for name, free in (("a", free_a), ("b", free_b)) if free == 2}
-        if zone is None:
-            good = after is None
-        else:
+        for reason in ("node-lost", "unschedulable"):
+            claim = RetryClaim("llama-2", 0.0, RetryRecord(1), failure_class=reason)
+            after = job_zone.zone_for_next(api, found, "llama-2", claim)
+            fits = {name for name, free in (("a", free_a), ("b", free_b)) if free == 2}
+            if reason == "unschedulable" and len(fits) == 2:
+                fits -= {zone}
             later = "a" if free_a else ""  # the only zone that fits once its nodes are free
-            good = after in fits if fits else after == later
-        if not good:
-            wrongs.append(f"{case}: next in {after!r}")
+            expected = {None} if zone is None else fits or {later}
+            if after not in expected:
+                wrongs.append(f"{case}, {reason}: next in {after!r}")
     assert not wrongs, "\n".join(wrongs[:20])

@@ -179,7 +179,7 @@ class JobEditor:
                 found = FoundJob(job.kind, job.namespace, name_of(other), other)
                 require_ended(judge_job(self._reader.observe(found)))
         name = self.next_name()
-        zone = zone_for_next(self._api, job, name, ())
+        zone = zone_for_next(self._api, job, name)
         return make_resubmission(job.kind, job.raw, self._parts(), name=name, zone=zone)
 
     def create(self, new: Resubmission) -> list[str]:
@@ -234,9 +234,7 @@ class JobEditor:
         job = self._job
         retries = str(annotations_of(job.raw).get(RETRIES) or "0")
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
-        zone = zone_for_next(
-            self._api, job, claim.next_name, [node.name for node in claim.avoided if node.strictly]
-        )
+        zone = zone_for_next(self._api, job, claim.next_name, claim)
         new = make_resubmission(
             job.kind, job.raw, self._parts(), name=claim.next_name, retries=number, zone=zone
         )

@@ -13,12 +13,14 @@ from trainyard.cluster.snapshot import ZONE, MissingData, Snapshot
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.state.pod_facts import PodFacts
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.retry_decision import RetryClaim
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 
-def zone_for_next(api: "Api", job: FoundJob, name: str, avoided: Collection[str]) -> str | None:
+def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None = None) -> str | None:
     """Return the zone for the job that follows this one as `name`; None for a job that needs none.
 
     Empty, which leaves the zone to the first pod, if the nodes may not be read. Raises ServiceError.
@@ -26,7 +28,9 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, avoided: Collection[str]
     plan = job.plan
     if plan is None or plan.zone is None:
         return None
-    return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided) or ""
+    avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
+    left = plan.zone if claim and claim.failure_class == FailureClass.UNSCHEDULABLE else None
+    return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided, left=left) or ""
 
 
 def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
