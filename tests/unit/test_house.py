@@ -89,21 +89,11 @@ IMPURE = {
     ),
     *("shutil.disk_usage", "subprocess.run", "socket.socket"),
 }
-SCRIPT_TOP = {
-    "trainyard",
-    "trainyard.commands",
-    "trainyard.command.arguments",
-    "trainyard.command",
-    "trainyard.errors",
-}
 HEAVY = {
     "torch",
     "numpy",
-    "pydantic",
-    "yaml",
     "rich",
     "boto3",
-    "slack_sdk",
     "tensorboard",
     "wandb",
     "tokenizers",
@@ -154,24 +144,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 13_402),
-    "training": (9_500, 13_112),
-    "gateways": (7_500, 9_981),
-    "jobs": (6_500, 7_700),
-    "artifacts": (6_500, 7_391),
-    "programs": (5_500, 5_998),
-    "report": (4_800, 5_660),
+    "commands": (8_000, 12_362),
+    "training": (9_500, 12_284),
+    "gateways": (7_500, 9_947),
+    "jobs": (6_500, 7_920),
+    "artifacts": (6_500, 7_302),
+    "programs": (5_500, 6_016),
+    "report": (4_800, 5_614),
     "image": (3_900, 5_223),
-    "cluster": (3_700, 4_718),
-    "github": (2_400, 3_644),
-    "run": (2_500, 3_247),
-    "plan": (2_500, 2_777),
+    "cluster": (3_700, 4_366),
+    "github": (2_400, 3_605),
+    "run": (2_500, 3_232),
+    "plan": (2_500, 2_780),
     "watch": (1_800, 2_836),
-    "config": (1_500, 2_766),
-    "proof": (2_400, 2_236),
-    REST: (2_200, 3_091),
-    "src": (72_000, 94_497),
-    "tests": (75_000, 101_014),
+    "config": (1_500, 2_723),
+    "proof": (2_400, 2_234),
+    REST: (2_200, 2_886),
+    "src": (72_000, 91_330),
+    "tests": (75_000, 101_314),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
@@ -449,18 +439,14 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
-@over([*SCRIPTS, *COMMANDS])
-def test_a_scripts_top_imports_nothing_heavy(path: Path) -> None:
-    for statement in tree(path).body:
-        if not isinstance(statement, ast.Import | ast.ImportFrom):
-            continue
-        for name in imports(statement, path):
-            assert name.split(".")[0] not in HEAVY, f"line {statement.lineno}: {name}"
-            light = not name.startswith("trainyard") or any(
-                name == allowed or (allowed != "trainyard" and name.startswith(f"{allowed}."))
-                for allowed in SCRIPT_TOP
-            )
-            assert light, f"line {statement.lineno}: {name} belongs inside the function that uses it"
+@over(COMMANDS)
+def test_a_command_imports_at_its_top_all_but_what_is_slow(path: Path) -> None:
+    """`trainyard NAME --help` takes half a second; the trainer's modules import torch or numpy."""
+    inside = {name for function in functions(path) for name in imports(function, path)}
+    slow = {name for name in inside if name.split(".")[0] in HEAVY or name.startswith("trainyard.training")}
+    assert inside - slow == set(), "belongs at the top of the module"
+    top = {name.split(".")[0] for name in set(imported(path)) - inside}
+    assert top & HEAVY == set(), "belongs inside the function that uses it"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
+from trainyard import __version__
 from trainyard.command.handler import exit_code_of
 from trainyard.command.visible_text import visible_line
 from trainyard.errors import ConfigError, ExitCode
@@ -81,8 +82,6 @@ def run_command(words: Sequence[str]) -> int:
         sys.stdout.write(command_list())
         return ExitCode.DONE if words else ExitCode.USAGE
     if words[0] == "--version":
-        from trainyard import __version__
-
         sys.stdout.write(f"trainyard {__version__}\n")
         return ExitCode.DONE
     for count in range(_MOST_WORDS, 0, -1):

@@ -28,11 +28,40 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands import lint_image
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.git import git_facts, origin_address, tags_at_head
+from trainyard.gateways.github import append_summary, refusal_in_summary, set_outputs
+from trainyard.gateways.images import context_files
+from trainyard.gateways.images.codebuild import CodeBuild
+from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files, write_archive
+from trainyard.gateways.images.ecr import find_digest, login_to
+from trainyard.gateways.images.local_builder import Login, find_builder
+from trainyard.gateways.images.secret_values import read_value, secret_files
+from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
+from trainyard.image.building.build_poll import BuildPoll
+from trainyard.image.building.build_record import (
+    build_variables,
+    github_source,
+    plan_lines,
+    require_different_names,
+    result_lines,
+    result_markdown,
+    source_names,
+)
+from trainyard.image.building.build_secrets import (
+    build_variables_of_secrets,
+    login_of,
+    parse_login,
+    parse_secret,
+)
+from trainyard.image.building.planning import BuildOptions, plan_build, require_content
+from trainyard.image.context.image_names import parse_reference, require_tag
+from trainyard.image.release.tag_strategy import is_version, tags_for
+from trainyard.run.atomic_files import write_json_atomically
 
 if TYPE_CHECKING:
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.local_builder import Login
     from trainyard.image.building.build_request import BuildRequest
 
 PROJECT = "trainyard"
@@ -116,12 +145,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.github import refusal_in_summary
-    from trainyard.gateways.images import context_files
-    from trainyard.image.building.build_record import plan_lines, require_different_names
-    from trainyard.image.building.build_secrets import parse_login, parse_secret
-    from trainyard.image.building.planning import BuildOptions, plan_build, require_content
 
     signals.end_at_signals()
     take_image_tags(args)
@@ -167,9 +190,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def take_image_tags(args: argparse.Namespace) -> None:
     """Move a version among the values of --image-tag to --version. Raises ConfigError for an invalid tag."""
-    from trainyard.image.context.image_names import require_tag
-    from trainyard.image.release.tag_strategy import is_version
-
     versions = [tag for tag in args.image_tag if is_version(tag)]
     if len({*versions, *filter(None, [args.version])}) > 1:
         raise ConfigError(f"--image-tag {' and '.join(versions)}: an image has one version")
@@ -179,9 +199,6 @@ def take_image_tags(args: argparse.Namespace) -> None:
 
 def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Mapping[str, str]) -> int:
     """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
-    from trainyard.commands import lint_image
-    from trainyard.gateways.images.context_files import find_dockerfile
-
     name, _, _ = find_dockerfile(args.context, dockerfile)
     given = [f"--build-arg={name}={value}" for name, value in build_args.items()]
     words = ["--context", str(args.context), "--dockerfile", str(args.context / name), *given, *more]
@@ -191,10 +208,6 @@ def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Map
 
 def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:
     """Raise ConfigError for anything that a build in AWS would refuse after its source was sent."""
-    from trainyard.gateways.git import origin_address
-    from trainyard.image.building.build_record import build_variables, github_source, source_names
-    from trainyard.image.building.build_secrets import build_variables_of_secrets
-
     build_variables_of_secrets(args.secrets, args.logins, project=args.project)
     for request in requests:
         build_variables(request, level=args.level, tags=args.tags, context="", version="", cache="")
@@ -209,11 +222,6 @@ def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other, because they share the machine."""
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.context_files import copy_files
-    from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.gateways.images.secret_values import secret_files
-
     builder, results = find_builder(args.program), []
     account = partial(AwsAccount, args.region)
     cache = "" if args.cache == "none" else args.cache
@@ -253,14 +261,6 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build in parallel; raise the first failure once all builds have ended."""
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.git import origin_address, tags_at_head
-    from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.gateways.images.context_files import tool_files, write_archive
-    from trainyard.gateways.images.ecr import find_digest
-    from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
-    from trainyard.image.building.build_poll import BuildPoll
-
     require_sendable(args, requests)
     # A git tag at HEAD is the version of that commit only, not of a changed tree or of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
@@ -311,7 +311,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     return [result for result in results if isinstance(result, dict)]
 
 
-def cache_of(account: "AwsAccount", request: "BuildRequest") -> str:
+def cache_of(account: AwsAccount, request: "BuildRequest") -> str:
     """Return the reference of an image's layer cache, the repository IMAGE-cache; empty if there is none."""
     repository = f"{request.image}-cache"
     answer = account.call(
@@ -325,15 +325,8 @@ def cache_of(account: "AwsAccount", request: "BuildRequest") -> str:
     return f"{found[0]['repositoryUri']}:latest" if found else ""
 
 
-def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) -> "list[Login]":
+def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) -> list[Login]:
     """Return the given logins, and logins to the ECR registries of the bases and the cache."""
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.ecr import login_to
-    from trainyard.gateways.images.local_builder import Login
-    from trainyard.gateways.images.secret_values import read_value
-    from trainyard.image.building.build_secrets import login_of
-    from trainyard.image.context.image_names import parse_reference
-
     account = partial(AwsAccount, args.region)
     given = [
         Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
@@ -347,8 +340,6 @@ def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) ->
 
 def version_tags(version: str, request: "BuildRequest") -> list[str]:
     """Return the tags of a version. Raises ConfigError if it is not a version or the tree has changes."""
-    from trainyard.image.release.tag_strategy import is_version, tags_for
-
     if not is_version(version):
         raise ConfigError(
             f"--version {version[:60]}: not a version such as 1.2.3. Name any other tag with --image-tag."
@@ -361,8 +352,6 @@ def version_tags(version: str, request: "BuildRequest") -> list[str]:
 
 def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[str]:
     """The tags that an image must have to count as the requested one."""
-    from trainyard.image.release.tag_strategy import tags_for
-
     versions = [version] if version else []
     tags = tags_for(
         strategy, commit=request.commit, dirty=request.dirty, versions=versions, content=request.tag
@@ -371,10 +360,6 @@ def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[st
 
 
 def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
-    from trainyard.gateways.github import append_summary, set_outputs
-    from trainyard.image.building.build_record import result_lines, result_markdown
-    from trainyard.run.atomic_files import write_json_atomically
-
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "built": first["built"], "builds": results}
     if args.output:

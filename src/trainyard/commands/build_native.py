@@ -21,6 +21,7 @@ from trainyard.command import output as command_output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError
+from trainyard.gateways.process import run_program
 
 STEP_SECONDS = 1800
 INSTALL = (
@@ -88,8 +89,6 @@ def generator(build: Path) -> list[str]:
 
 
 def run(phase: str, line: list[str]) -> None:
-    from trainyard.gateways.process import run_program
-
     done = run_program(line, seconds=STEP_SECONDS)
     if not done.ok:
         printed = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))

@@ -23,6 +23,9 @@ from trainyard.command import output as command_output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError
+from trainyard.gateways.process import run_program
+from trainyard.github.release import CHECKSUMS, checksums, write_tar
+from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
 BUILD = "import sys, setuptools.build_meta as b; getattr(b, sys.argv[2])(sys.argv[1])"
 IMPORT = "import trainyard, trainyard.report.facts.run_facts as f; print(trainyard.__version__, f.__file__)"
@@ -43,8 +46,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command_output.configure_logging(args.log_level)
-    from trainyard.github.release import CHECKSUMS, checksums, write_tar
-    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
         raise ConfigError(f"{args.output}: is not empty. A release needs an empty or a new folder.")
@@ -74,8 +75,6 @@ def files(path: Path) -> list[Path]:
 
 def export(root: Path, target: Path) -> int:
     """Write the files of the commit into `target`; return the time of the commit in Unix seconds."""
-    from trainyard.gateways.process import run_program
-
     archive = target.with_suffix(".tar")
     git = ["git", "-C", str(root)]
     for line in ([*git, "archive", f"--output={archive}", "HEAD"], [*git, "log", "-1", "--format=%ct"]):
@@ -95,8 +94,6 @@ def extract(packed: tarfile.TarFile, folder: Path) -> None:
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
     """Give every file of the sdist the time of the commit, because setuptools uses the clock."""
-    from trainyard.github.release import write_tar
-
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
         extract(packed, folder)
@@ -116,8 +113,6 @@ def stem(wheel: Path) -> str:
 
 
 def run(arguments: Sequence[str], *, cwd: Path, **environment: str) -> str:
-    from trainyard.gateways.process import run_program
-
     line = [sys.executable, *arguments]
     done = run_program(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
     if not done.ok:

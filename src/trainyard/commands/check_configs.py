@@ -17,7 +17,11 @@ from pathlib import Path
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.from_weights import NO_WEIGHTS
+from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.github import annotate_problems
+from trainyard.programs.presets import load_preset
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,7 +36,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import annotate_problems
 
     files = args.files or [
         relative_path(path) for path in sorted((REPOSITORY_ROOT / "configs").rglob("*.yaml"))
@@ -56,9 +59,6 @@ def problem_with(path: Path, *weights: str) -> str:
 
     Where only the weights are missing, the rest is checked as if they were named.
     """
-    from trainyard.config.from_weights import NO_WEIGHTS
-    from trainyard.config.load import load_config
-
     if path.parent.name == "programs":
         return problem_with_preset(path.stem)
     changes = ["training.max_steps=1"] if path.parent.name == "models" else []
@@ -72,8 +72,6 @@ def problem_with(path: Path, *weights: str) -> str:
 
 def problem_with_preset(name: str) -> str:
     """Return the problems of a preset of a program, one line each; empty if there are none."""
-    from trainyard.programs.presets import load_preset
-
     try:
         load_preset(name)
     except ConfigError as error:

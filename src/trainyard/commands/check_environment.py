@@ -29,16 +29,46 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.artifacts.store.store_address import local_store_folder, require_address
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.commands.run_program import program_here
+from trainyard.config.load import load_config
+from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
+from trainyard.gateways import local_machine
+from trainyard.gateways.actions_runner import runner_version
+from trainyard.gateways.git import git_facts, is_cleaned
+from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.gateways.github_api import GitHub
+from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.local_machine import main_memory, process_family, process_origin
+from trainyard.gateways.nvidia import query_compute_processes, query_gpus
+from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+from trainyard.machine.expected_writes import expected_writes
+from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
+from trainyard.machine.package_lock import compare_versions, read_pins
+from trainyard.machine.preflight import (
+    Gpu,
+    MachineFacts,
+    Memory,
+    PreflightFinding,
+    PreflightVerdict,
+    failure,
+    judge_machine,
+    success,
+    worst_verdict,
+)
+from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
+from trainyard.plan.main_memory import main_memory_need, reserve_bytes
+from trainyard.programs.inputs import find_data
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.untrusted_files import read_named_text
+from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.machine.gpu_processes import GpuProcess
-    from trainyard.machine.preflight import MachineFacts, Memory, PreflightFinding
 
 RELEASES_SECONDS = 5.0
 """Time limit of the request for the releases of GitHub's runner."""
@@ -58,10 +88,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.store.store_address import require_address
-    from trainyard.config.load import load_config
-    from trainyard.config.registries import RECIPES
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
@@ -69,11 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.recipe not in RECIPES:
         return check_program(args, given)
     with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
-        from trainyard.machine.gpu_processes import judge_gpu_processes
-        from trainyard.machine.preflight import judge_machine
-        from trainyard.machine.preflight_text import summarize_machine
-        from trainyard.training.weights.pretrained import load_with_weights
-
         config = load_with_weights(args.config, args.set).config
         on_cpu = config.model.device == "cpu"
         # The driver is queried before torch is imported, which may open the GPU itself.
@@ -88,11 +109,6 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
 
     Its packages are its own, so nothing is compared with the lock of this repository.
     """
-    from trainyard.gateways import local_machine
-    from trainyard.gateways.nvidia import query_gpus
-    from trainyard.machine.gpu_processes import judge_gpu_processes
-    from trainyard.programs.inputs import find_data
-
     program = program_here(config, args.run_dir.absolute())
     path = program.environment.get("PATH", os.environ.get("PATH"))
     first = program.command[0]
@@ -111,12 +127,8 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
     return report_findings(findings, line, as_json=args.json)
 
 
-def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_json: bool) -> int:
+def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:
     """Report the findings; on GitHub degraded ones are warnings. Raises CheckFailedError if one failed."""
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.machine.preflight import PreflightVerdict, worst_verdict
-    from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
-
     verdict = worst_verdict(findings)
     if as_json:
         print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
@@ -133,20 +145,14 @@ def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_j
     return 0
 
 
-def job_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
+def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:
     """Yield the findings about this GitHub job: its runner and its run directory."""
     yield from runner_findings()
     yield from run_directory_findings(run_dir)
 
 
-def runner_findings() -> "Iterator[PreflightFinding]":
+def runner_findings() -> Iterator[PreflightFinding]:
     """Yield a finding about the version of this job's runner; even a refused version still runs this job."""
-    from trainyard.gateways.actions_runner import runner_version
-    from trainyard.gateways.github_api import GitHub
-    from trainyard.gateways.local_machine import process_family
-    from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
-    from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, success
-
     version = runner_version(process_family(os.getpid()))
     if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
         return
@@ -162,12 +168,8 @@ def runner_findings() -> "Iterator[PreflightFinding]":
         yield success("runner", f"version {version}")
 
 
-def run_directory_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
+def run_directory_findings(run_dir: Path) -> Iterator[PreflightFinding]:
     """Yield a failure for a run directory in this checkout that the next job's `git clean` deletes."""
-    from trainyard.gateways.git import is_cleaned
-    from trainyard.gateways.github import in_actions
-    from trainyard.machine.preflight import failure
-
     is_inside = Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(REPOSITORY_ROOT))
     if in_actions() and is_inside and is_cleaned(run_dir):
         yield failure(
@@ -178,12 +180,8 @@ def run_directory_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
         )
 
 
-def other_gpu_processes() -> "tuple[GpuProcess, ...]":
+def other_gpu_processes() -> tuple[GpuProcess, ...]:
     """Return the processes that compute on the GPUs of this job, without this one and its parents."""
-    from trainyard.gateways.local_machine import process_family, process_origin
-    from trainyard.gateways.nvidia import query_compute_processes
-    from trainyard.machine.gpu_processes import VARIABLES, GpuProcess
-
     family, found = process_family(os.getpid()), []
     for each in query_compute_processes():
         origin, name = process_origin(each.pid), Path(each.name).name
@@ -199,18 +197,8 @@ def other_gpu_processes() -> "tuple[GpuProcess, ...]":
     return tuple(found)
 
 
-def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
+def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> MachineFacts:
     """Collect the facts about this machine that the checks need."""
-    from trainyard.artifacts.store.store_address import local_store_folder
-    from trainyard.gateways import local_machine
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.images.image_record import code_facts
-    from trainyard.gateways.nvidia import query_gpus
-    from trainyard.machine.expected_writes import expected_writes
-    from trainyard.machine.package_lock import compare_versions, read_pins
-    from trainyard.machine.preflight import Gpu, MachineFacts
-    from trainyard.run.untrusted_files import read_named_text
-
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
@@ -248,12 +236,8 @@ def temporary_folder() -> Path:
         return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
-def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
+def memory_of(config: "Config", *, gpus: int) -> Memory | None:
     """Return the main memory, and how much training needs; None if the configured GPU is missing."""
-    from trainyard.gateways.local_machine import main_memory
-    from trainyard.machine.preflight import Memory
-    from trainyard.plan.main_memory import main_memory_need, reserve_bytes
-
     if config.model.device.startswith("cuda") and not gpus:
         return None
     here = main_memory()

@@ -28,6 +28,32 @@ from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.images.codebuild import CodeBuild
+from trainyard.gateways.images.context_files import tool_files, write_archive
+from trainyard.gateways.images.ecr import login_to
+from trainyard.gateways.images.image_layers import secrets_in_layers
+from trainyard.gateways.images.local_builder import find_builder
+from trainyard.image.building.aws_build import send_source
+from trainyard.image.building.build_poll import BuildPoll
+from trainyard.image.building.build_record import exported_answers
+from trainyard.image.context.context_secrets import secret_in
+from trainyard.image.context.image_names import parse_reference
+from trainyard.image.release.check_levels import (
+    LEVELS,
+    MODEL,
+    check_lines,
+    checks_of,
+    judge_declared,
+    judge_layers,
+    junit,
+    linux_markers,
+    probe_answers,
+    probe_request,
+)
+from trainyard.image.release.image_locks import demanded_packages, find_locks
+from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
+from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
@@ -109,8 +135,6 @@ def _option(name: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.image.context.image_names import parse_reference
-    from trainyard.image.release.check_levels import checks_of
 
     parse_reference(args.image)
     signals.end_at_signals()
@@ -123,13 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_here(args: argparse.Namespace) -> "list[Answer]":
-    from trainyard.gateways.images.ecr import login_to
-    from trainyard.gateways.images.image_layers import secrets_in_layers
-    from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.context.context_secrets import secret_in
-    from trainyard.image.context.image_names import parse_reference
-    from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
-
     builder = find_builder(args.program)
     reference = parse_reference(args.image)
     # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
@@ -150,8 +167,6 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """Return the answers of the checks that run in a container."""
-    from trainyard.image.release.check_levels import probe_answers, probe_request
-
     packages = packages_of(args, facts)
     request = probe_request(
         args.level,
@@ -176,9 +191,6 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
 def model_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the model configuration for transformers. Raises ConfigError for a file that has none."""
-    from trainyard.image.release.check_levels import MODEL
-    from trainyard.run.untrusted_files import read_named_text
-
     if not args.model_config:
         return MODEL
     text = read_named_text(args.model_config, "Name a config.json with --model-config FILE.")
@@ -195,10 +207,6 @@ def model_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
     """Return the packages that the image's locks pin; None if no lock is known or its text is not here."""
-    from trainyard.image.release.check_levels import linux_markers
-    from trainyard.image.release.image_locks import demanded_packages, find_locks
-    from trainyard.run.untrusted_files import read_named_text
-
     linux = linux_markers(facts.architecture)
     if args.lock:
         texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in args.lock]
@@ -219,13 +227,6 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
 
 def check_in_aws(args: argparse.Namespace) -> int:
     """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.gateways.images.context_files import tool_files, write_archive
-    from trainyard.image.building.aws_build import send_source
-    from trainyard.image.building.build_poll import BuildPoll
-    from trainyard.image.building.build_record import exported_answers
-
     account = AwsAccount(args.region)
     aws = CodeBuild(account)
     source, _ = send_source(
@@ -270,9 +271,6 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
-    from trainyard.image.release.check_levels import check_lines, junit
-    from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
-
     ok = all(answer.ok is not False for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
     data["checks"] = [answer.record() for answer in answers]

@@ -41,9 +41,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.store.store_address import names_a_store, open_store
+from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
 from trainyard.command import arguments, output, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.load import load_config
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import (
     CheckFailedError,
     ConfigError,
@@ -53,12 +58,36 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
+from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
+from trainyard.gateways.git import git_facts
+from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.images.ecr import EcrRepository
+from trainyard.gateways.model_signing import METHOD, signer_from
+from trainyard.gateways.process import run_git, run_program
+from trainyard.gateways.slack import owner_of_token
+from trainyard.gateways.wandb_account import api_key, owner_of
+from trainyard.machine.checklist import (
+    CheckItem,
+    CheckState,
+    checklist_rows,
+    conclusion,
+    is_ready,
+    items_of_cluster,
+    items_of_findings,
+    items_of_setup,
+    sign_off_page,
+)
+from trainyard.machine.preflight import PreflightVerdict, worst_verdict
+from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+from trainyard.machine.readiness import Answers, hanging_message, judge_readiness, store_line
+from trainyard.run.atomic_files import write_bytes_atomically
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, grace_needed, read_run
+from trainyard.run.suggested_commands import script_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.store_probe import StoreAnswer
-    from trainyard.machine.checklist import CheckItem
-    from trainyard.machine.readiness import Answers
 
 # A line of 1 Mbit/s sends 5 MiB in SECONDS. CALL_SECONDS limits each small call, which shows a store that
 # hangs; a call that sends a file has the time limit of a sync.
@@ -118,8 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     if args.all:
         return check_all(args)
-    from trainyard.machine.preflight import PreflightVerdict, worst_verdict
-    from trainyard.machine.readiness import judge_readiness, store_line
 
     answers = collect_answers(args)
     findings = judge_readiness(answers)
@@ -141,10 +168,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check_all(args: argparse.Namespace) -> int:
     """Print the checklist, and write the page to sign; return 1 if an item failed."""
-    from trainyard.gateways.github import append_summary
-    from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
-    from trainyard.run.atomic_files import write_bytes_atomically
-
     config = args.config or default_config()
     wanted = Checklist(
         config, args.set, args.store or "", args.run_dir, dry_run=args.dry_run, skipped=tuple(args.skip)
@@ -175,9 +198,6 @@ def default_config() -> Path:
 
 def refuse(findings: Any) -> None:
     """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
-
     output.announce("readiness", "not ready to start", "failed")
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
@@ -185,15 +205,8 @@ def refuse(findings: Any) -> None:
     raise CheckFailedError(refusal_text(findings))
 
 
-def collect_answers(args: argparse.Namespace) -> "Answers":
+def collect_answers(args: argparse.Namespace) -> Answers:
     """Collect the facts about the store and the signing key that the checks need."""
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store.store_address import names_a_store, open_store
-    from trainyard.artifacts.store_probe import PART_BYTES, query_store
-    from trainyard.machine.readiness import Answers, hanging_message
-    from trainyard.run.identity import grace_needed
-    from trainyard.run.suggested_commands import script_command
-
     url, encryption = store_of(args)
     run_id, may_be_stored = run_of(args.run_dir)
     number, writes = parse_run_number(args.run_number), not args.dry_run
@@ -243,8 +256,6 @@ def assume_role(url: str, seconds: float) -> tuple[str, str]:
 
     Raises ConfigError for variables that cannot be used.
     """
-    from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
-
     role = workflow_role() if url.startswith("s3://") else None
     if role is None:
         return "", ""
@@ -257,8 +268,6 @@ def assume_role(url: str, seconds: float) -> tuple[str, str]:
 
 def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
     """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
-    from trainyard.artifacts.store_probe import remove_probe
-
     for store in stores:
         with contextlib.suppress(WaitTimeoutError):
             time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
@@ -268,8 +277,6 @@ def store_of(args: argparse.Namespace) -> tuple[str, str]:
     """Return the store's address and encryption from the options, or else from the configuration."""
     encryption, configured = "AES256", None
     if args.config:
-        from trainyard.config.load import load_config
-
         artifacts = load_config(args.config, args.set).config.artifacts
         encryption, configured = artifacts.encryption, artifacts.store
     url = args.store or configured
@@ -282,9 +289,6 @@ def store_of(args: argparse.Namespace) -> tuple[str, str]:
 
 def run_of(directory: Path | None) -> tuple[str, bool]:
     """Return the identity of the run, and whether the store may contain it already."""
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id, read_run
-
     if directory is not None and (file := RunDirectory(directory).run_file).exists():
         return str(read_run(file)["run_id"]), True
     return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
@@ -292,8 +296,6 @@ def run_of(directory: Path | None) -> tuple[str, bool]:
 
 def query_signer(seconds: float) -> dict[str, Any]:
     """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
-    from trainyard.gateways.model_signing import METHOD, signer_from
-
     try:
         if time_limits.within(seconds, signer_from) is None:
             return {}
@@ -317,10 +319,8 @@ class Checklist:
     """Areas that are not checked, and listed as not used."""
 
 
-def collect_items(wanted: Checklist) -> "list[CheckItem]":
+def collect_items(wanted: Checklist) -> list[CheckItem]:
     """Return the items of all areas, in the order of `AREAS`."""
-    from trainyard.machine.checklist import CheckItem, CheckState, items_of_findings, items_of_setup
-
     given = [f"--set={change}" for change in wanted.overrides]
     config = ["--config", str(wanted.config), *given]
     store = ["--store", wanted.store] if wanted.store else []
@@ -353,12 +353,9 @@ def collect_items(wanted: Checklist) -> "list[CheckItem]":
 
 
 def run_check(
-    area: str, words: Sequence[str], read: "Callable[[str, Mapping[str, Any]], list[CheckItem]]"
-) -> "list[CheckItem]":
+    area: str, words: Sequence[str], read: Callable[[str, Mapping[str, Any]], list[CheckItem]]
+) -> list[CheckItem]:
     """Run a command, and return the items in its JSON, or one item with the reason why it printed none."""
-    from trainyard.gateways.process import run_program
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     # The commands must not write summaries, outputs or annotations; only the checklist does.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_STEP_")}
     kept = {name: value for name, value in kept.items() if name not in ("GITHUB_OUTPUT", "GITHUB_ACTIONS")}
@@ -379,10 +376,7 @@ def run_check(
     return [CheckItem(area, area, state, message)]
 
 
-def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":
-    from trainyard.config.load import load_config
-    from trainyard.machine.checklist import CheckItem, CheckState
-
+def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
     area, place = "configuration", os.path.relpath(wanted.config)
     try:
         load_config(wanted.config, wanted.overrides)
@@ -392,12 +386,8 @@ def configuration_items(wanted: Checklist) -> "Iterator[CheckItem]":
         yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
 
 
-def code_items(folder: Path) -> "Iterator[CheckItem]":
+def code_items(folder: Path) -> Iterator[CheckItem]:
     """Yield items: is there a commit, is the tree clean, is the commit pushed?"""
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.process import run_git
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     facts = git_facts(folder)
     if not facts:
         yield CheckItem("code", "commit", CheckState.FAILED, f"git knows no commit of {folder}", "git commit")
@@ -420,12 +410,8 @@ def code_items(folder: Path) -> "Iterator[CheckItem]":
         yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
 
 
-def workflow_items(folder: Path) -> "Iterator[CheckItem]":
+def workflow_items(folder: Path) -> Iterator[CheckItem]:
     """Yield an item: are the workflows valid for actionlint, or without it at least YAML?"""
-    from trainyard.config.yaml_reader import parse_yaml
-    from trainyard.gateways.process import run_program
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
     if not files:
         yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
@@ -456,10 +442,8 @@ def workflow_items(folder: Path) -> "Iterator[CheckItem]":
         )
 
 
-def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Sequence[CheckItem]":
+def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> Sequence[CheckItem]:
     """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
-    from trainyard.machine.checklist import CheckItem, CheckState, items_of_cluster
-
     name = environment.get("TRAINYARD_EKS_CLUSTER")
     if not name and not environment.get("KUBECONFIG"):
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
@@ -468,11 +452,8 @@ def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> "Seq
     return run_check("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
 
 
-def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
+def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
     """Yield an item: does the ECR repository exist and give a login?"""
-    from trainyard.gateways.images.ecr import EcrRepository
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
     if not name:
         yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
@@ -486,12 +467,8 @@ def image_items(environment: Mapping[str, str]) -> "Iterator[CheckItem]":
     yield within_limit("image", "ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
 
 
-def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
+def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
     """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
-    from trainyard.config.load import load_config
-    from trainyard.gateways.wandb_account import api_key, owner_of
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     try:
         is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
     except ConfigError:
@@ -508,11 +485,8 @@ def tracker_items(wanted: Checklist) -> "Iterator[CheckItem]":
         yield within_limit("wandb", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
 
 
-def slack_item(environment: Mapping[str, str]) -> "CheckItem":
+def slack_item(environment: Mapping[str, str]) -> CheckItem:
     """Return an item: does Slack know the bot token? A webhook can only be checked by sending a message."""
-    from trainyard.gateways.slack import owner_of_token
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     if token := environment.get("SLACK_BOT_TOKEN"):
         return within_limit(
             "slack",
@@ -528,10 +502,8 @@ def slack_item(environment: Mapping[str, str]) -> "CheckItem":
     return CheckItem("slack", "token", CheckState.UNUSED, text)
 
 
-def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> "CheckItem":
+def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> CheckItem:
     """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
-    from trainyard.machine.checklist import CheckItem, CheckState
-
     try:
         return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, query))
     except (ServiceTroubleError, WaitTimeoutError) as error:
@@ -542,8 +514,6 @@ def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) ->
 
 def facts_to_sign(config: Path) -> dict[str, str]:
     """Return what a signature refers to: the commit, the configuration, the machine and the time."""
-    from trainyard.gateways.git import git_facts
-
     facts = git_facts(Path.cwd())
     changed = ", with changes" if facts.get("dirty") else ""
     return {

@@ -16,6 +16,10 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
+from trainyard.gateways.github import set_outputs
+from trainyard.gateways.process import run_program
+from trainyard.github.release import read_release
+from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -35,9 +39,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import set_outputs
-    from trainyard.github.release import read_release
-    from trainyard.run.atomic_files import write_bytes_atomically
 
     release = read_release(args.root, args.tag)
     check_branch(args.root, args.branch)
@@ -53,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check_branch(root: Path, branch: str) -> None:
     """Raise CheckFailedError when the commit is not on `branch`, because only merged commits are released."""
-    from trainyard.gateways.process import run_program
-
     line = ["git", "-C", str(root), "merge-base", "--is-ancestor", "HEAD", branch]
     done = run_program(line, seconds=30)
     if not done.ok:

@@ -18,6 +18,8 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+from trainyard.artifacts.record.chain import newest_run
+from trainyard.artifacts.store.store_address import open_setup, open_store
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
@@ -45,7 +47,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.store.store_address import open_setup
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
@@ -63,9 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _encryption_findings(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
-    from trainyard.artifacts.record.chain import newest_run
-    from trainyard.artifacts.store.store_address import open_store
-
     try:
         newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
     except ServiceError as error:

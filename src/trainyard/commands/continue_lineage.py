@@ -24,10 +24,16 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
+from trainyard.commands.run_step import read_json
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.github_api import github_from
+from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment, place_to_dispatch
+from trainyard.github.job_end import next_command, outputs_of
+from trainyard.run.segment import read_handover
+from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
-    from trainyard.github.continuation import SegmentEnd
     from trainyard.run.segment import Segment
 
 
@@ -46,11 +52,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import dispatch_once, next_segment, place_to_dispatch
-    from trainyard.github.job_end import next_command
-    from trainyard.run.segment import read_handover
 
     text = args.end or end_of_job(os.environ)
     if not text:
@@ -91,19 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def end_of_job(environment: Mapping[str, str]) -> str:
     """Return the output `end` of the training job in NEEDS, if a next segment is due in this attempt."""
-    from trainyard.commands.run_step import read_json
-    from trainyard.github.job_end import outputs_of
-
     outputs = outputs_of(read_json(environment, "NEEDS"), "train")
     is_due = outputs.get("continues") == environment.get("GITHUB_RUN_ATTEMPT", "1")
     return str(outputs["end"]) if is_due else ""
 
 
-def read_end(text: str, segment: "Segment") -> "tuple[SegmentEnd, str, str]":
+def read_end(text: str, segment: "Segment") -> tuple[SegmentEnd, str, str]:
     """Return how the segment ended, its Slack thread and manifest. Raises ConfigError for other text."""
-    from trainyard.github.continuation import SegmentEnd
-    from trainyard.run.untrusted_files import parse_json_object
-
     try:
         end = parse_json_object(text, "--end")
         code, step = (int(end[name]) if str(end[name]).isdigit() else None for name in ("exit_code", "step"))

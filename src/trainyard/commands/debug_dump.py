@@ -24,10 +24,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard import __version__
+from trainyard.cluster.object_path import path_part
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser
+from trainyard.commands.explain_failure import (
+    add_job_options,
+    explanation_lines,
+    failed_job,
+    failed_run,
+    job_reader,
+)
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.config.secret_forms import is_secret_name
 from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.gateways.local_machine import installed_versions
+from trainyard.gateways.nvidia import query_gpus
+from trainyard.jobs.job_reader import event_records
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.run.run_advice import advice
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -56,8 +72,6 @@ RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.js
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    from trainyard.commands.explain_failure import add_job_options
-
     parser = script_parser(__doc__)
     parser.add_argument("name", metavar="RUN|JOB", help="the directory of a run, or the name of a job")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: debug-NAME.tar.gz")
@@ -84,8 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_texts(run: Path) -> dict[str, str]:
     """Return the explanation, the records and the ends of the logs of a run, by file name."""
-    from trainyard.commands.explain_failure import explanation_lines, failed_run
-
     found = failed_run(run).explain()
     texts = {
         "explanation.txt": "\n".join(explanation_lines(found)),
@@ -100,8 +112,6 @@ def run_texts(run: Path) -> dict[str, str]:
 
 def named_job_texts(args: argparse.Namespace) -> dict[str, str]:
     """Return the texts of the named job. Raises ConfigError if the name belongs to no run and no job."""
-    from trainyard.run.run_advice import advice
-
     try:
         args.job = arguments.object_name(args.name)
         return job_texts(args)
@@ -112,10 +122,6 @@ def named_job_texts(args: argparse.Namespace) -> dict[str, str]:
 
 def job_texts(args: argparse.Namespace) -> dict[str, str]:
     """Return the explanation, the state, the events, the pods and the ends of the logs of a job."""
-    from trainyard.commands.explain_failure import explanation_lines, failed_job, job_reader
-    from trainyard.jobs.job_reader import event_records
-    from trainyard.jobs.state.state_machine import judge_job
-
     failure = failed_job(args)
     found = failure.explain()
     reader, namespace = job_reader(args)
@@ -144,8 +150,6 @@ def json_or_refusal(read: Callable[[], Any]) -> str:
 
 def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the version of the cluster, and the facts about the nodes of the pods."""
-    from trainyard.cluster.object_path import path_part
-
     names = {str(name) for pod in pods if (name := (pod.get("spec") or {}).get("nodeName"))}
     paths = {"version": "/version"} | {name: f"/api/v1/nodes/{path_part(name)}" for name in sorted(names)}
     found = {name: json.loads(json_or_refusal(partial(api.get, path))) for name, path in paths.items()}
@@ -176,18 +180,12 @@ def without_values(value: Any) -> Any:
 
 def is_shown(name: str) -> bool:
     """Return whether the value of the variable `name` may be written."""
-    from trainyard.config.secret_forms import is_secret_name
-
     listed = any(name.startswith(each) if each.endswith("_") else name == each for each in VARIABLES)
     return listed and not is_secret_name(name)
 
 
 def machine_texts() -> dict[str, str]:
     """Return the versions, the GPUs and the environment of this machine, without secrets."""
-    from trainyard import __version__
-    from trainyard.gateways.local_machine import installed_versions
-    from trainyard.gateways.nvidia import query_gpus
-
     versions = {"trainyard": __version__, "python": sys.version, "platform": platform.platform()}
     environment = {name: value if is_shown(name) else LEFT_OUT for name, value in sorted(os.environ.items())}
     return {
@@ -218,8 +216,6 @@ def write_archive(file: Path, folder: str, texts: Mapping[str, str]) -> None:
 
 
 def members(folder: str, texts: Mapping[str, str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    from trainyard.config.secret_filter import SecretFilter
-
     secrets = SecretFilter.of({"environment": dict(os.environ)})
     for name, text in texts.items():
         content = secrets.mask_bytes(text.encode())

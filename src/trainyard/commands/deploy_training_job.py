@@ -30,17 +30,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trainyard
+from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.demand import demand_of
+from trainyard.cluster.job_preflight import preflight
+from trainyard.cluster.server_side_apply import apply_all
+from trainyard.cluster.verdict import require_checks
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
+from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.git import git_facts
+from trainyard.gateways.github import refusal_in_summary, report_step
+from trainyard.gateways.images.ecr import find_digest, image_or_newest
+from trainyard.gateways.images.image_record import runs_code_of
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.jobs.existing_job import is_deployed, is_of_others
+from trainyard.jobs.follow.job_retries import follow_and_announce
+from trainyard.jobs.job_environment import job_findings
+from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
+from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.job_request import load_job_config, make_job_request, provenance_of
+from trainyard.jobs.job_submission import creator, find, refusals, submit
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
+from trainyard.proof import PARTS
+from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
+from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.plan.plan_text import unproven_lines
+from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.launch_environment import nccl_log_variables
+from trainyard.run.suggested_commands import cluster_target
+from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
     from trainyard.cluster.job_preflight import Preflight
     from trainyard.config.schema import Config
-    from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access
     from trainyard.jobs.job_kind import Manifests
     from trainyard.jobs.job_plan import JobPlan
@@ -114,8 +144,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import refusal_in_summary
-    from trainyard.jobs.job_request import load_job_config
 
     with refusal_in_summary("Nothing was sent"):
         config, args.kind = load_job_config(vars(args))
@@ -124,21 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     """Check and plan the job; then send it, or print it with --dry-run."""
-    from trainyard.cluster.verdict import require_checks
-    from trainyard.proof import PARTS
-
     accepted = [name for name in args.accept if name not in PARTS]  # the others name parts of the proof
     require_checks(accepted, others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, make_plan(args, config, job_request(args, config)), api=None)
-    from trainyard.gateways.github import report_step
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.jobs.existing_job import is_deployed
-    from trainyard.jobs.job_submission import creator, find
-    from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
-    from trainyard.run.atomic_files import write_json_atomically
-    from trainyard.run.untrusted_files import read_yaml
 
     access = requested_access(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
@@ -166,10 +183,6 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
 
 
 def job_request(args: argparse.Namespace, config: "Config") -> "JobRequest":
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.images.image_record import runs_code_of
-    from trainyard.jobs.job_request import make_job_request, provenance_of
-
     ours = runs_code_of(REPOSITORY_ROOT, Path(trainyard.__file__).parent)
     origin = provenance_of(
         git_facts(REPOSITORY_ROOT) if ours else {}, REPOSITORY_ROOT / "requirements-training.txt"
@@ -178,22 +191,12 @@ def job_request(args: argparse.Namespace, config: "Config") -> "JobRequest":
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
-    from trainyard.gateways.images.ecr import image_or_newest
-
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
 
 def check_cluster(
-    args: argparse.Namespace, config: "Config", access: "Access", api: "Api", *, accepted: Sequence[str]
+    args: argparse.Namespace, config: "Config", access: "Access", api: Api, *, accepted: Sequence[str]
 ) -> "Preflight":
-    from trainyard.cluster.cluster_query import ClusterQuery
-    from trainyard.cluster.demand import demand_of
-    from trainyard.cluster.job_preflight import preflight
-    from trainyard.cluster.server_side_apply import apply_all
-    from trainyard.gateways.images.ecr import find_digest
-    from trainyard.jobs.kinds import KINDS
-    from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
-
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
@@ -212,9 +215,6 @@ def check_cluster(
 
 
 def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
-    from trainyard.jobs.job_environment import job_findings
-    from trainyard.jobs.job_planning import plan_job, warnings_of
-
     plan = plan_job(config, request)
     check_provable(args, config, plan)
     for warning in warnings_of(plan):
@@ -228,9 +228,6 @@ def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest")
 
 def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
     """Warn of parts of the proof that cannot hold. Raises ConfigError for those that would fail the job."""
-    from trainyard.jobs.job_planning import decides_the_end
-    from trainyard.report.plan.plan_text import unproven_lines
-
     store = config.artifacts.store or ""
     parts = unproven_parts(config, plan)
     refused = [
@@ -248,10 +245,6 @@ def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
-    from trainyard.config.registries import COMMAND
-    from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
-    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
-
     name = plan.program.name
     return unreachable_parts(
         PlannedRun(
@@ -268,24 +261,17 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
 
 def keeps_network_log(plan: "JobPlan") -> bool:
     """Return whether every process of the job writes a log of NCCL that shows its channels."""
-    from trainyard.run.launch_environment import nccl_log_variables
-
     is_kept = not plan.program.once or bool(plan.program.nccl_log)
     return plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
 
 
-def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
+def show(args: argparse.Namespace, plan: "JobPlan", *, api: Api | None) -> int:
     """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
-    from trainyard.jobs.job_submission import refusals
-    from trainyard.jobs.kinds import KINDS
-
     kind = KINDS[plan.kind]
     manifests = job_objects(plan, api)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
-        from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
-
         print(kubernetes_yaml(manifests.all), end="")
     checked = manifests.before_job if kind.needs_runtime else manifests.all
     problems = refusals(api, checked) if api else []
@@ -294,26 +280,15 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def job_objects(plan: "JobPlan", api: "Api | None") -> "Manifests":
+def job_objects(plan: "JobPlan", api: Api | None) -> "Manifests":
     """Return the objects of the job, without a RayCluster of others, which is used unchanged."""
-    from trainyard.jobs.existing_job import is_of_others
-    from trainyard.jobs.job_submission import find
-    from trainyard.jobs.kinds import KINDS
-
     manifests = KINDS[plan.kind].render(plan)
     shared = tuple(body for body in manifests.shared if api is None or not is_of_others(find(api, body)))
     return replace(manifests, shared=shared)
 
 
-def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
+def deploy(args: argparse.Namespace, plan: "JobPlan", api: Api) -> int:
     """Send the job unless it exists already, and wait for its end if requested."""
-    from trainyard.jobs.existing_job import is_deployed
-    from trainyard.jobs.follow.job_retries import follow_and_announce
-    from trainyard.jobs.job_reader import JobReader
-    from trainyard.jobs.job_submission import find, submit
-    from trainyard.jobs.kinds import KINDS
-    from trainyard.run.suggested_commands import cluster_target
-
     target = replace(cluster_target(vars(args)), kind="")  # a RayJob is followed, not its RayCluster
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):

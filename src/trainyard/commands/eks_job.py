@@ -27,11 +27,47 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
+from trainyard.commands import (
+    deploy_training_job,
+    gather_records,
+    manage_cluster,
+    notify_slack,
+    plan_run,
+    prove_run,
+    restore_artifact,
+    training_dashboard,
+)
+from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
+from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
+from trainyard.gateways.github_api import github_from
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.github.cluster_job import (
+    POLL,
+    WORKFLOW,
+    ClusterJob,
+    is_given_up,
+    open_deployment,
+    open_jobs,
+    read_cluster_job,
+    run_end,
+    set_status,
+)
+from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
+from trainyard.github.target import Target
+from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_retries import make_retry_loop
+from trainyard.jobs.follow.pod_logs import save_logs
+from trainyard.jobs.job_reader import JobReader
+from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
+from trainyard.report.jobs.job_text import progress_line
+from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
+from trainyard.run.segment import first_segment
+from trainyard.run.suggested_commands import ClusterTarget
+from trainyard.run.untrusted_files import parse_json_object, read_json_object, read_yaml
 
 if TYPE_CHECKING:
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.github.cluster_job import ClusterJob
     from trainyard.jobs.state.job_state import JobState
 
 COMMANDS = ("plan", "send", "watch", "prove", "report", "poll")
@@ -55,7 +91,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import set_output
 
     commands: dict[str, Callable[[], int]] = {
         "plan": plan,
@@ -74,10 +109,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def plan() -> int:
     """Check the configuration, the inputs and the cluster, and plan the job; nothing is sent."""
-    from trainyard.commands import deploy_training_job, manage_cluster, plan_run
-    from trainyard.gateways.github import set_output
-    from trainyard.run.untrusted_files import parse_json_object, read_json_object
-
     if not (text := os.environ.get("INPUTS", "")):
         raise ConfigError(
             "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
@@ -102,14 +133,8 @@ def plan() -> int:
     return ExitCode.DONE
 
 
-def requested_job(given: Mapping[str, str]) -> "ClusterJob":
+def requested_job(given: Mapping[str, str]) -> ClusterJob:
     """Return the job of the inputs and variables; the cluster decides the values that they leave open."""
-    from trainyard.config.load import load_config
-    from trainyard.github.cluster_job import ClusterJob
-    from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
-    from trainyard.github.target import Target
-    from trainyard.run.segment import first_segment
-
     changes = overrides_in(given.get("overrides", ""))
     inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
     config = load_config(Path(inputs.config), changes).config
@@ -132,7 +157,7 @@ def requested_job(given: Mapping[str, str]) -> "ClusterJob":
     )
 
 
-def cluster_words(job: "ClusterJob") -> list[str]:
+def cluster_words(job: ClusterJob) -> list[str]:
     """Return the arguments that manage_cluster.py and deploy_training_job.py share."""
     words = ["--config", job.config, *(f"--set={change}" for change in job.changes)]
     words += ["--cluster", job.cluster, "--region", job.region] if job.cluster else []
@@ -141,7 +166,7 @@ def cluster_words(job: "ClusterJob") -> list[str]:
     return words + ([f"--gpu-per-node={job.gpus}"] if job.gpus else [])
 
 
-def job_words(job: "ClusterJob") -> list[str]:
+def job_words(job: ClusterJob) -> list[str]:
     """Return the arguments of deploy_training_job.py."""
     words = [*cluster_words(job), "--set", f"artifacts.store={job.store}", "--job-name", job.job]
     words += ["--image-uri", job.image, "--auto-retry", job.auto_retry]
@@ -150,11 +175,6 @@ def job_words(job: "ClusterJob") -> list[str]:
 
 def send(*, dry_run: bool) -> int:
     """Send the job unless it is there already, report it to Slack, and record it as a deployment."""
-    from trainyard.commands import deploy_training_job
-    from trainyard.gateways.github import Level, annotate, set_output
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import open_deployment
-
     job = planned_job()
     words = [*job_words(job), *(["--dry-run"] if dry_run else [])]
     if (code := deploy_training_job.main(words)) or dry_run:
@@ -174,11 +194,8 @@ def send(*, dry_run: bool) -> int:
     return ExitCode.DONE
 
 
-def started_thread(job: "ClusterJob") -> str:
+def started_thread(job: ClusterJob) -> str:
     """Report the start to Slack, and return the thread; empty where there is none."""
-    from trainyard.commands import notify_slack
-    from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
-
     exit_code_of(lambda: notify_slack.main(["started", "--run-dir", str(run_dir(job)), "--lineage", job.job]))
     return read_thread(run_dir(job) / FILE_NAME).address
 
@@ -188,10 +205,6 @@ def watch(seconds: float) -> int:
 
     The logs are saved immediately, because an operator may remove the pods minutes after the end.
     """
-    from trainyard.gateways.github import report_step
-    from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
-    from trainyard.run.suggested_commands import ClusterTarget
-
     job = planned_job()
     api = api_of(job)
     if (missing := missing_job(api, job)) is not None:
@@ -211,19 +224,13 @@ def watch(seconds: float) -> int:
     return code
 
 
-def api_of(job: "ClusterJob") -> "Api":
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.run.untrusted_files import read_yaml
-
+def api_of(job: ClusterJob) -> Api:
     named = {"cluster": job.cluster, "region": job.region, "kubeconfig": None, "context": ""}
     return Api(requested_access(named, read=read_yaml))
 
 
-def missing_job(api: "Api", job: "ClusterJob") -> str | None:
+def missing_job(api: Api, job: ClusterJob) -> str | None:
     """Return the message for a job that was deleted; None if it exists."""
-    from trainyard.jobs.job_reader import JobReader
-
     try:
         JobReader(api).find_job(job.namespace, job.job, job.kind)
     except ConfigError:
@@ -231,16 +238,11 @@ def missing_job(api: "Api", job: "ClusterJob") -> str | None:
     return None
 
 
-def follow(api: "Api", job: "ClusterJob", seconds: float) -> "tuple[JobState, bool]":
+def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]":
     """Return the state of the job, or of the last job that replaced it, and whether it has ended.
 
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
-    from trainyard.jobs.follow.job_follower import follow_job
-    from trainyard.jobs.follow.job_retries import make_retry_loop
-    from trainyard.report.jobs.job_text import progress_line
-    from trainyard.run.suggested_commands import ClusterTarget
-
     if job.auto_retry != "0":
         target = ClusterTarget(cluster=job.cluster, region=job.region, namespace=job.namespace)
         loop = make_retry_loop(api, output.announce, target)
@@ -259,11 +261,8 @@ def follow(api: "Api", job: "ClusterJob", seconds: float) -> "tuple[JobState, bo
     return state, state.ended
 
 
-def save_pod_logs(api: "Api", job: "ClusterJob", name: str) -> None:
+def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
     """Save the logs of the pods of the job `name`; a log that cannot be read is only a warning."""
-    from trainyard.jobs.follow.pod_logs import save_logs
-    from trainyard.jobs.job_reader import JobReader
-
     reader = JobReader(api)
     try:
         found = reader.find_job(job.namespace, name, job.kind)
@@ -277,8 +276,6 @@ def save_pod_logs(api: "Api", job: "ClusterJob", name: str) -> None:
 
 def prove() -> int:
     """Prove the run from the store, and write report and records; a failure of these two is ignored."""
-    from trainyard.commands import gather_records, prove_run, restore_artifact, training_dashboard
-
     job = planned_job()
     run = str(run_dir(job))
     store = ["--store", job.store]
@@ -295,12 +292,6 @@ def report(needs: str) -> int:
 
     A job that was sent and has not ended is not reported as a failure: polls of it are started.
     """
-    from trainyard.commands import notify_slack
-    from trainyard.gateways.github import append_summary, set_output
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import run_end, set_status
-    from trainyard.run.untrusted_files import parse_json_object
-
     job = planned_job() if os.environ.get("TRAINYARD_PLAN") else None
     deployment = job.deployment if job else 0
     end = run_end(parse_json_object(needs, "--needs"), was_sent=deployment > 0)
@@ -326,15 +317,11 @@ def report(needs: str) -> int:
     return notify_slack.main([event, *words, "--needs", needs])
 
 
-def keep_polling(job: "ClusterJob") -> bool:
+def keep_polling(job: ClusterJob) -> bool:
     """Hand the job over to the scheduled polls; return False if too many runs have waited for its end.
 
     If GitHub refuses, a warning names the command.
     """
-    from trainyard.gateways.github import Level, annotate
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import POLL, is_given_up, set_status
-
     try:
         api = github_from()
         if is_given_up(api, job.deployment):
@@ -352,9 +339,6 @@ def poll(*, dry_run: bool) -> int:
 
     The polls are disabled when no job is open, and enabled again if a job was sent in the meantime.
     """
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import POLL, open_jobs
-
     api = github_from()
     jobs = list(open_jobs(api, now=time.time()))
     problems = [problem for job in jobs if (problem := poll_job(job, dry_run=dry_run))]
@@ -368,12 +352,8 @@ def poll(*, dry_run: bool) -> int:
     return ExitCode.DONE
 
 
-def poll_job(job: "ClusterJob", *, dry_run: bool) -> str:
+def poll_job(job: ClusterJob, *, dry_run: bool) -> str:
     """Dispatch the run that reports the end of the job, if it has ended; return an error, or nothing."""
-    from trainyard.gateways.github import append_summary
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.cluster_job import WORKFLOW, set_status
-
     try:
         cluster = api_of(job)
         state = "gone"
@@ -395,9 +375,7 @@ def poll_job(job: "ClusterJob", *, dry_run: bool) -> str:
     return ""
 
 
-def planned_job() -> "ClusterJob":
-    from trainyard.github.cluster_job import read_cluster_job
-
+def planned_job() -> ClusterJob:
     text = os.environ.get("TRAINYARD_PLAN", "")
     if not text:
         raise ConfigError("TRAINYARD_PLAN is not set. Set it to the output `plan` of `plan` or `send`.")
@@ -408,7 +386,7 @@ def folder() -> Path:
     return Path(os.environ.get("RUNNER_TEMP") or "runs")
 
 
-def run_dir(job: "ClusterJob") -> Path:
+def run_dir(job: ClusterJob) -> Path:
     return folder() / job.job
 
 

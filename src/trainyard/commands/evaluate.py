@@ -23,14 +23,33 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainyard.artifacts.record.evaluations import add_evaluation
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import parse_selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.config.load import load_config
+from trainyard.config.secret_filter import restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
-
-if TYPE_CHECKING:
-    from trainyard.run.directory import RunDirectory
+from trainyard.gateways.github import Level, annotate
+from trainyard.gateways.model_signing import KeyVerifier
+from trainyard.gateways.process import run_passing_signals, withheld_names
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
+from trainyard.programs.inputs import read_data
+from trainyard.proof.gates import missed_thresholds, thresholds_of
+from trainyard.proof.recorded_facts import is_finite_number
+from trainyard.report.facts.quantities import format_loss
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import RecordWriter
+from trainyard.run.run_advice import require_run
+from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.untrusted_files import parse_json_line, read_bytes
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -59,18 +78,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.process import withheld_names
-    from trainyard.run.directory import RunDirectory
 
     if args.run_dir:  # the command gets what the program got; with --store, this process needs the role
         for name in withheld_names(os.environ):
             os.environ.pop(name, None)
         return evaluate(RunDirectory(args.run_dir), args)
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.restore.restore import restore
-    from trainyard.artifacts.restore.selection import parse_selection
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.gateways.model_signing import KeyVerifier
 
     verifier = KeyVerifier(args.public_key) if args.public_key else None
     store, number = open_store(args.store), parse_run_number(args.run_number)
@@ -87,15 +99,8 @@ def may_run(args: argparse.Namespace) -> bool:
     return bool(args.run_dir or args.allow_command or args.public_key or args.dry_run)
 
 
-def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
+def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
     """Evaluate a checkpoint of the run, record its figures, and compare them with the thresholds."""
-    from trainyard.gateways.github import Level, annotate
-    from trainyard.proof.gates import missed_thresholds, thresholds_of
-    from trainyard.report.facts.quantities import format_loss
-    from trainyard.run.run_advice import require_run
-    from trainyard.run.run_settings import read_settings, setting
-    from trainyard.run.untrusted_files import read_bytes
-
     try:
         settings = read_settings(read_bytes(directory.config_file))
     except FileNotFoundError:
@@ -151,20 +156,13 @@ def evaluate(directory: "RunDirectory", args: argparse.Namespace) -> int:
 
 def words_with_secrets(words: Sequence[str], args: argparse.Namespace) -> list[str]:
     """Return the command with its secrets, from --config or the environment. Raises ConfigError."""
-    from trainyard.config.load import load_config
-    from trainyard.config.secret_filter import restore_secrets
-
     given = load_config(args.config, args.set).given.evaluation.command if args.config else words
     restored = restore_secrets({"evaluation.command": [str(word) for word in given or ()]}, os.environ)
     return list(restored["evaluation.command"])
 
 
-def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, Path, str]:
+def find_checkpoint(directory: RunDirectory, step: int | None) -> tuple[int, Path, str]:
     """Verify the checkpoint of `step` (None: the newest); return its step, path and manifest's digest."""
-    from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
-    from trainyard.run.atomic_files import sha256_of_file
-    from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
-
     complete = [
         each
         for each in directory.checkpoint_steps()
@@ -181,7 +179,7 @@ def find_checkpoint(directory: "RunDirectory", step: int | None) -> tuple[int, P
     return chosen, restorable_path(path), sha256_of_file(path / MANIFEST_NAME)
 
 
-def fill_command(words: Sequence[str], directory: "RunDirectory", checkpoint: Path) -> list[str]:
+def fill_command(words: Sequence[str], directory: RunDirectory, checkpoint: Path) -> list[str]:
     """Return the command with {checkpoint} and {run_dir} replaced by paths."""
     paths = {"{checkpoint}": str(checkpoint.absolute()), "{run_dir}": str(directory.path.absolute())}
     filled = []
@@ -199,8 +197,6 @@ def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
 
     Raises CheckFailedError when it fails or prints no JSON object with a number.
     """
-    from trainyard.gateways.process import run_passing_signals
-
     with tempfile.TemporaryFile() as printed:
         try:
             code = run_passing_signals(command, stdout=printed)
@@ -227,16 +223,12 @@ def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
 
 def json_object(text: str) -> Mapping[str, Any]:
     """Return the JSON object in `text` or in its last line; empty if there is none or a key is twice."""
-    from trainyard.run.untrusted_files import parse_json_line
-
     parts = (text, *text.strip().splitlines()[-1:])
     return next((found for part in parts if (found := parse_json_line(part.encode())) is not None), {})
 
 
 def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, float]]:
     """Yield the finite numbers of an object; those of an inner object as `outer.inner`."""
-    from trainyard.proof.recorded_facts import is_finite_number
-
     for name, value in found.items():
         if isinstance(value, Mapping):
             yield from flat_figures(value, f"{outer}{name}.")
@@ -246,8 +238,6 @@ def flat_figures(found: Mapping[str, Any], outer: str = "") -> Iterator[tuple[st
 
 def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
     """Return the fingerprint and number of the files in evaluation.data; empty if none are named."""
-    from trainyard.programs.inputs import read_data
-
     if not patterns:
         return {}
     try:
@@ -257,12 +247,8 @@ def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
     return {"data": {"fingerprint": found.fingerprint, "files": found.files}}
 
 
-def save(record: Mapping[str, Any], directory: "RunDirectory", args: argparse.Namespace) -> None:
+def save(record: Mapping[str, Any], directory: RunDirectory, args: argparse.Namespace) -> None:
     """Append the record to the run's evaluations, or to those in the store for a stored run."""
-    from trainyard.artifacts.record.evaluations import add_evaluation
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.run.records import RecordWriter
-
     if args.store:
         add_evaluation(open_store(args.store), int(args.run_number), record)
         return

@@ -25,11 +25,29 @@ from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.github_api import github_from
+from trainyard.gateways.images.codebuild import CodeBuild
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.process_tree import processes_of_run
+from trainyard.jobs.follow import pod_logs
+from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.state.pod_failures import NO_ANSWER
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.facts.next_commands import prove_command
+from trainyard.report.facts.proof_record import read_proof
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import next_command, read_failure, short_reason
+from trainyard.run.identity import read_run
+from trainyard.run.run_advice import require_run
+from trainyard.run.run_lock import is_locked, leader_here
+from trainyard.run.untrusted_files import open_regular, read_yaml
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, explain_logs, log_of
 
 if TYPE_CHECKING:
-    from trainyard.jobs.job_reader import JobReader
-    from trainyard.run.directory import RunDirectory
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation, LogText
+    from trainyard.watch.failure_logs.log_explanation import LogText
 
 MOST_BYTES = 256 << 20
 """Number of bytes that are read from the end of a log."""
@@ -45,17 +63,15 @@ class FailureEvidence:
 
     logs: list["LogText"]
     exit_code: int | None = None
-    recorded: "LogExplanation | None" = None
+    recorded: LogExplanation | None = None
     """The cause on record, where it is certain."""
     command: str = ""
     """The command that resumes the run once the cause is fixed."""
     if_unknown: str = ""
     """The cause to state if the logs show none."""
 
-    def explain(self) -> "LogExplanation":
+    def explain(self) -> LogExplanation:
         """Return the cause on record, or else the cause that the logs show."""
-        from trainyard.watch.failure_logs.log_explanation import explain_logs
-
         found = explain_logs(self.logs, self.exit_code)
         if self.if_unknown and found.klass == "unknown":
             found = replace(found, cause=self.if_unknown, evidence=found.evidence[1:])
@@ -124,14 +140,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def explanation_lines(found: "LogExplanation") -> list[str]:
+def explanation_lines(found: LogExplanation) -> list[str]:
     """Return the explanation as text: the class and cause first, then what to do, then the evidence."""
     who = f" ({found.who})" if found.who else ""
     lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.fix}", f"  retry: {retry_words(found)}"]
     return [*lines, *(f"  {line}" for line in found.evidence if line != found.cause)]
 
 
-def retry_words(found: "LogExplanation") -> str:
+def retry_words(found: LogExplanation) -> str:
     """Return in words whether a retry recovers from the failure."""
     if found.other_node:
         return "on another node; on the same one it would fail again"
@@ -146,8 +162,6 @@ def retry_words(found: "LogExplanation") -> str:
 
 def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
     """Return the logs and records that the options name. Raises ConfigError if there is nothing."""
-    from trainyard.watch.failure_logs.log_explanation import events_of
-
     if args.run_dir is not None:
         return failed_run(args.run_dir)
     if args.job is not None:
@@ -164,13 +178,6 @@ def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
 
 def failed_run(path: Path) -> FailureEvidence:
     """Return the records and logs of a run. What our trainer recorded about its failure is certain."""
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.failure import next_command, read_failure, short_reason
-    from trainyard.run.identity import read_run
-    from trainyard.run.run_advice import require_run
-    from trainyard.watch.failure_classes import FailureClass
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, log_of
-
     directory = RunDirectory(path)
     require_run(path)
     run = read_run(directory.run_file)
@@ -201,22 +208,14 @@ def failed_run(path: Path) -> FailureEvidence:
 
 def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
-    from trainyard.gateways.process_tree import processes_of_run
-    from trainyard.run.run_lock import is_locked, leader_here
-
     with suppress(OSError):
         if not is_locked(path) and not processes_of_run(path, leader=leader_here(path)).training:
             return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
     return ""
 
 
-def missing_proof(directory: "RunDirectory", run: Mapping[str, Any]) -> "LogExplanation | None":
+def missing_proof(directory: RunDirectory, run: Mapping[str, Any]) -> LogExplanation | None:
     """Return an explanation of the parts that the proof lacks; None if the run is proven."""
-    from trainyard.report.facts.next_commands import prove_command
-    from trainyard.report.facts.proof_record import read_proof
-    from trainyard.watch.failure_classes import FailureClass
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation
-
     proof = read_proof(directory, run)
     if proof is None or proof.is_of_another_state:
         why = "it ended with exit code 0, and is not proven yet"
@@ -230,11 +229,6 @@ def missing_proof(directory: "RunDirectory", run: Mapping[str, Any]) -> "LogExpl
 
 def failed_job(args: argparse.Namespace) -> FailureEvidence:
     """Return the state and the logs of a job on a cluster."""
-    from trainyard.jobs.follow import pod_logs
-    from trainyard.jobs.state.pod_failures import NO_ANSWER
-    from trainyard.jobs.state.state_machine import judge_job
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation, log_of
-
     reader, namespace = job_reader(args)
     job = reader.find_job(namespace, args.job, args.kind)
     state = judge_job(reader.observe(job))
@@ -260,13 +254,8 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
     return FailureEvidence(logs, failure.exit_code, recorded)
 
 
-def job_reader(args: argparse.Namespace) -> tuple["JobReader", str]:
+def job_reader(args: argparse.Namespace) -> tuple[JobReader, str]:
     """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.jobs.job_reader import JobReader
-    from trainyard.run.untrusted_files import read_yaml
-
     access = requested_access(vars(args), read=read_yaml)
     return JobReader(
         Api(access, call_seconds=args.call_seconds)
@@ -275,9 +264,6 @@ def job_reader(args: argparse.Namespace) -> tuple["JobReader", str]:
 
 def github_logs(run: str) -> Iterator["LogText"]:
     """Return the annotations and the log of each job of a workflow run that did not succeed."""
-    from trainyard.gateways.github_api import github_from
-    from trainyard.watch.failure_logs.log_explanation import log_of
-
     number = run.rstrip("/").partition("/actions/runs/")[2].partition("/")[0] or run
     if not number.isdigit():
         raise ConfigError(f"--github-run: {run!r} is not the number or the address of a workflow run")
@@ -297,10 +283,6 @@ def github_logs(run: str) -> Iterator["LogText"]:
 
 def build_logs(build: str, region: str) -> Iterator["LogText"]:
     """Return the messages of the phases and the end of the log of a CodeBuild build."""
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.watch.failure_logs.log_explanation import log_of
-
     aws = CodeBuild(AwsAccount(region))
     state = aws.states([build])[build]
     phases = [f"{phase.name} {phase.status}: {phase.message}" for phase in state.phases if phase.message]
@@ -310,8 +292,6 @@ def build_logs(build: str, region: str) -> Iterator["LogText"]:
 
 def read_log(path: Path) -> "LogText":
     """Return the log in a file. Raises ConfigError if it cannot be read."""
-    from trainyard.watch.failure_logs.log_explanation import log_of
-
     text, is_cut = text_of(path)
     return replace(log_of(str(path), text), is_cut=is_cut)
 
@@ -329,8 +309,6 @@ def log_advice(path: Path) -> str:
 
 def text_of(path: Path) -> tuple[str, bool]:
     """Return the text of a log with invalid bytes replaced, and whether its beginning is left out."""
-    from trainyard.run.untrusted_files import open_regular
-
     if str(path) == "-":
         return sys.stdin.buffer.read().decode(errors="replace"), False
     try:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.report.facts.quantities import format_count, format_scaled, format_size
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from trainyard.training.export.export import Export
@@ -45,8 +48,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
 
     with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
         from trainyard.training.export.export import plan_export, require_absent, write_export
@@ -74,8 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(export: "Export") -> str:
     """Return a line such as `step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
-    from trainyard.report.facts.quantities import format_count, format_scaled, format_size
-
     facts = export.to_json()
     amount = (
         f"{format_scaled(facts['parameters'])} parameters, {format_size(facts['bytes'])} of {export.dtype}"

@@ -18,8 +18,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
+from trainyard.artifacts.store.store_address import open_store, require_address
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.gateways.github import refusal_in_summary, set_output
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -53,12 +59,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
-    from trainyard.artifacts.store.store_address import open_store, require_address
-    from trainyard.gateways.github import refusal_in_summary, set_output
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
 
     require_address(args.store)
     display = PhaseDisplay("resume", "searching for the newest checkpoint")

@@ -19,15 +19,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.run_numbers import used_numbers
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import parse_selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands.prove_run import data_of_program, prove_stored
+from trainyard.config.load import config_sha256
+from trainyard.config.registries import COMMAND
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ExitCode, ServiceError, TrainyardError
+from trainyard.gateways.git import git_facts, repository_facts
+from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.report.dashboard.markdown import fence_code
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.training.data.config_of_run import with_values_of_run
+from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.config.schema import Config
-    from trainyard.run.directory import RunDirectory
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -44,12 +60,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.config.registries import COMMAND
-    from trainyard.gateways.git import git_facts, repository_facts
-    from trainyard.gateways.github import set_output
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
     git = git_facts(REPOSITORY_ROOT) if config.recipe != COMMAND else repository_facts(Path.cwd())
@@ -90,9 +100,6 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
 
     Raises ServiceError when the store cannot be reached.
     """
-    from trainyard.artifacts.record.chain import newest_manifest
-    from trainyard.artifacts.record.run_numbers import used_numbers
-
     for number in sorted(used_numbers(store), reverse=True)[:most]:
         _, manifest, problems = newest_manifest(store, number)
         if manifest is None or problems or manifest.outcome.get("status") != "succeeded":
@@ -114,23 +121,14 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
 
 def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
     """Return the evidence of each part of a run's proof if the run is the same and proven; else nothing."""
-    from trainyard.artifacts.restore.restore import restore
-    from trainyard.artifacts.restore.selection import parse_selection
-    from trainyard.run.directory import RunDirectory
-
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder) / "records")
         restore(store, parse_selection(store, number, "none"), directory.path)
         return judge(directory, store, number, config)
 
 
-def judge(directory: "RunDirectory", store: "Store", number: int, config: "Config") -> tuple[str, ...]:
+def judge(directory: RunDirectory, store: "Store", number: int, config: "Config") -> tuple[str, ...]:
     """Return the evidence of the proof of the run whose records are in `directory`; nothing without one."""
-    from trainyard.commands.prove_run import data_of_program, prove_stored
-    from trainyard.config.load import config_sha256
-    from trainyard.config.registries import COMMAND
-    from trainyard.run.identity import read_run
-    from trainyard.training.data.config_of_run import with_values_of_run
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     run = read_run(directory.run_file)
@@ -159,10 +157,6 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
 
 def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> None:
     """Show the proven run, and the command that trains anyway."""
-    from trainyard.config.secret_filter import SecretFilter
-    from trainyard.gateways.github import Level, annotate, append_summary, in_actions
-    from trainyard.report.dashboard.markdown import fence_code
-
     again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(args.config))}"
     changes = SecretFilter().mask_under("", " ".join(args.set))
     again += f" -f overrides={shlex.quote(changes)}" if args.set else ""

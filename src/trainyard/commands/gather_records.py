@@ -14,9 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainyard.artifacts.gathering import gather_records
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
+from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.run.directory import RunDirectory
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -30,9 +33,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.gathering import gather_records
-    from trainyard.report.facts.quantities import format_count, format_size
-    from trainyard.run.directory import RunDirectory
 
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch, "records") if args.dry_run else args.to

@@ -22,6 +22,7 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
 # Agent -> its folder in a project and in a home directory, by the agents' documentation of November 2026.
 FOLDERS = {
@@ -53,7 +54,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     found = skill_files()
     if unknown := sorted(set(args.names) - set(found)):

@@ -22,6 +22,9 @@ from contextlib import nullcontext
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.plan.instances import find_instance
+from trainyard.run.untrusted_files import open_regular
+from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -49,9 +52,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.plan.instances import find_instance
-    from trainyard.run.untrusted_files import open_regular
-    from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
     known = find_instance(args.instance_type) if args.instance_type else None
     expected = Expectation(

@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.gateways.github import Level, annotate
+from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.surroundings import VariableScope, version_of
+from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.instances import find_instance
+from trainyard.report.facts.quantities import format_count
+from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
 if TYPE_CHECKING:
     from trainyard.plan.environment.environment_lint import LintFinding
-    from trainyard.plan.environment.surroundings import VariableScope, Version
+    from trainyard.plan.environment.surroundings import Version
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -43,11 +51,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import Level, annotate
-    from trainyard.plan.environment.environment_lint import lint
-    from trainyard.plan.environment.settings_reading import read_environment_file
-    from trainyard.plan.environment.variable_rules import LintSeverity
-    from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
     place = surroundings(args)
     try:
@@ -72,11 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if bad else ExitCode.DONE
 
 
-def surroundings(args: argparse.Namespace) -> "VariableScope":
+def surroundings(args: argparse.Namespace) -> VariableScope:
     """Return the instance type and the number of nodes from the command line."""
-    from trainyard.plan.environment.surroundings import VariableScope
-    from trainyard.plan.instances import find_instance
-
     instance = find_instance(args.instance_type) if args.instance_type else None
     return VariableScope(
         instance=instance,
@@ -90,8 +90,6 @@ def surroundings(args: argparse.Namespace) -> "VariableScope":
 
 
 def version(text: str | None, option: str) -> "Version | None":
-    from trainyard.plan.environment.surroundings import version_of
-
     if not text:
         return None
     found = version_of(text)
@@ -102,8 +100,6 @@ def version(text: str | None, option: str) -> "Version | None":
 
 def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list[str]:
     """Return each finding as text: the place, the message, the fix; `read`: file -> number of variables."""
-    from trainyard.report.facts.quantities import format_count
-
     lines = []
     for finding in findings:
         value = f"={finding.value}" if finding.value else ""

@@ -29,10 +29,29 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.github import Level, annotate
+from trainyard.gateways.package_resolver import compile_requirements
+from trainyard.image.building.build_request import parse_build_args
+from trainyard.image.conflict.base_choice import choose_base
+from trainyard.image.conflict.conflict_fix import diff_of, fix
+from trainyard.image.conflict.conflicts import judge_versions
+from trainyard.image.conflict.declared_versions import declare
+from trainyard.image.conflict.finding import TargetMachine
+from trainyard.image.conflict.lint_text import declared_record, lint_lines
+from trainyard.image.conflict.lock_files import read_lock
+from trainyard.image.conflict.package_rules import driver_note
+from trainyard.image.conflict.resolution import resolve_installs, with_resolved
+from trainyard.image.conflict.stated_packages import pins_of
+from trainyard.image.conflict.version_facts import old_tables, version
+from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.plan.instances import find_instance
+from trainyard.run.atomic_files import write_bytes_atomically
+from trainyard.run.untrusted_files import read_named_text, read_text
 
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
-    from trainyard.image.conflict.finding import ImageFinding, TargetMachine
+    from trainyard.image.conflict.finding import ImageFinding
     from trainyard.image.conflict.resolution import ResolverRequest
 
 _logger = logging.getLogger("trainyard.lint_image")
@@ -76,10 +95,6 @@ def driver(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.image.conflict.conflict_fix import diff_of, fix
-    from trainyard.image.conflict.package_rules import driver_note
-    from trainyard.run.atomic_files import write_bytes_atomically
-    from trainyard.run.untrusted_files import read_named_text
 
     name, machine = str(args.dockerfile), machine_of(args)
     before = read_named_text(args.dockerfile, "name the Dockerfile with --dockerfile FILE")
@@ -101,7 +116,7 @@ class Linter:
     """Checks texts of one Dockerfile, and keeps the answers of the resolver."""
 
     def __init__(
-        self, args: argparse.Namespace, locked: "dict[str, tuple[str, int, str]]", machine: "TargetMachine"
+        self, args: argparse.Namespace, locked: dict[str, tuple[str, int, str]], machine: TargetMachine
     ) -> None:
         self.args, self.locked, self.machine = args, locked, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
@@ -115,9 +130,6 @@ class Linter:
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        from trainyard.image.conflict.conflicts import judge_versions
-        from trainyard.image.conflict.resolution import resolve_installs, with_resolved
-
         declared = read_declared(self.args, text, self.locked)
         if self.reason:
             steps = any(step.install.wheels and not step.install.removes for step in declared.steps)
@@ -131,8 +143,6 @@ class Linter:
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""
-        from trainyard.gateways.package_resolver import compile_requirements
-
         if request not in self.answers:
             if time.monotonic() > self.limit:
                 return None, "", "error: no time was left"
@@ -163,10 +173,6 @@ def is_true(text: str) -> bool:
 
 def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
     """Return the packages of the named locks, each with its version, line and lock."""
-    from trainyard.image.conflict.lock_files import read_lock
-    from trainyard.image.conflict.stated_packages import pins_of
-    from trainyard.run.untrusted_files import read_named_text
-
     found: dict[str, tuple[str, int, str]] = {}
     for lock in locks:
         text = read_named_text(lock, "name a lock with --lock FILE")
@@ -176,12 +182,8 @@ def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
 
 
 def read_declared(
-    args: argparse.Namespace, text: str, locked: "dict[str, tuple[str, int, str]]"
+    args: argparse.Namespace, text: str, locked: dict[str, tuple[str, int, str]]
 ) -> "DeclaredVersions":
-    from trainyard.image.building.build_request import parse_build_args
-    from trainyard.image.conflict.declared_versions import declare
-    from trainyard.image.context.dockerfile import parse_dockerfile
-
     name = str(args.dockerfile)
     given = parse_build_args(args.build_arg, parse_dockerfile(text, name).arguments)
     return declare(parse_dockerfile(text, name, given), name, locked, partial(context_file, args))
@@ -192,9 +194,6 @@ def context_file(args: argparse.Namespace, paths: tuple[str, ...]) -> tuple[str,
 
     None if there is none, or if the folders that may be the context have different texts.
     """
-    from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
-    from trainyard.run.untrusted_files import read_text
-
     folders = [args.context] if args.context else folders_of(args.dockerfile)
     for path in paths:
         found = {}
@@ -226,11 +225,7 @@ def folders_of(dockerfile: Path) -> list[Path]:
     return above[: above.index(top) + 1]
 
 
-def machine_of(args: argparse.Namespace) -> "TargetMachine":
-    from trainyard.image.conflict.finding import TargetMachine
-    from trainyard.image.conflict.version_facts import version
-    from trainyard.plan.instances import find_instance
-
+def machine_of(args: argparse.Namespace) -> TargetMachine:
     driver = version(args.driver or "")
     if not args.instance_type:
         return TargetMachine(driver=driver)
@@ -247,17 +242,12 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
 def report(
     args: argparse.Namespace,
     declared: "DeclaredVersions",
-    unchecked: "Sequence[str]",
+    unchecked: Sequence[str],
     findings: "Sequence[ImageFinding]",
     *,
     difference: str,
     driver_note: str,
 ) -> int:
-    from trainyard.gateways.github import Level, annotate
-    from trainyard.image.conflict.base_choice import choose_base
-    from trainyard.image.conflict.lint_text import declared_record, lint_lines
-    from trainyard.image.conflict.version_facts import old_tables
-
     choice = choose_base(declared, efa=bool(machine_of(args).efa))
     for table in old_tables(date.today()):
         _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)

@@ -14,8 +14,13 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 
+from trainyard.artifacts import inventory
+from trainyard.artifacts.record.run_numbers import runs_in_question
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.commands.prove_run import failing_parts
 from trainyard.errors import ExitCode
 
 DEPTHS = ("listing", "sample", "full")
@@ -42,11 +47,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts import inventory
-    from trainyard.artifacts.record.run_numbers import runs_in_question
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.artifacts.verify.comparison import Depth
-    from trainyard.commands.prove_run import failing_parts
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     price = inventory.price_for(args.store, args.price_per_gb_month)

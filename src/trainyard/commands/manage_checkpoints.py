@@ -18,13 +18,29 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import apply_all
+from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.jobs.job_submission import refusals
+from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
+from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
+from trainyard.programs.checkpoints.checkpoint_formats import (
+    choose_checkpoint,
+    find_checkpoints,
+    newest_of_each_run,
+)
+from trainyard.report.jobs.checkpoint_text import checkpoint_lines, copy_line
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
-    from trainyard.gateways.kubernetes.api import Api
     from trainyard.jobs.volumes.volume_source import VolumeSource
     from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 
@@ -108,9 +124,6 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.run.untrusted_files import read_yaml
 
     if args.command == "copy" and (to := arguments.path(args.to)).exists() and not to.is_dir():
         raise ConfigError(f"--to {to} is a file; name a folder")
@@ -127,12 +140,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def open_checkpoints(
-    args: argparse.Namespace, api: "Api"
+    args: argparse.Namespace, api: Api
 ) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
-    from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-
     names = ("namespace", "pod", "container", "claim", "job", "kind", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
     with open_found_folder(api, where) as source:
@@ -140,9 +150,6 @@ def open_checkpoints(
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    from trainyard.programs.checkpoints.checkpoint_formats import newest_of_each_run
-    from trainyard.report.jobs.checkpoint_text import checkpoint_lines
-
     shown = newest_of_each_run(found) if args.command == "find" else found
     records = [each.record() for each in shown]
     output.print_result(
@@ -154,11 +161,6 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
-    from trainyard.programs.checkpoints.checkpoint_formats import choose_checkpoint
-    from trainyard.report.jobs.checkpoint_text import copy_line
-    from trainyard.report.terminal.phase import PhaseDisplay
-
     checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}
     if args.dry_run:
@@ -180,14 +182,8 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     return ExitCode.DONE
 
 
-def create_volume(args: argparse.Namespace, api: "Api") -> int:
+def create_volume(args: argparse.Namespace, api: Api) -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
-    from trainyard.cluster.object_path import path_part
-    from trainyard.cluster.server_side_apply import apply_all
-    from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
-    from trainyard.jobs.job_submission import refusals
-    from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
-
     wanted = claim_body(
         args.claim,
         args.namespace,

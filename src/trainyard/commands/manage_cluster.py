@@ -18,15 +18,35 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.capacity import measure
+from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.demand import demand_of
+from trainyard.cluster.fix import plan_fix, steps_record
+from trainyard.cluster.hyperpod import hyperpod_record, measured_use
+from trainyard.cluster.record import usage_record
+from trainyard.cluster.server_side_apply import apply_all
+from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
+from trainyard.config.cluster import ClusterConfig
+from trainyard.config.load import load_config
 from trainyard.errors import ExitCode
+from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.images.ecr import find_digest
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.eks import list_clusters
+from trainyard.gateways.kubernetes.sagemaker import HyperPod
+from trainyard.gateways.prometheus import Prometheus
+from trainyard.jobs.kinds import KINDS
+from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
+from trainyard.report.cluster.fix_text import cluster_lines, fix_lines
+from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
+from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
-    from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.hyperpod import Figures
-    from trainyard.config.cluster import ClusterConfig
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 TEXTS = (
@@ -88,8 +108,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.cluster import ClusterConfig
-    from trainyard.config.load import load_config
 
     if args.command == "list":
         return show_clusters(args)
@@ -101,11 +119,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show_clusters(args: argparse.Namespace) -> int:
-    from trainyard.cluster.hyperpod import hyperpod_record
-    from trainyard.gateways.kubernetes.eks import list_clusters
-    from trainyard.gateways.kubernetes.sagemaker import HyperPod
-    from trainyard.report.cluster.fix_text import cluster_lines
-
     eks = [cluster.record() for cluster in list_clusters(args.region)]
     pods = HyperPod(args.region)
     described = [(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
@@ -113,12 +126,7 @@ def show_clusters(args: argparse.Namespace) -> int:
     return print_data(args, {"clusters": data}, cluster_lines)
 
 
-def check(args: argparse.Namespace, query: "ClusterQuery") -> int:
-    from trainyard.cluster.verdict import judge_cluster, verdict_record
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.gateways.images.ecr import find_digest
-    from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
-
+def check(args: argparse.Namespace, query: ClusterQuery) -> int:
     snapshot = query.snapshot(find_digest)
     verdict = judge_cluster(snapshot, query.demand)
     data = {**verdict_record(verdict), **query.record(snapshot)}
@@ -130,14 +138,8 @@ def check(args: argparse.Namespace, query: "ClusterQuery") -> int:
     return verdict.exit_code
 
 
-def show_usage(args: argparse.Namespace, query: "ClusterQuery") -> int:
+def show_usage(args: argparse.Namespace, query: ClusterQuery) -> int:
     """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
-    from trainyard.cluster.capacity import measure
-    from trainyard.cluster.hyperpod import measured_use
-    from trainyard.cluster.record import usage_record
-    from trainyard.gateways.prometheus import Prometheus
-    from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
-
     snapshot = query.usage()
     capacity = measure(snapshot, query.demand)
     use: Mapping[str, Figures] = {}
@@ -151,13 +153,7 @@ def show_usage(args: argparse.Namespace, query: "ClusterQuery") -> int:
     return capacity.exit_code
 
 
-def fix(args: argparse.Namespace, settings: "ClusterConfig", query: "ClusterQuery") -> int:
-    from trainyard.cluster.fix import plan_fix, steps_record
-    from trainyard.cluster.server_side_apply import apply_all
-    from trainyard.cluster.verdict import judge_cluster
-    from trainyard.gateways.images.ecr import find_digest
-    from trainyard.report.cluster.fix_text import fix_lines
-
+def fix(args: argparse.Namespace, settings: ClusterConfig, query: ClusterQuery) -> int:
     snapshot = query.snapshot(find_digest)
     steps = plan_fix(judge_cluster(snapshot, query.demand), settings)
     if args.apply:
@@ -168,20 +164,13 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", query: "ClusterQuer
     return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
 
 
-def make_query(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery":
-    from trainyard.cluster.cluster_query import ClusterQuery
-    from trainyard.cluster.demand import demand_of
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.jobs.kinds import KINDS
-    from trainyard.run.untrusted_files import read_yaml
-
+def make_query(args: argparse.Namespace, settings: ClusterConfig) -> ClusterQuery:
     access = requested_access(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
 
 
-def print_data(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
+def print_data(args: argparse.Namespace, data: dict[str, Any], lines: Callable[..., list[str]]) -> int:
     output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
     return ExitCode.DONE

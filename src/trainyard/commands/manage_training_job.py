@@ -24,10 +24,24 @@ from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+from trainyard.gateways.github import report_step
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.jobs.follow.job_changes import JobEditor
+from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
+from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
+from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
+from trainyard.jobs.job_reader import JobReader, event_records, listed_record
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
+from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
+from trainyard.run.suggested_commands import cluster_target
+from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.jobs.follow.pod_logs import ContainerLog
-    from trainyard.jobs.job_reader import FoundJob, JobReader
+    from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
 
 COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
@@ -81,10 +95,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import requested_access
-    from trainyard.jobs.job_reader import JobReader
-    from trainyard.run.untrusted_files import read_yaml
 
     access = requested_access(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
@@ -96,24 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return commands[COMMANDS.index(args.command) - 1](args, reader, job)
 
 
-def show_jobs(args: argparse.Namespace, reader: "JobReader") -> int:
-    from trainyard.jobs.job_reader import listed_record
-    from trainyard.jobs.state.state_machine import judge_job
-    from trainyard.report.jobs.job_text import list_lines
-
+def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
     found = reader.jobs("" if args.all_namespaces else args.namespace)
     seen = [reader.observe_found(job) for job in found if args.kind in (None, job.kind.name)]
     records = [listed_record(judge_job(observed), observed) for observed in seen]
     return print_data(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 
-def show_status(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.gateways.github import report_step
-    from trainyard.jobs.state.state_machine import judge_job
-    from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
-    from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.suggested_commands import cluster_target
-
+def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(vars(args))
     state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
@@ -126,10 +126,7 @@ def show_status(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") 
     return code if state.ended or args.follow else ExitCode.DONE
 
 
-def follow(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> "JobState":
-    from trainyard.jobs.follow.job_follower import follow_job
-    from trainyard.report.jobs.job_text import progress_line
-
+def follow(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> "JobState":
     return follow_job(
         reader.api,
         **job.place,
@@ -138,9 +135,7 @@ def follow(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> "J
     )
 
 
-def show_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
-
+def show_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     if args.follow:
         return follow_logs(args, reader, job)
     pods = [p for p in reader.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
@@ -152,10 +147,7 @@ def show_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") ->
     return ExitCode.DONE
 
 
-def follow_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
-
+def follow_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     def show(log: "ContainerLog", line: bytes) -> None:
         if args.pod in (None, log.pod):
             print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
@@ -166,25 +158,17 @@ def follow_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") 
         return follow(args, reader, job).exit_code
 
 
-def show_events(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.job_reader import event_records
-    from trainyard.report.jobs.job_text import event_lines
-
+def show_events(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     observed = reader.observe(job)
     records = event_records(reader.all_events(observed), now=observed.now)
     return print_data(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
 
 
-def cancel(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_changes import JobEditor
-
+def cancel(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     return report_changes(args, JobEditor(reader, job).cancel(dry_run=args.dry_run))
 
 
-def delete(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_changes import JobEditor
-    from trainyard.jobs.follow.pod_logs import save_logs
-
+def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     if not (job.is_ours or args.not_ours):
         raise ConfigError(
             f"{job.kind.api_kind} {job.name} in {job.namespace} was not made by Trainyard. To delete it, add "
@@ -200,19 +184,13 @@ def delete(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> in
     return report_changes(args, editor.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
 
-def resubmit(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_changes import JobEditor
-
+def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     editor = JobEditor(reader, job)
     new = editor.resubmission()
     return report_changes(args, new.lines if args.dry_run else editor.create(new))
 
 
-def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
-    from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.suggested_commands import cluster_target
-
+def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(vars(args))
     if args.dry_run:
         print(make_retry_loop(reader.api, output.announce, target).preview(job))
@@ -226,8 +204,6 @@ def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int
 
 
 def report_changes(args: argparse.Namespace, changes: Sequence[str]) -> int:
-    from trainyard.report.jobs.job_text import change_lines
-
     data = {"job": args.job, "namespace": args.namespace, "changed": not args.dry_run, "changes": [*changes]}
     return print_data(args, data, lambda data, _width: change_lines(data))
 

@@ -21,14 +21,17 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
-
-if TYPE_CHECKING:
-    from trainyard.run.launch_environment import NodeLauncher
+from trainyard.gateways.nvidia import processes_here
+from trainyard.gateways.torchrun import launch, write_exit_code
+from trainyard.plan.network_floor import judge_bandwidth
+from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, launcher_options, place_in_run
+from trainyard.training.runtime.network_bandwidth import write_measurement
 
 _logger = logging.getLogger(__name__)
 _WORKER = "from trainyard.commands.measure_network import work; work()"
@@ -63,8 +66,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.plan.network_floor import judge_bandwidth
-    from trainyard.run.atomic_files import write_json_atomically
 
     node, processes = node_of(args)
     if node.nodes * processes == 1:
@@ -90,9 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work() -> None:
     """Measure in a worker that `measure` has started, and leave the exit code to the launcher."""
-    from trainyard.gateways.torchrun import write_exit_code
-    from trainyard.training.runtime.network_bandwidth import write_measurement
-
     write_measurement(json.loads(sys.argv[1]))
     sys.exit(write_exit_code(ExitCode.DONE, output=lambda _name, _text: None))
 
@@ -104,14 +102,11 @@ def remedy() -> str:
     )
 
 
-def node_of(args: argparse.Namespace) -> "tuple[NodeLauncher, int]":
+def node_of(args: argparse.Namespace) -> tuple[NodeLauncher, int]:
     """Return this machine's place in the job, and the number of its processes.
 
     The workers meet at the port after that of the training, which must stay free for the training.
     """
-    from trainyard.gateways.nvidia import processes_here
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
-
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     if place is None:
         place = NodeLauncher(1, 0, "auto")
@@ -134,11 +129,8 @@ def _with_next_port(option: str) -> str:
     return f"{name}={host}:{int(port) + 1}"
 
 
-def measure(args: argparse.Namespace, node: "NodeLauncher", processes: int) -> dict[str, Any]:
+def measure(args: argparse.Namespace, node: NodeLauncher, processes: int) -> dict[str, Any]:
     """Start the workers of this machine, and return what they measured. Raises CheckFailedError."""
-    from trainyard.gateways.torchrun import launch
-    from trainyard.run.launch_environment import VARIABLES, launcher_options
-
     with tempfile.TemporaryDirectory(prefix="trainyard-network-") as folder:
         file = Path(folder, "result.json")
         given = {"size": args.size_mib << 20, "repetitions": args.repetitions, "seconds": args.timeout}

@@ -26,14 +26,34 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
+from trainyard.commands.run_program import is_alive
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.local_machine import has_nvidia_driver
+from trainyard.gateways.node_reading import SCRIPT, read_node_answer, read_this_node
+from trainyard.jobs.follow.job_view import JobView
+from trainyard.jobs.follow.pod_readings import PodReader
+from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.state.job_state import State
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.state_machine import after, judge_job
+from trainyard.report.facts.live_status import LiveStatus
+from trainyard.report.facts.live_status_metrics import status_samples
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.facts.status import Status
+from trainyard.report.terminal.watch_text import status_line, status_lines
+from trainyard.run.directory import RunDirectory
+from trainyard.run.prometheus_text import write_prometheus_file
+from trainyard.run.rank_times import read_rank_times
+from trainyard.run.run_lock import last_holder
+from trainyard.run.untrusted_files import read_yaml
+from trainyard.watch.health import Health
 
 if TYPE_CHECKING:
     from trainyard.gateways.node_reading import NodeReading
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
-    from trainyard.jobs.state.observed import Observed
-    from trainyard.report.facts.live_status import LiveStatus
     from trainyard.report.facts.run_facts import RunFacts
     from trainyard.run.rank_times import RankTime
 
@@ -107,11 +127,8 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
     return ExitCode.DONE if status.health == "healthy" else ExitCode.NO
 
 
-def write_figures(path: Path, status: "LiveStatus") -> None:
+def write_figures(path: Path, status: LiveStatus) -> None:
     """Write a status for Prometheus."""
-    from trainyard.report.facts.live_status_metrics import status_samples
-    from trainyard.run.prometheus_text import write_prometheus_file
-
     try:
         write_prometheus_file(path, status_samples(status))
     except OSError as error:
@@ -125,21 +142,17 @@ class LiveView:
         self._record: dict[str, Any] | None = None
         self._reported: dict[int, bool] = {}
 
-    def show(self, status: "LiveStatus") -> None:
+    def show(self, status: LiveStatus) -> None:
         self._record = status.record()
 
     def line(self, width: int) -> str:
-        from trainyard.report.terminal.watch_text import status_lines
-
         return "" if self._record is None else "\n".join(status_lines(self._record, width))
 
     def log_progress(self) -> None:
         """Do nothing: `log` writes each status when it is read."""
 
-    def log(self, status: "LiveStatus") -> None:
+    def log(self, status: LiveStatus) -> None:
         """Log a status, and each alert when it starts and when it ends."""
-        from trainyard.report.terminal.watch_text import status_line
-
         output.announce("watch", status_line(status.record()))
         for alert in status.alerts:
             key = hash((alert.rule, alert.subject, alert.since))
@@ -151,9 +164,7 @@ class LiveView:
             self._reported[key] = alert.is_open
 
     @staticmethod
-    def lines_of(status: "LiveStatus", width: int) -> list[str]:
-        from trainyard.report.terminal.watch_text import status_lines
-
+    def lines_of(status: LiveStatus, width: int) -> list[str]:
         return status_lines(status.record(), width)
 
 
@@ -161,8 +172,6 @@ class MachineWatch:
     """The health of the machines over all polls, and the speed of their networks between two polls."""
 
     def __init__(self) -> None:
-        from trainyard.watch.health import Health
-
         self.health = Health()
         self.rates: dict[str, tuple[float, float]] = {}
         self._bytes: dict[str, tuple[float, tuple[int, int]]] = {}
@@ -182,9 +191,6 @@ class MachineWatch:
 
     def add_ranks(self, facts: "RunFacts", now: float) -> "Sequence[RankTime]":
         """Add the step times that the processes of the newest segment have written, and return them."""
-        from trainyard.run.directory import RunDirectory
-        from trainyard.run.rank_times import read_rank_times
-
         starts = (event.get("time") for event in facts.events if event.get("event") in ("started", "resumed"))
         since = max((start for start in starts if isinstance(start, int | float)), default=0.0)
         ranks = read_rank_times(RunDirectory(facts.directory).logs, since=since)
@@ -198,11 +204,7 @@ class RunWatch:
     def __init__(self, directory: Path) -> None:
         self._directory, self._machines = directory, MachineWatch()
 
-    def read_status(self) -> "LiveStatus":
-        from trainyard.report.facts.live_status import LiveStatus
-        from trainyard.report.facts.run_facts import read_facts
-        from trainyard.report.facts.status import Status
-
+    def read_status(self) -> LiveStatus:
         now = time.time()
         facts = read_facts(self._directory, now=now)
         is_here, unknown, nodes = trains_here(self._directory), list[str](), dict[str, "NodeReading"]()
@@ -224,9 +226,6 @@ class RunWatch:
 
     def _read_machine(self, facts: "RunFacts", *, is_here: bool) -> tuple["NodeReading | None", list[str]]:
         """Return the reading of this machine, without unused GPUs, and a list of what is not known."""
-        from trainyard.gateways.local_machine import has_nvidia_driver
-        from trainyard.gateways.node_reading import read_this_node
-
         device = str(facts.section("hardware").get("device") or "")
         on_gpu = device.startswith("cuda")
         if not is_here:
@@ -244,9 +243,6 @@ class RunWatch:
 
 def trains_here(directory: Path) -> bool:
     """Return whether a process of this machine trains in the run directory."""
-    from trainyard.commands.run_program import is_alive
-    from trainyard.run.run_lock import last_holder
-
     holder = last_holder(directory)
     with suppress(OSError):
         return holder is not None and holder.is_here and is_alive(directory)
@@ -257,14 +253,6 @@ class JobWatch:
     """Reads a job of a cluster, and its pods. A context manager: its watches end with the block."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
-        from trainyard.gateways.kubernetes.api import Api
-        from trainyard.gateways.kubernetes.cluster_connection import requested_access
-        from trainyard.jobs.follow.job_view import JobView
-        from trainyard.jobs.follow.pod_readings import PodReader
-        from trainyard.jobs.job_reader import JobReader
-        from trainyard.jobs.state.observed import Observed
-        from trainyard.run.untrusted_files import read_yaml
-
         access = requested_access(vars(args), read=read_yaml)
         namespace = args.namespace or access.namespace or "default"
         api = Api(access, call_seconds=args.call_seconds)
@@ -284,14 +272,11 @@ class JobWatch:
     def __exit__(self, *_: object) -> None:
         self._view.__exit__()
 
-    def _judge(self) -> tuple["Observed", "JobState"]:
+    def _judge(self) -> tuple[Observed, "JobState"]:
         """Return what the watches have shown of the job, and the state of the job.
 
         Raises ServiceError if the job cannot be read, WaitTimeoutError if the cluster shows it too late.
         """
-        from trainyard.jobs.state.job_state import State
-        from trainyard.jobs.state.state_machine import after, judge_job
-
         self._view.catch_up(self._first_seconds)
         if not self._view.is_seen:
             late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
@@ -305,10 +290,7 @@ class JobWatch:
         self._view.history = after(observed, self._view.history)
         return observed, state
 
-    def read_status(self) -> "LiveStatus":
-        from trainyard.jobs.state.job_state import State
-        from trainyard.report.facts.live_status import LiveStatus
-
+    def read_status(self) -> LiveStatus:
         observed, state = self._judge()
         now = observed.now
         pods = [pod for pod in observed.pods if pod.running and not pod.helps]
@@ -345,8 +327,6 @@ class JobWatch:
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
         """Return the readings of the pods' machines by pod name, and a list of what is not known."""
-        from trainyard.gateways.node_reading import SCRIPT, read_node_answer
-
         nodes, unknown, plan = dict[str, "NodeReading"](), list[str](), self._job.plan
         answers = self._pods.run_script(pods, SCRIPT)
         silent = [name for name, answer in answers.items() if answer is None]
@@ -367,8 +347,6 @@ class JobWatch:
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""
-        from trainyard.report.facts.run_facts import read_facts
-
         if not self._pods.read_records(pods, self._folder):
             return None
         with suppress(ConfigError):

@@ -16,14 +16,17 @@ Example: scripts/notify_image.py started --dockerfile docker/fsdp/Dockerfile --m
 import argparse
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import TrainyardError
-
-if TYPE_CHECKING:
-    from trainyard.report.slack.image_message import ImageBuild
+from trainyard.gateways import slack
+from trainyard.gateways.github import set_output
+from trainyard.report.slack.image_message import ImageBuild, image_event
+from trainyard.report.slack.slack_events import SLACK_EVENTS
+from trainyard.report.slack.slack_thread import PostResult, post_once, read_thread
+from trainyard.run.identity import ci_facts
+from trainyard.run.untrusted_files import parse_json_object, read_json_object
 
 EVENTS = ("started", "succeeded", "failed", "ended")
 _logger = logging.getLogger("trainyard.notify_image")
@@ -56,11 +59,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways import slack
-    from trainyard.gateways.github import set_output
-    from trainyard.report.slack.image_message import image_event
-    from trainyard.report.slack.slack_events import SLACK_EVENTS
-    from trainyard.report.slack.slack_thread import PostResult, post_once, read_thread
 
     if args.event == "ended":
         args.event, args.reason = end_of(args.steps, args.status)
@@ -90,8 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def end_of(steps: str, status: str) -> tuple[str, str]:
     """Return the event at the end of a job, and why it failed, from GitHub's `steps` and `job.status`."""
-    from trainyard.run.untrusted_files import parse_json_object
-
     if status == "success":
         return "succeeded", ""
     if status == "cancelled":
@@ -106,12 +102,8 @@ def end_of(steps: str, status: str) -> tuple[str, str]:
     return "failed", "a step before the build failed"
 
 
-def build_of(args: argparse.Namespace) -> "ImageBuild":
+def build_of(args: argparse.Namespace) -> ImageBuild:
     """Return the facts about the build; a result that cannot be read is ignored with a warning."""
-    from trainyard.report.slack.image_message import ImageBuild
-    from trainyard.run.identity import ci_facts
-    from trainyard.run.untrusted_files import read_json_object
-
     results = []
     if args.result:
         try:

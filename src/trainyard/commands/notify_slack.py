@@ -31,19 +31,36 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import TrainyardError
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
+from trainyard.gateways import slack
+from trainyard.gateways.github import set_output
+from trainyard.gateways.github_api import github_from
+from trainyard.github.job_end import unreported_end
+from trainyard.github.job_times import JOB_MINUTES
+from trainyard.report.facts.resolved_config import config_value
+from trainyard.report.facts.run_facts import facts_if_any
+from trainyard.report.plan.plan_text import read_plan
+from trainyard.report.slack.slack_events import SLACK_EVENTS
+from trainyard.report.slack.slack_message import Surroundings
+from trainyard.report.slack.slack_thread import (
+    FILE_NAME,
+    PostResult,
+    event_of,
+    parse_address,
+    post_once,
+    read_thread,
+)
+from trainyard.run.identity import ci_facts
+from trainyard.run.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     from trainyard.report.facts.run_facts import RunFacts
-    from trainyard.report.slack.slack_message import Surroundings
-    from trainyard.report.slack.slack_thread import PostResult, SlackThread, ThreadEvent
+    from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
 
 _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    from trainyard.report.slack.slack_events import SLACK_EVENTS
-
     parser = script_parser(__doc__)
     parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
     parser.add_argument(
@@ -82,17 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def notify(args: argparse.Namespace) -> tuple[bool, str]:
     """Post the event; return False if another job must try again, and the address of the thread."""
-    from trainyard.gateways.github import set_output
-    from trainyard.report.facts.run_facts import facts_if_any
-    from trainyard.report.slack.slack_events import SLACK_EVENTS
-    from trainyard.report.slack.slack_thread import (
-        FILE_NAME,
-        PostResult,
-        event_of,
-        parse_address,
-        read_thread,
-    )
-
     thread = read_thread(args.run_dir / FILE_NAME)
     if args.thread and not thread.ts:
         thread = parse_address(args.thread)
@@ -134,10 +140,6 @@ def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def add_end(args: argparse.Namespace) -> bool:
     """Add the reason and the next step of the jobs in --needs; return False if no message is due."""
-    from trainyard.errors import ConfigError, DamagedFileError
-    from trainyard.github.job_end import unreported_end
-    from trainyard.run.untrusted_files import parse_json
-
     try:
         needs = parse_json(args.needs, "--needs")
     except DamagedFileError:
@@ -156,8 +158,6 @@ def add_end(args: argparse.Namespace) -> bool:
 
 def annotations(run: str, title: str) -> list[str]:
     """Return GitHub's annotations on the job `title` of a workflow run; none if GitHub does not answer."""
-    from trainyard.gateways.github_api import github_from
-
     try:
         api = github_from()
         jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
@@ -178,8 +178,6 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
     `started` is the Unix time of its start, `limit` its time limit in minutes; each may be empty.
     """
-    from trainyard.github.job_times import JOB_MINUTES
-
     most = int(limit) if limit.isdigit() else JOB_MINUTES
     minutes = (now - float(started)) / 60 if started.isdigit() else None
     if minutes is not None and minutes >= most - 1:
@@ -188,11 +186,7 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
     return f"somebody cancelled the run{after}, or its runner was shut down"
 
 
-def surroundings_of(args: argparse.Namespace) -> "Surroundings":
-    from trainyard.report.plan.plan_text import read_plan
-    from trainyard.report.slack.slack_message import Surroundings
-    from trainyard.run.identity import ci_facts
-
+def surroundings_of(args: argparse.Namespace) -> Surroundings:
     plan = read_plan(args.plan) if args.plan else {}
     fields = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
     return Surroundings(
@@ -204,11 +198,6 @@ def post(
     event: "ThreadEvent", facts: "RunFacts | None", thread_file: Path
 ) -> "tuple[PostResult, SlackThread]":
     """Send the event, unless the configuration of the run disables it, and announce the result."""
-    from trainyard.gateways import slack
-    from trainyard.gateways.github import set_output
-    from trainyard.report.facts.resolved_config import config_value
-    from trainyard.report.slack.slack_thread import PostResult, post_once
-
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
         if not terminal.on_terminal():  # at a terminal the person has just read the result

@@ -25,12 +25,42 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.config.load import config_sha256, load_config
+from trainyard.config.parameters import count_parameters
+from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.gateways.git import is_cleaned
+from trainyard.gateways.github import (
+    Level,
+    annotate,
+    annotate_problems,
+    append_summary,
+    in_actions,
+    set_output,
+)
+from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, resolve, usd_per_hour
+from trainyard.github.target import Target, node_count, target_for
+from trainyard.github.variables import set_variables
+from trainyard.jobs.job_planning import recorded_network
+from trainyard.jobs.recipes import renders_in_pod
+from trainyard.plan.node_room import room_of_type
+from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+from trainyard.report.plan.plan_text import unproven_lines
+from trainyard.report.plan.run_plan_summary import (
+    RunPreview,
+    markdown_plan,
+    missing_settings_markdown,
+    missing_settings_text,
+    summarize_expectations,
+)
+from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.segment import first_segment, read_segment
+from trainyard.run.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.github.run_plan import DispatchInputs, RunPlan
-    from trainyard.report.plan.run_plan_summary import RunPreview
+    from trainyard.github.run_plan import RunPlan
 
 
 SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
@@ -61,10 +91,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def add_inputs(args: argparse.Namespace) -> None:
     """Set the flags that are missing from --inputs. Raises ConfigError if it is not a JSON object."""
-    from trainyard.errors import DamagedFileError
-    from trainyard.github.variables import set_variables
-    from trainyard.run.untrusted_files import parse_json
-
     set_variables(os.environ)
     try:
         inputs = parse_json(args.inputs if args.inputs not in ("", "null") else "{}", "--inputs")
@@ -81,18 +107,6 @@ def add_inputs(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
-    from trainyard.config.secret_filter import SecretFilter
-    from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_output
-    from trainyard.github.run_plan import resolve
-    from trainyard.report.plan.plan_text import unproven_lines
-    from trainyard.report.plan.run_plan_summary import (
-        markdown_plan,
-        missing_settings_text,
-        summarize_expectations,
-    )
-    from trainyard.run.atomic_files import write_json_atomically
-    from trainyard.run.segment import first_segment, read_segment
 
     try:
         inputs = inputs_of(args)
@@ -132,8 +146,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report_daily_run_off(plan: "RunPlan") -> int:
     """Report that the daily run trains nothing, with the command that turns it on."""
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-
     command = "gh variable set TRAINYARD_SCHEDULE --body true"
     value = os.environ.get("TRAINYARD_SCHEDULE") or "not set"
     append_summary(
@@ -145,10 +157,7 @@ def report_daily_run_off(plan: "RunPlan") -> int:
     return ExitCode.DONE
 
 
-def inputs_of(args: argparse.Namespace) -> "DispatchInputs":
-    from trainyard.github.run_plan import DispatchInputs, overrides_in
-    from trainyard.github.target import target_for
-
+def inputs_of(args: argparse.Namespace) -> DispatchInputs:
     target = target_for(args.target, os.environ)
     words = overrides_in(args.overrides)
     only = args.only_plan == "true"
@@ -160,9 +169,6 @@ def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
 
     An absolute path on another machine is checked there, by scripts/check_environment.py.
     """
-    from trainyard.gateways.git import is_cleaned
-    from trainyard.gateways.github import in_actions
-
     named = environment.get("TRAINYARD_RUNS_DIRECTORY", "")
     if named and in_actions(environment) and is_cleaned(Path(named)):
         raise ConfigError(
@@ -174,9 +180,6 @@ def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
 
 def report_missing_settings(plan: "RunPlan") -> str:
     """Write the annotation and summary of a run that trains nothing, with the commands that change this."""
-    from trainyard.gateways.github import Level, annotate
-    from trainyard.report.plan.run_plan_summary import missing_settings_markdown, missing_settings_text
-
     hints = hints_for(plan, os.environ)
     text = missing_settings_text(plan.missing_settings, is_refused=plan.is_refused, hints=hints)
     annotate(Level.ERROR if plan.is_refused else Level.NOTICE, text)
@@ -185,8 +188,6 @@ def report_missing_settings(plan: "RunPlan") -> str:
 
 def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
     """Return further commands and settings for the owner of the repository."""
-    from trainyard.github.target import Target
-
     if plan.dispatch.target is Target.HERE:
         return []
     hints = [f"For this and all else that a first run needs: {SETUP}"]
@@ -204,14 +205,8 @@ def local_run(environment: Mapping[str, str]) -> dict[str, str]:
     return {**here, **{name: environment[name] for name in here if environment.get(name)}}
 
 
-def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
+def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
     """Plan the run, for the runner's machine if it is known."""
-    from trainyard.config.load import config_sha256
-    from trainyard.config.parameters import count_parameters
-    from trainyard.github.run_plan import plan_on, usd_per_hour
-    from trainyard.github.target import Target
-    from trainyard.report.plan.run_plan_summary import RunPreview
-
     figures = plan_on(plan.machine, config)
     target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
     return RunPreview(
@@ -230,13 +225,6 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
 
 def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
-    from trainyard.config.registries import COMMAND, RECIPES
-    from trainyard.github.target import Target, node_count
-    from trainyard.jobs.job_planning import recorded_network
-    from trainyard.jobs.recipes import renders_in_pod
-    from trainyard.plan.node_room import room_of_type
-    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
-
     decides_steps = plan.dispatch.target is Target.EKS and not renders_in_pod(config)
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus

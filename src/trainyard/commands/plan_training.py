@@ -20,10 +20,20 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.local_machine import main_memory
+from trainyard.gateways.nvidia import query_gpus
+from trainyard.jobs.job_planning import recorded_network
+from trainyard.plan.cost import RentedMachines
+from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
+from trainyard.plan.instances import find_instance
+from trainyard.plan.node_room import room_of_type
+from trainyard.plan.training_plan import plan_training
+from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+from trainyard.report.plan.plan_text import plan_text_lines
+from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.plan.cost import RentedMachines
     from trainyard.plan.device import Device
     from trainyard.plan.instances import InstanceType
 
@@ -48,11 +58,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.plan.cost import RentedMachines
-    from trainyard.plan.instances import find_instance
-    from trainyard.plan.training_plan import plan_training
-    from trainyard.report.plan.plan_text import plan_text_lines
-    from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
@@ -64,12 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 
-def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]:
+def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold; without artifacts.store a store is assumed."""
-    from trainyard.jobs.job_planning import recorded_network
-    from trainyard.plan.node_room import room_of_type
-    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
-
     nodes, network = rented.nodes, str(config.compute.network)
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
@@ -87,17 +88,11 @@ def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]
 
 def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
     """Return the instance's GPU and its count, or its processors if the configuration requests a CPU."""
-    from trainyard.plan.device import cpu_of, gpu_of
-
     return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
 
 
 def device_here(config: "Config") -> "tuple[Device, int]":
     """Return the device of this machine that `model.device` names, and the number of such devices."""
-    from trainyard.gateways.local_machine import main_memory
-    from trainyard.gateways.nvidia import query_gpus
-    from trainyard.plan.device import cpu, gpu
-
     wanted, memory = config.model.device, main_memory().total_bytes
     gpus = () if wanted == "cpu" else query_gpus().gpus
     index = int(wanted.partition(":")[2] or 0)

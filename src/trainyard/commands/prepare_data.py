@@ -22,10 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.config.registries import COMMAND
+from trainyard.gateways.github import refusal_in_summary
+from trainyard.report.facts.quantities import format_count, format_data_files, format_size
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.training.data.preparation import Preparation
     from trainyard.training.data.token_dataset import PreparedData
     from trainyard.training.data.token_files import TokenFile
@@ -41,8 +45,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import refusal_in_summary
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("data", "reading the configuration")
     with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
@@ -63,11 +65,8 @@ class DataSummary:
     """Whether this was a dry run that wrote nothing."""
 
 
-def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
+def prepare(args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
     """Prepare the data, open the stream, or with --dry-run plan; each branch imports only its modules."""
-    from trainyard.config.registries import COMMAND
-    from trainyard.training.weights.pretrained import load_with_weights
-
     config = load_with_weights(args.config, args.set).config
     if config.recipe == COMMAND:
         return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
@@ -90,7 +89,7 @@ def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
     return DataSummary(data_text(data), data_facts(data))
 
 
-def prepare_parts(config: "Config", args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
+def prepare_parts(config: "Config", args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
     """Prepare each part of data.mixture, or only plan it."""
     from trainyard.training.data.mixture import parts_of, prepare_mixture
     from trainyard.training.data.preparation import plan_preparation
@@ -109,8 +108,6 @@ def prepare_parts(config: "Config", args: argparse.Namespace, display: "PhaseDis
 
 def data_text(data: "PreparedData") -> str:
     """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
-    from trainyard.report.facts.quantities import format_data_files
-
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
     if data.validation and data.validation_split == "within":
         validation += " (a part of it)" if data.train_files == 1 else " (a part of each file)"
@@ -136,8 +133,6 @@ def data_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def plan_text(plan: "Preparation") -> str:
-    from trainyard.report.facts.quantities import format_count, format_size
-
     held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
     counts = (
         f"{format_count(len(plan.train), 'file')} to train on, {held_out} held out, {format_size(plan.size)}"

@@ -24,6 +24,7 @@ from importlib import import_module
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
+from trainyard.commands import COMMANDS
 from trainyard.errors import ExitCode
 
 SHELLS = ("bash", "zsh", "fish")
@@ -115,8 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def known_words() -> Words:
     """Return what can follow the words that were typed, read from the help of every command."""
-    from trainyard.commands import COMMANDS
-
     found: dict[str, tuple[str, ...]] = {"": tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))}
     for name, command in COMMANDS.items():
         group, _, second = name.partition(" ")

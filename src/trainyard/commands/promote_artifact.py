@@ -23,9 +23,25 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.promotion import find_promotable, promote, read_promotion, require_name, withdraw
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.evaluations import read_evaluations
+from trainyard.artifacts.record.required_records import is_loose
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.store.layout import evaluations_key
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.commands.prove_run import compared_run, prove_from_store
 from trainyard.errors import ConfigError, ExitCode, VerificationError
+from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
+from trainyard.proof.learning import Curves
+from trainyard.proof.recorded_events import course_of
+from trainyard.report.facts.resolved_config import settings_of_config
+from trainyard.run.run_settings import setting
+from trainyard.run.suggested_commands import script_command
+from trainyard.run.untrusted_files import parse_json_line
 
 if TYPE_CHECKING:
     from trainyard.artifacts.record.checkpoints import Checkpoint
@@ -74,10 +90,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.promotion import find_promotable, promote, require_name
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.artifacts.verify.comparison import Depth
 
     if args.withdraw:
         return _withdraw(args)
@@ -111,16 +123,6 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
     Its run is judged up to the checkpoint's step, without later rows. `required` are names of `REQUIREMENTS`.
     A checkpoint that was stored without the records of a run is not judged.
     """
-    from trainyard.artifacts.record.chain import newest_manifest
-    from trainyard.artifacts.record.required_records import is_loose
-    from trainyard.commands.prove_run import compared_run
-    from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
-    from trainyard.proof.learning import Curves
-    from trainyard.proof.recorded_events import course_of
-    from trainyard.report.facts.resolved_config import settings_of_config
-    from trainyard.run.run_settings import setting
-    from trainyard.run.suggested_commands import script_command
-
     _, manifest, problems = newest_manifest(store, checkpoint.run_number)
     if manifest is None or problems:
         raise VerificationError("\n".join(problems))
@@ -184,16 +186,11 @@ def read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
 
 
 def read_lines(store: "Store", manifest: "RunManifest", name: str) -> list[dict[str, Any] | None]:
-    from trainyard.run.untrusted_files import parse_json_line
-
     return [parse_json_line(line) for line in read_record(store, manifest, name).splitlines()]
 
 
 def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[str, Any] | None]:
     """Return the evaluations, oldest first. Raises VerificationError if one cannot be read."""
-    from trainyard.artifacts.record.evaluations import read_evaluations
-    from trainyard.artifacts.store.layout import evaluations_key
-
     read_record(store, manifest, "evaluations.jsonl")
     found = read_evaluations(store, manifest)
     if None in found:
@@ -206,8 +203,6 @@ def verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[s
 
 def unproven_parts(store: "Store", number: int) -> str:
     """Return in words the parts of the proof that a stored run fails; empty if it is proven."""
-    from trainyard.commands.prove_run import prove_from_store
-
     failing = prove_from_store(store, number).failing
     return "; ".join(f"its run is not proven: {part.name}: {part.evidence}" for part in failing)
 
@@ -218,9 +213,6 @@ def _is_until(row: Mapping[str, Any] | None, step: int | None) -> bool:
 
 
 def _withdraw(args: argparse.Namespace) -> int:
-    from trainyard.artifacts.promotion import read_promotion, withdraw
-    from trainyard.artifacts.store.store_address import open_store
-
     store = open_store(args.store, call_seconds=args.call_seconds)
     had = read_promotion(store, args.name)
     pointer = had if args.dry_run and had else withdraw(store, args.name, by=_promoter(args))

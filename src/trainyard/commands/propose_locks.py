@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.gateways.github import append_summary, set_outputs
+from trainyard.gateways.github_api import github_from
+from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
@@ -58,9 +61,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import append_summary, set_outputs
-    from trainyard.gateways.github_api import github_from
-    from trainyard.run.untrusted_files import read_named_text
 
     notes = read_named_text(args.notes, "--notes names the text of the pull request")
     proposal = PROPOSALS[args.what]

@@ -17,6 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.promotion import read_promotion
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.evaluations import read_evaluations
+from trainyard.artifacts.record.run_numbers import parse_run_number, used_numbers
+from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import parse_selection
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.store.store_settings import store_settings
+from trainyard.artifacts.verify.inspection import Inspection, inspect_run
+from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import (
@@ -27,13 +38,26 @@ from trainyard.errors import (
     TrainyardError,
     VerificationError,
 )
+from trainyard.gateways.github import Level, annotate, set_outputs
+from trainyard.gateways.images.held_image import find_held_image
+from trainyard.programs.inputs import read_data
+from trainyard.proof import PARTS
+from trainyard.proof.gates import ComparedRun, evaluated_figures
+from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
+from trainyard.proof.recorded_facts import is_of_any_program, other_program
+from trainyard.report.facts.proof_record import proven_store, write_proof
+from trainyard.report.facts.resolved_config import config_digests, settings_of_config
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged_records import JudgedRecords
+from trainyard.run.run_settings import setting
+from trainyard.run.suggested_commands import made_by
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
-    from trainyard.artifacts.verify.inspection import Inspection
-    from trainyard.proof.gates import ComparedRun
     from trainyard.proof.proof import Proof
-    from trainyard.run.directory import RunDirectory
 
 # Number of the newest runs of the store among which the last green run is searched.
 _NEWEST_RUNS = 20
@@ -41,8 +65,6 @@ _NEWEST_RUNS = 20
 
 def part_names(text: str) -> tuple[str, ...]:
     """Return the parts of the proof in `trained,stored`."""
-    from trainyard.proof import PARTS
-
     names = tuple(text.split(","))
     if not set(names) <= set(PARTS):
         raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name one or more of {', '.join(PARTS)}")
@@ -50,8 +72,6 @@ def part_names(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    from trainyard.proof import PARTS
-
     parser = script_parser(__doc__)
     parser.add_argument(
         "--run-dir", metavar="DIR", type=arguments.path, required=True, help="the run's directory"
@@ -70,12 +90,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-
-    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
-    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.judged_records import JudgedRecords
-    from trainyard.run.run_settings import setting
 
     directory = RunDirectory(args.run_dir)
     records = JudgedRecords(directory)
@@ -113,10 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def store_of(args: argparse.Namespace, run_id: str) -> str | None:
     """Return the address of --store, else of the run's configuration, else of its last proof, else None."""
-    from trainyard.artifacts.store.store_settings import store_settings
-    from trainyard.report.facts.proof_record import proven_store
-    from trainyard.run.directory import RunDirectory
-
     try:
         return store_settings(args.run_dir, url=args.store, encryption=None).url
     except ConfigError:
@@ -124,14 +134,8 @@ def store_of(args: argparse.Namespace, run_id: str) -> str | None:
 
 
 def inspect_store(
-    url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
-) -> "Inspection":
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.artifacts.verify.inspection import Inspection, inspect_run
-    from trainyard.artifacts.verify.verify import Depth
-    from trainyard.report.terminal.phase import PhaseDisplay
-
+    url: str | None, run_id: str, *, directory: RunDirectory, args: argparse.Namespace
+) -> Inspection:
     number = parse_run_number(args.run_number)
     if url is None:
         return Inspection(number)
@@ -144,16 +148,12 @@ def inspect_store(
 
 def compared_run(
     run: Mapping[str, Any], url: str | None, wanted: str | None, *, before: int | None = None
-) -> "ComparedRun | None":
+) -> ComparedRun | None:
     """Return the stored run that this run is compared with; None if there is none.
 
     `wanted` is `proof.learned.compare_with`; without it the figures of the last green run are only shown. The
     number of a last green run is below `before`.
     """
-    from trainyard.artifacts.promotion import read_promotion
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.proof.gates import ComparedRun
-
     if url is None:
         return None
     kind, _, name = (wanted or "last-green").partition(":")
@@ -174,13 +174,8 @@ def compared_run(
         return ComparedRun(wanted, problem=str(error)) if wanted else None
 
 
-def stored_run(store: "Store", number: int, name: str) -> "ComparedRun":
+def stored_run(store: "Store", number: int, name: str) -> ComparedRun:
     """Return the figures of a stored run, which are in its manifest and in its evaluations."""
-    from trainyard.artifacts.record.chain import newest_manifest
-    from trainyard.artifacts.record.evaluations import read_evaluations
-    from trainyard.proof.gates import ComparedRun, evaluated_figures
-    from trainyard.report.facts.resolved_config import settings_of_config
-
     _, manifest, problems = newest_manifest(store, number)
     if manifest is None or problems:
         return ComparedRun(name, problem="; ".join(problems))
@@ -192,10 +187,8 @@ def stored_run(store: "Store", number: int, name: str) -> "ComparedRun":
 
 def last_green_run(
     store: "Store", run: Mapping[str, Any], *, before: int | None = None
-) -> "ComparedRun | None":
+) -> ComparedRun | None:
     """Return the newest other proven run of the same data; None if it is not among the newest runs."""
-    from trainyard.artifacts.record.run_numbers import used_numbers
-
     fingerprint = run.get("data", {}).get("fingerprint")
     numbers = [number for number in used_numbers(store) if before is None or number < before]
     for number in sorted(numbers, reverse=True)[:_NEWEST_RUNS]:
@@ -222,10 +215,6 @@ def failing_parts(store: "Store", number: int) -> tuple[str, ...]:
 
 def prove_from_store(store: "Store", number: int, *, compares: bool = True) -> "Proof":
     """Judge a stored run by its records there; no other object is read back."""
-    from trainyard.artifacts.restore.restore import restore
-    from trainyard.artifacts.restore.selection import parse_selection
-    from trainyard.run.directory import RunDirectory
-
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder) / "records")
         restore(store, parse_selection(store, number, "none"), directory.path)
@@ -233,7 +222,7 @@ def prove_from_store(store: "Store", number: int, *, compares: bool = True) -> "
 
 
 def prove_stored(
-    directory: "RunDirectory",
+    directory: RunDirectory,
     store: "Store",
     number: int,
     fingerprint: str | None = None,
@@ -244,13 +233,6 @@ def prove_stored(
 
     With `compares` it is also judged against the run that its configuration names.
     """
-    from trainyard.artifacts.verify.inspection import inspect_run
-    from trainyard.artifacts.verify.verify import Depth
-    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
-    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
-    from trainyard.run.judged_records import JudgedRecords
-    from trainyard.run.run_settings import setting
-
     records = JudgedRecords(directory)
     run_id = str(records.run["run_id"])
     found = inspect_run(store, run_id, directory=directory, run_number=number, depth=Depth.LISTING)
@@ -271,26 +253,19 @@ def prove_stored(
 
 def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return why the run's image cannot be pulled again (None if it can), and what its registry has."""
-    from trainyard.gateways.images.held_image import find_held_image
-
     if "image_digest" not in run:
         return None, ""
     return find_held_image(str(run.get("image_name", "")), str(run["image_digest"]))
 
 
 def final_state(
-    run: Mapping[str, Any], directory: "RunDirectory", found: "Inspection", store: str | None
+    run: Mapping[str, Any], directory: RunDirectory, found: Inspection, store: str | None
 ) -> tuple[Mapping[str, str] | None, str | None]:
     """Return the digests of the tensors in the last checkpoint, or why they cannot be read.
 
     Both are None if not every byte of the store was read, if another trainer wrote the checkpoint, or if the
     run was stopped and recorded no digests.
     """
-    from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.artifacts.verify.verify import Depth
-    from trainyard.report.terminal.phase import PhaseDisplay
-
     verified, ended = found.verification, run.get("outcome", {})
     step = -1 if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
     if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
@@ -313,8 +288,6 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
 
     None for a checkpoint of another trainer: one that recorded no digests, or has a form of its own.
     """
-    from trainyard.proof.recorded_facts import other_program
-
     claims, index = "state_sha256" in run.get("outcome", {}), checkpoint / ".metadata"
     if (other_program(run) and not claims) or ("version" not in run and not index.exists()):
         return None
@@ -324,10 +297,8 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     return state_digests(checkpoint, progress)
 
 
-def data(run: Mapping[str, Any], directory: "RunDirectory") -> tuple[str | None, str | None]:
+def data(run: Mapping[str, Any], directory: RunDirectory) -> tuple[str | None, str | None]:
     """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
-    from trainyard.proof.recorded_facts import is_of_any_program
-
     if is_of_any_program(run):
         return data_of_program(run["program"]), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
@@ -341,8 +312,6 @@ def data(run: Mapping[str, Any], directory: "RunDirectory") -> tuple[str | None,
 
 def data_of_program(program: Mapping[str, Any]) -> str | None:
     """Return the fingerprint of the files that a program reads; None if they are not on this machine."""
-    from trainyard.programs.inputs import read_data
-
     directory, patterns = program.get("directory"), program.get("data")
     if not isinstance(directory, str) or not isinstance(patterns, list) or not Path(directory).is_dir():
         return None
@@ -352,10 +321,8 @@ def data_of_program(program: Mapping[str, Any]) -> str | None:
         return None
 
 
-def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
+def save(record: Mapping[str, Any], directory: RunDirectory) -> None:
     """Write `report/proof.json`. A failure is reported and does not change the verdict."""
-    from trainyard.report.facts.proof_record import write_proof
-
     path = directory.report / "proof.json"
     try:
         write_proof(path, record)
@@ -363,13 +330,8 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
         output.print_remarks([f"{path} was not written, so no report shows this proof: {error}"])
 
 
-def report(proof: "Proof", directory: "RunDirectory") -> None:
+def report(proof: "Proof", directory: RunDirectory) -> None:
     """Show the sample and the proof; in GitHub Actions write the outputs and annotations."""
-    from trainyard.gateways.github import Level, annotate, set_outputs
-    from trainyard.report.facts.run_facts import read_facts
-    from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
-    from trainyard.run.suggested_commands import made_by
-
     live = terminal.on_terminal()
     facts = read_facts(directory.path)
     for phase, text in sample_lines(facts, one_line=not live, width=terminal.text_width() if live else None):

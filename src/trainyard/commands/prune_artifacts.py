@@ -20,9 +20,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from trainyard.artifacts.record.run_numbers import runs_in_question
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.retention.pruning import prune
+from trainyard.artifacts.retention.pruning_plan import plan_pruning
+from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
+from trainyard.gateways.model_signing import signer_from
+from trainyard.report.terminal.phase import PhaseDisplay
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,12 +68,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.record.run_numbers import runs_in_question
-    from trainyard.artifacts.record.sync_report import size_text
-    from trainyard.artifacts.retention.pruning_plan import plan_pruning
-    from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     rules = RetentionRules(
         keep_last=args.keep_last,
@@ -94,9 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
-    from trainyard.artifacts.retention.pruning import prune
-    from trainyard.gateways.model_signing import signer_from
-
     signer = signer_from()
     who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
     for plan in plans:

@@ -18,12 +18,21 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.retention.run_directories import (
+    RemovalRule,
+    RunProof,
+    plan_removal,
+    remove_directories,
+)
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.terminal.phase import PhaseDisplay
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.retention.run_directories import RunProof
     from trainyard.run.directory import RunDirectory
 
 
@@ -50,10 +59,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.record.sync_report import size_text
-    from trainyard.artifacts.retention.run_directories import RemovalRule, plan_removal, remove_directories
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     if not args.runs_directory.is_dir():
         raise ConfigError(f"--runs-directory {args.runs_directory}: there is no such folder")
@@ -80,11 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def proof_of(directory: "RunDirectory", run: Mapping[str, Any]) -> "RunProof | None":
+def proof_of(directory: "RunDirectory", run: Mapping[str, Any]) -> RunProof | None:
     """Return where the proven run is stored; None without a proof of its present records."""
-    from trainyard.artifacts.retention.run_directories import RunProof
-    from trainyard.report.facts.proof_record import read_proof
-
     proof = read_proof(directory, run)
     if proof is None or not proof.proven or proof.run_number is None or proof.store is None:
         return None

@@ -18,6 +18,8 @@ from typing import Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ServiceError
+from trainyard.gateways.process import run_program
+from trainyard.github.release import verified_files
 
 SECONDS = 600
 UNATTESTED = (
@@ -44,7 +46,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.github.release import verified_files
 
     files = [str(path) for path in verified_files(args.dist)]
     names = {Path(file).name for file in files}
@@ -73,8 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def release_of(tag: str) -> dict[str, Any] | None:
     """Return `isDraft` and `assets` of the release; None if there is none."""
-    from trainyard.gateways.process import run_program
-
     line = ["gh", "release", "view", tag, "--json", "isDraft,assets"]
     done = run_program(line, seconds=SECONDS)
     if done.ok:
@@ -86,8 +85,6 @@ def release_of(tag: str) -> dict[str, Any] | None:
 
 
 def gh(verb: str, *arguments: str) -> None:
-    from trainyard.gateways.process import run_program
-
     done = run_program(["gh", "release", verb, *arguments], seconds=SECONDS)
     if not done.ok:
         raise ServiceError(f"gh release {verb} {arguments[0]}: {done.stderr.strip()[-500:]}")

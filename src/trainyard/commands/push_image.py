@@ -28,11 +28,31 @@ from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+from trainyard.gateways.git import git_facts, tags_at_head
+from trainyard.gateways.github import set_outputs
+from trainyard.gateways.images.cosign import require_cosign, sign_image
+from trainyard.gateways.images.ecr import EcrRepository
+from trainyard.gateways.images.local_builder import Login, find_builder
+from trainyard.gateways.images.local_scanner import find_scanner, scan_image
+from trainyard.gateways.images.registry import Registry
+from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
+from trainyard.image.context.build_context import content_tag
+from trainyard.image.context.image_names import require_region, require_repository, require_tag
+from trainyard.image.release.image_locks import find_locks
+from trainyard.image.release.release_order import ReleasePlace, judge_scan, release
+from trainyard.image.release.tag_strategy import (
+    check_tags,
+    custom_tags,
+    find_image_source,
+    is_own_build,
+    tags_for,
+    without_origin,
+)
+from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
-    from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
-    from trainyard.image.release.release_order import ReleasePlace
     from trainyard.image.release.tag_strategy import Tag
 
 _logger = logging.getLogger("trainyard.push_image")
@@ -86,11 +106,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.building.build_request import CONTENT_LABEL
-    from trainyard.image.context.image_names import require_region, require_repository, require_tag
-    from trainyard.image.release.release_order import release
-    from trainyard.image.release.tag_strategy import check_tags, is_own_build, without_origin
 
     signals.end_at_signals()
     for tag in args.tag:
@@ -131,11 +146,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
-    from trainyard.gateways.git import git_facts, tags_at_head
-    from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
-    from trainyard.image.context.build_context import content_tag
-    from trainyard.image.release.tag_strategy import custom_tags, find_image_source, tags_for
-
     content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
     if own and args.commit and labelled not in ("", args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
@@ -160,11 +170,9 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     return [*custom_tags([name for name in args.tag if name not in named]), *found]
 
 
-def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[ReleasePlace]":
+def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> list[ReleasePlace]:
     """Look up every repository in every region, before anything is pushed anywhere."""
     if args.sign:
-        from trainyard.gateways.images.cosign import require_cosign
-
         require_cosign()
     named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
     pairs = [(repository, region) for repository in args.repository for region in named]
@@ -173,9 +181,6 @@ def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> "list[R
 
 def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
     """Scan the image on this machine. Raises CheckFailedError for a finding of --fail-on or above."""
-    from trainyard.gateways.images.local_scanner import find_scanner, scan_image
-    from trainyard.image.release.release_order import judge_scan
-
     scanner = find_scanner(args.scanner)
     if not scanner:
         if args.registry:
@@ -190,14 +195,8 @@ def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
 
 def open_release_place(
     args: argparse.Namespace, repository: str, region: str, builder: "LocalBuilder"
-) -> "ReleasePlace":
+) -> ReleasePlace:
     """Look up the repository and log in, before anything is pushed anywhere."""
-    from trainyard.gateways.images.cosign import sign_image
-    from trainyard.gateways.images.ecr import EcrRepository
-    from trainyard.gateways.images.local_builder import Login
-    from trainyard.gateways.images.registry import Registry
-    from trainyard.image.release.release_order import ReleasePlace
-
     ecr = None if args.registry else EcrRepository(repository, region)
     fixed = ecr.fixed_tags() if ecr else lambda _tag: False
     login = ecr.login() if ecr else Login(args.registry, "", "")
@@ -218,10 +217,8 @@ def open_release_place(
     return ReleasePlace(Registry(login), repository, name, fixed, push, scan, sign)
 
 
-def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
+def scan_result(args: argparse.Namespace, ecr: EcrRepository, digest: str) -> str:
     """Return the result of the scan. Raises CheckFailedError for a finding of --fail-on or above."""
-    from trainyard.image.release.release_order import judge_scan
-
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
     verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
@@ -232,8 +229,6 @@ def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> 
 
 def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
     """Return the facts of the attached record: the labels of our build, and the builder."""
-    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
-
     names = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL)
     known = {
         COMMIT_LABEL: args.commit,
@@ -245,9 +240,6 @@ def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str
 
 def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
     """Return the locks of the image by name. Raises ConfigError if a lock here differs from the image's."""
-    from trainyard.image.release.image_locks import find_locks
-    from trainyard.run.untrusted_files import read_named_text
-
     if args.lock:
         return {path.name: read_named_text(path, "name a lock with --lock FILE") for path in args.lock}
     found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
@@ -262,9 +254,6 @@ def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
 
 
 def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
-    from trainyard.gateways.github import set_outputs
-    from trainyard.run.atomic_files import write_json_atomically
-
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "places": results}
     if args.output:

@@ -18,9 +18,17 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trainyard.artifacts.record.manifest import read_chain
+from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.restore.selection import parse_selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
+from trainyard.gateways.github import in_actions, refusal_in_summary, set_outputs
+from trainyard.gateways.model_signing import KeyVerifier
+from trainyard.report.terminal.phase import PhaseDisplay
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -54,16 +62,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import refusal_in_summary
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
-        from trainyard.artifacts.restore import restore
-        from trainyard.artifacts.restore.selection import parse_selection
-        from trainyard.artifacts.store.store_address import open_store
-        from trainyard.gateways.model_signing import KeyVerifier
-
         store = open_store(args.store, call_seconds=args.call_seconds)
         selection = parse_selection(store, _run_number(args, store), args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
@@ -85,17 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def set_manifest_outputs(store: "Store", run_number: int) -> None:
     """In GitHub Actions, set the step outputs manifest and manifest_sha256 to the run's newest manifest."""
-    from trainyard.artifacts.record.manifest import read_chain
-    from trainyard.gateways.github import in_actions, set_outputs
-
     if in_actions():
         newest = read_chain(store, run_number)[-1]
         set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
 
 
 def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
-    from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
-
     text = args.run_number
     if args.run_id:
         found = number_of_run(store, args.run_id)

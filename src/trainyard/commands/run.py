@@ -33,10 +33,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands import COMMANDS
+from trainyard.commands.run_program import require_idle, take_over
+from trainyard.config.load import load_config
+from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.process import SignalForwarder, run_passing_signals
+from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.proof import PARTS
+from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.facts.run_facts import read_record
+from trainyard.run.atomic_files import make_folder
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, read_run
+from trainyard.run.run_advice import advice
+from trainyard.run.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -86,8 +102,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from trainyard.commands.run_program import require_idle, take_over
-
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     pipeline = pipeline_of(args)
@@ -117,8 +131,6 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
 
     Folders that are created for runs and for the store get a .gitignore of their own.
     """
-    from trainyard.run.atomic_files import make_folder
-
     if pipeline.prepares:  # the trainer of this repository, whose .gitignore has these folders
         return
     stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
@@ -133,11 +145,6 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
 
 def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
     """Return what --json prints: the run's directory, its outcome, and its proof if there is one."""
-    from trainyard.report.facts.proof_record import read_proof
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import read_run
-    from trainyard.run.untrusted_files import read_json_object
-
     found: dict[str, Any] = {"run_dir": str(run_dir), "exit_code": int(code)}
     with suppress(OSError, TrainyardError):
         run = read_run(run_dir / "run.json")
@@ -162,12 +169,6 @@ def settings(text: str) -> list[str]:
 
 def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
-    from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store.store_address import require_address
-    from trainyard.config.registries import RECIPES
-    from trainyard.run.identity import choose_run_id
-    from trainyard.run.run_advice import advice
-
     directory: Path | None = args.run_dir
     if args.command:
         args.set += ["recipe=command", f"program.command={json.dumps(args.command)}"]
@@ -216,8 +217,6 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
 
 def load_given(args: argparse.Namespace) -> "Config":
     """Return the configuration; without a file, that of a `-- COMMAND` has only the values of `--set`."""
-    from trainyard.config.load import load_config
-
     if not args.command or args.config.is_file():
         return load_config(args.config, args.set).config
     with tempfile.TemporaryDirectory() as folder:
@@ -305,8 +304,6 @@ class Pipeline:
 
     def evaluate(self) -> list[list[str]]:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
-        from trainyard.config.load import load_config
-
         if not self.config.is_file():
             return []
         loaded = load_config(self.config, self.changes)
@@ -323,9 +320,6 @@ class Pipeline:
     @property
     def required_parts(self) -> tuple[str, ...]:
         """The parts of the proof that must hold."""
-        from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-        from trainyard.proof import PARTS
-
         return PROVEN_OF_PROGRAMS if self.program else PARTS
 
     def prove(self) -> list[str]:
@@ -353,8 +347,6 @@ class Pipeline:
 
 def step(name: str, *words: str) -> list[str]:
     """Return the command of a step: its script, or `trainyard NAME` where there are no scripts."""
-    from trainyard.commands import COMMANDS
-
     script = REPOSITORY_ROOT / "scripts" / f"{name}.py"
     if script.exists():
         return [sys.executable, str(script), *words]
@@ -364,8 +356,6 @@ def step(name: str, *words: str) -> list[str]:
 
 def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
-    from trainyard.gateways.process import SignalForwarder
-
     # A signal between two steps must not end the pipeline without a report.
     with SignalForwarder() as between:
         if code := pipeline.run(pipeline.before()):
@@ -420,9 +410,6 @@ def has_stopped(run_dir: Path, code: int) -> bool:
     At limits.cost_usd the code is 1, and after Ctrl-C 130, so that nothing continues the run; the record says
     that it stopped.
     """
-    from trainyard.report.facts.run_facts import read_record
-    from trainyard.run.directory import RunDirectory
-
     outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
     recorded = outcome if isinstance(outcome, dict) else {}
     is_on_record = recorded.get("status") == "stopped" and recorded.get("exit_code") == code
@@ -431,8 +418,6 @@ def has_stopped(run_dir: Path, code: int) -> bool:
 
 def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:
     """Run commands in order until one fails; return its exit code, else 0. Signals are passed on to them."""
-    from trainyard.gateways.process import run_passing_signals
-
     for command in commands:
         if code := run_passing_signals(command, stdout=stdout):
             return code

@@ -14,8 +14,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from trainyard.command import output
+from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
+from trainyard.commands import run
 from trainyard.errors import ConfigError
+from trainyard.gateways.aws_session import credential_variables
+from trainyard.gateways.github import set_outputs
+from trainyard.gateways.process import passed_names
 
 _OPTIONS = {
     "CONFIG": "--config",
@@ -36,9 +41,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.handler import exit_code_of
-    from trainyard.commands import run
-    from trainyard.gateways.github import set_outputs
 
     words = words_of(os.environ)
     if args.dry_run:
@@ -50,10 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(words: Sequence[str]) -> int:
     """Run the pipeline; the program gets only those keys of the action's role that TRAINYARD_PASS names."""
-    from trainyard.commands import run
-    from trainyard.gateways.aws_session import credential_variables
-    from trainyard.gateways.process import passed_names
-
     os.environ.setdefault("TRAINYARD_PASS", "")
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):

@@ -21,6 +21,10 @@ from pathlib import Path
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.gateways.ray_job_files import VARIABLE, parse_job_files
+from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+from trainyard.jobs.pod_exit_codes import restart_in_place
+from trainyard.run.waiting import describe_wait
 
 LOG = logging.getLogger(__name__)
 HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
@@ -51,16 +55,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.ray_job_files import VARIABLE, parse_job_files
 
     variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
     files = parse_job_files(variables.pop(VARIABLE, ""))
     if args.dry_run:
         output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
         return 0
-    from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
-    from trainyard.jobs.pod_exit_codes import restart_in_place
-    from trainyard.run.waiting import describe_wait
 
     command = NodeCommand(
         tuple(args.own),

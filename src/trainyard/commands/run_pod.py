@@ -38,7 +38,30 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.config.load import load_config
+from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.process import run_beside, run_passing_signals
+from trainyard.gateways.ray_job_files import place_files
+from trainyard.jobs.pod_exit_codes import (
+    REQUESTED_END_CODES,
+    code_for_restart,
+    describe_last_restart,
+    describe_not_proven,
+    describe_restart,
+    is_final,
+    restart_in_place,
+)
+from trainyard.jobs.pod_starts import starts_of_pod
+from trainyard.jobs.recipes.wrapped_program import grace_seconds
+from trainyard.report.facts.proof_record import read_proof
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import grace_needed, read_run
+from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
+from trainyard.run.node_folder import forget_node, read_node
+from trainyard.run.records import append_event
+from trainyard.run.waiting import describe_wait
+from trainyard.training.data.config_of_run import has_been_trained
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -75,8 +98,6 @@ class Pod(Pipeline):
     @property
     def network_file(self) -> Path:
         """The file with the result of the measurement, beside the run directory."""
-        from trainyard.run.launch_environment import node_number
-
         return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number(os.environ) or 0}.json")
 
     def restore(self, node: "NodeFolder | None") -> list[list[str]]:
@@ -123,10 +144,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
-    from trainyard.gateways.ray_job_files import place_files
-    from trainyard.jobs.pod_exit_codes import REQUESTED_END_CODES, restart_in_place
-    from trainyard.run.launch_environment import is_first_node
 
     if not args.dry_run:
         require_own_run(args.run_dir)
@@ -199,10 +216,6 @@ def measure_network(pod: Pod) -> int:
 
 def record_network(pod: Pod) -> None:
     """Append the measured bandwidth to the events of the run, if the trainer has created its directory."""
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.launch_environment import is_first_node
-    from trainyard.run.records import append_event
-
     directory = RunDirectory(pod.run_dir)
     if not (pod.tests_network and pod.network_file.is_file() and directory.run_file.is_file()):
         return
@@ -218,8 +231,6 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
     A run that was not stored or not proven is reported on too. The failing parts are printed last, because
     Kubernetes keeps the last lines.
     """
-    from trainyard.jobs.pod_exit_codes import describe_not_proven
-
     code, is_unproven, evaluated = int(ExitCode.DONE), False, int(ExitCode.DONE)
     evaluation = pod.evaluate()
     for command in commands:
@@ -237,9 +248,6 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
 
 def failing_parts(pod: Pod) -> list[tuple[str, str]]:
     """Return the failing parts of the proof with their evidence; empty without a current proof."""
-    from trainyard.report.facts.proof_record import read_proof
-    from trainyard.run.directory import RunDirectory
-
     with suppress(OSError, TrainyardError):
         proof = read_proof(RunDirectory(pod.run_dir), record_of(pod.run_dir))
         required = pod.required_parts
@@ -255,15 +263,6 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
     The operator restarts by the exit code alone, without a limit, so the starts are counted in a file beside
     the run directory.
     """
-    from trainyard.jobs.pod_exit_codes import (
-        REQUESTED_END_CODES,
-        code_for_restart,
-        describe_last_restart,
-        describe_restart,
-        is_final,
-    )
-    from trainyard.jobs.pod_starts import starts_of_pod
-
     starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
     number = starts.add(time.time())
     code = starts.code_before if number > restarts + 1 else run_once()
@@ -280,8 +279,6 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
 
 
 def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
-    from trainyard.config.registries import RECIPES
-
     return Pod(
         run_dir=args.run_dir,
         config=args.config,
@@ -297,16 +294,12 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
 
 def has_several_nodes(processes: int | None) -> bool:
     """Return whether this is one of several pods of a job."""
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
-
     place = place_in_run(os.environ, processes, has_agent=shutil.which(AGENT) is not None)
     return isinstance(place, NodeLauncher) and place.nodes > 1
 
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
-    from trainyard.config.registries import RECIPES
-
     is_shared = args.program or config.recipe not in RECIPES or config.checkpointing.shared
     if is_shared or not has_several_nodes(args.nproc_per_node):
         return False
@@ -341,9 +334,6 @@ def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
 
 def restore_checkpoint(pod: Pod) -> int:
     """Store what an earlier start of this pod has not stored, and restore the newest stored checkpoint."""
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.node_folder import forget_node
-
     if is_trained(pod):
         return ExitCode.DONE
     *left, fetch = pod.restore(node_of(pod.run_dir))
@@ -360,15 +350,11 @@ def restore_checkpoint(pod: Pod) -> int:
 
 def train(pod: Pod, *, apart: bool) -> int:
     """Train; without a shared directory, store this machine's parts of checkpoints meanwhile."""
-    from trainyard.gateways.process import run_beside, run_passing_signals
-
     return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
 
 
 def after(pod: Pod, *, apart: bool) -> list[list[str]]:
     """Return the commands that this pod runs once the training is done."""
-    from trainyard.run.launch_environment import is_first_node
-
     if not pod.store:
         return []
     if apart and (node := node_of(pod.run_dir)) is not None:
@@ -378,9 +364,6 @@ def after(pod: Pod, *, apart: bool) -> list[list[str]]:
 
 def warn_of_short_grace(run_dir: Path, grace: float) -> None:
     """Warn if an earlier stop of this run took longer than `grace`, the seconds from a signal to the kill."""
-    from trainyard.jobs.recipes.wrapped_program import grace_seconds
-    from trainyard.run.identity import grace_needed
-
     needed = grace_needed(run_dir)
     if needed > grace:
         text = (
@@ -393,17 +376,12 @@ def warn_of_short_grace(run_dir: Path, grace: float) -> None:
 
 def is_trained(pod: Pod) -> bool:
     """Return whether the run directory has a finished training of this configuration."""
-    from trainyard.training.data.config_of_run import has_been_trained
-
     by_program = pod.program is not None or not pod.prepares
     return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=by_program)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":
     """Return the mark of a machine that has a run directory of its own; None without a readable one."""
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.node_folder import read_node
-
     with suppress(TrainyardError):
         return read_node(RunDirectory(run_dir))
     return None
@@ -411,8 +389,6 @@ def node_of(run_dir: Path) -> "NodeFolder | None":
 
 def record_of(run_dir: Path) -> dict[str, Any]:
     """Return the content of `run.json`; empty when it is missing or damaged."""
-    from trainyard.run.identity import read_run
-
     try:
         return read_run(run_dir / "run.json")
     except (OSError, TrainyardError):
@@ -421,8 +397,6 @@ def record_of(run_dir: Path) -> dict[str, Any]:
 
 def wait_for_outcome(run_dir: Path) -> None:
     """Wait until the main process, which may be in another pod, has written how the run ended."""
-    from trainyard.run.waiting import describe_wait
-
     deadline = time.monotonic() + OUTCOME_SECONDS
     with describe_wait(f"the main process to write the outcome into {run_dir}/run.json", OUTCOME_SECONDS):
         while time.monotonic() < deadline and "outcome" not in record_of(run_dir):

@@ -39,25 +39,95 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.command.time_limits import job_seconds
+from trainyard.commands.explain_failure import read_log
+from trainyard.config.load import config_sha256, dump_yaml, load_config, mask_config
+from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
+from trainyard.gateways.git import program_git_facts, repository_facts
+from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.local_machine import network_devices
+from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process_tree import (
+    NODE_VARIABLE,
+    RUN_VARIABLE,
+    find_process,
+    processes_of_run,
+    send,
+    stop_processes,
+)
+from trainyard.gateways.supervised_process import Supervision, run_supervised
+from trainyard.jobs.recipes import preset_recipe
+from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.program_checkpoints import move_partial_aside, state_of
+from trainyard.programs.checkpoints.taken_checkpoint import take_newest
+from trainyard.programs.inputs import read_data
+from trainyard.programs.metric_rows import MetricRowWriter, add_missing_rows
+from trainyard.programs.metrics.log_reader import LogReader
+from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
+from trainyard.programs.presets import load_preset
+from trainyard.programs.program import FILES_FOLDER, interpreter_of, program_of, without_interpreter
+from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
+from trainyard.programs.program_hang import HANG, HangRule
+from trainyard.programs.program_records import (
+    COST_LIMIT,
+    ProgramEnd,
+    announced_steps,
+    begin,
+    finish,
+    has_other_rows,
+    note_announced_steps,
+    note_checkpoint,
+    note_other_rows,
+    program_facts,
+    steps_of_states,
+)
+from trainyard.programs.run_checkpoints import (
+    find_run_checkpoints,
+    named_point,
+    newest_taken,
+    numbered_of_before,
+    resume_point,
+    written_at,
+)
+from trainyard.programs.step_times import StepTimes
+from trainyard.proof.completion import steps_of_program
+from trainyard.report.facts.run_facts import seconds_to_cost_limit
+from trainyard.run.atomic_files import make_folder, sha256_of_file, write_bytes_atomically
+from trainyard.run.checkpoint_retention import remove_old_checkpoints
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, collect_provenance, read_run
+from trainyard.run.launch_environment import (
+    AGENT,
+    VARIABLES,
+    NodeLauncher,
+    launcher_options,
+    nccl_log,
+    nccl_log_variables,
+    node_number,
+    place_in_run,
+)
+from trainyard.run.prometheus_text import row_samples, write_prometheus_file
+from trainyard.run.records import append_event, keep_rows_up_to, read_rows
+from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, note_session, since
+from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
+from trainyard.run.waiting import describe_wait
+from trainyard.training.data.config_of_run import has_been_trained
+from trainyard.watch.failure_logs.log_explanation import explain_logs
+from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here, nccl_warnings
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.config.secret_filter import SecretFilter
     from trainyard.gateways.process_tree import Process, RunProcesses
     from trainyard.gateways.supervised_process import ProgramExit
-    from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
     from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
-    from trainyard.programs.metric_rows import MetricRowWriter
-    from trainyard.programs.metrics.program_metrics import ProgramMetrics
     from trainyard.programs.program import Program
-    from trainyard.programs.program_hang import HangRule
     from trainyard.programs.program_records import TakenCheckpoint
     from trainyard.programs.run_checkpoints import ResumePoint
-    from trainyard.programs.step_times import StepTimes
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.launch_environment import NodeLauncher
-    from trainyard.watch.network_record import NetworkFollower
 
 LOG = logging.getLogger(__name__)
 ENDS_SECONDS = 120.0
@@ -111,16 +181,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     """Run the program of the arguments, and return the exit code of this node."""
-    from trainyard.command.time_limits import job_seconds
-    from trainyard.config.load import load_config, mask_config
-    from trainyard.config.secret_filter import SecretFilter, restore_secrets
-    from trainyard.report.facts.run_facts import seconds_to_cost_limit
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id, read_run
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, node_number, place_in_run
-    from trainyard.run.run_lock import locked
-    from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
-
     loaded = load_config(args.config, args.set)
     secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
@@ -131,8 +191,6 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     if file := program_file or args.program:
-        from trainyard.jobs.recipes.wrapped_program import read_description
-
         sheet = read_description(file)
         given, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
     else:
@@ -183,8 +241,6 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
 
 def announce_end(outcome: dict[str, Any]) -> None:
     """Report in one line how the program ended."""
-    from trainyard.proof.completion import steps_of_program
-
     if outcome.get("status") != "succeeded":
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
@@ -198,11 +254,6 @@ def program_here(
     config: "Config", run_directory: Path, *, nodes: int = 1, processes: int | None = None
 ) -> "Program":
     """Return the program of a configuration on this machine. Raises ConfigError if it names none."""
-    from trainyard.config.registries import COMMAND, RECIPES
-    from trainyard.jobs.recipes import preset_recipe
-    from trainyard.programs.presets import load_preset
-    from trainyard.programs.program import program_of
-
     if config.recipe in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
@@ -222,8 +273,6 @@ def program_here(
 
 def warn_of_secrets(config: "Config") -> None:
     """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
-    from trainyard.config.secret_filter import find_secrets, restore_secrets
-
     for found in find_secrets(config.to_plain()):
         LOG.warning(
             "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
@@ -237,8 +286,6 @@ def require_idle(directory: Path, node: int = 0) -> None:
 
     What a program has left without a GPU, torch or an open checkpoint is only named.
     """
-    from trainyard.run.run_lock import in_use, is_locked, since
-
     with suppress(OSError):  # the error of a file system without locks has its own message
         if not node and is_locked(directory):
             raise in_use(directory)
@@ -256,16 +303,11 @@ def require_idle(directory: Path, node: int = 0) -> None:
 
 def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
     """Return the processes that a program of this run has on this machine."""
-    from trainyard.gateways.process_tree import processes_of_run
-    from trainyard.run.run_lock import leader_here
-
     return processes_of_run(directory, node, None if node else leader_here(directory))
 
 
 def is_alive(directory: Path) -> bool:
     """Return whether the lock of a run is held, or its program trains. Raises OSError if it is not known."""
-    from trainyard.run.run_lock import is_locked
-
     return is_locked(directory) or bool(program_processes(directory).training)
 
 
@@ -274,10 +316,6 @@ def take_over(directory: Path) -> None:
 
     Raises ConfigError if it is on another host, WaitTimeoutError if it does not end.
     """
-    from trainyard.gateways.process_tree import find_process, send, stop_processes
-    from trainyard.run.run_lock import in_use, is_locked, last_holder
-    from trainyard.run.waiting import describe_wait
-
     if is_locked(directory):
         holder = last_holder(directory)
         command = find_process(holder.pid) if holder is not None and holder.is_here else None
@@ -297,13 +335,8 @@ def take_over(directory: Path) -> None:
         raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
 
 
-def is_done(
-    args: argparse.Namespace, directory: "RunDirectory", program: "Program", config: "Config"
-) -> bool:
+def is_done(args: argparse.Namespace, directory: RunDirectory, program: "Program", config: "Config") -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
-    from trainyard.run.identity import read_run
-    from trainyard.training.data.config_of_run import has_been_trained
-
     if not has_been_trained(directory.path, args.config, args.set, by_program=True, given=config):
         return False
 
@@ -328,9 +361,9 @@ class ProgramRun:
     program: "Program"
     """The program without its secrets, for records."""
     config: "Config"
-    node: "NodeLauncher"
-    directory: "RunDirectory"
-    secrets: "SecretFilter"
+    node: NodeLauncher
+    directory: RunDirectory
+    secrets: SecretFilter
     started: "Program | None" = None
     """The program with its secrets; None until it may start."""
     nodes: int | None = None
@@ -342,7 +375,7 @@ class ProgramRun:
     """Seconds from the start of the program until limits.cost_usd is reached."""
     _taken: "TakenCheckpoint | None" = None
     _taken_state: str = ""
-    _taken_format: "CheckpointFormat | None" = None
+    _taken_format: CheckpointFormat | None = None
     _placed: dict[str, int] = field(default_factory=dict)
     """State of a checkpoint that shows no step -> the step that it was given."""
     _written: dict[str, float] = field(default_factory=dict)
@@ -366,8 +399,6 @@ class ProgramRun:
     @property
     def recorded_id(self) -> str:
         """The id of the run in its record, which a resumed run keeps."""
-        from trainyard.run.identity import read_run
-
         return str(read_run(self.directory.run_file)["run_id"])
 
     @property
@@ -376,18 +407,6 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
-        from trainyard.gateways.process import SignalForwarder, withheld_names
-        from trainyard.gateways.supervised_process import Supervision, run_supervised
-        from trainyard.programs.metric_rows import add_missing_rows
-        from trainyard.programs.node_exit_codes import write_end
-        from trainyard.programs.program import FILES_FOLDER
-        from trainyard.programs.program_events import ProgramEvents
-        from trainyard.programs.program_hang import HANG, HangRule
-        from trainyard.programs.program_records import steps_of_states
-        from trainyard.programs.step_times import StepTimes
-        from trainyard.run.atomic_files import make_folder, write_bytes_atomically
-        from trainyard.run.launch_environment import VARIABLES
-
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
         for name, text in (self.started or self.program).files.items():
@@ -497,8 +516,6 @@ class ProgramRun:
 
     def earlier_deadline(self) -> dict[str, Any]:
         """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
-        from trainyard.programs.program_records import COST_LIMIT
-
         if self.paid_seconds is None or (self.deadline is not None and self.deadline <= self.paid_seconds):
             return {"deadline": self.deadline}
         return {"deadline": self.paid_seconds, "deadline_name": COST_LIMIT}
@@ -516,9 +533,6 @@ class ProgramRun:
 
     def command(self, found: "ResumePoint | None") -> list[str]:
         """Return the command line, with torchrun where it starts the program."""
-        from trainyard.programs.program import interpreter_of, without_interpreter
-        from trainyard.run.launch_environment import launcher_options
-
         words = (self.started or self.program).resumed_from(found.path if found else None)
         if not self.is_launched:
             return list(words)
@@ -531,9 +545,6 @@ class ProgramRun:
 
     def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
-        from trainyard.gateways.process_tree import NODE_VARIABLE, RUN_VARIABLE
-        from trainyard.run.launch_environment import nccl_log, nccl_log_variables
-
         ours = {
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
@@ -562,14 +573,11 @@ class ProgramRun:
         """Machines that the program uses; Ray starts the program on only one of them."""
         return max(self.node.nodes, self.nodes or 1)
 
-    def network_follower(self) -> "NetworkFollower | None":
+    def network_follower(self) -> NetworkFollower | None:
         """Remove this node's NCCL logs of earlier attempts; return the reader of the new ones.
 
         The first node reads the logs of all nodes, which share the run directory. None for a single node.
         """
-        from trainyard.gateways.local_machine import network_devices
-        from trainyard.watch.network_record import NetworkFollower, NetworkWatch, expectation_here
-
         if self.machines == 1:
             return None
         for log in self.directory.logs.glob("nccl-node-*.log"):
@@ -589,17 +597,13 @@ class ProgramRun:
 
     def show_nccl_warnings(self) -> None:
         """Log the last warnings from NCCL's own log on this node, after the program failed."""
-        from trainyard.watch.network_record import nccl_warnings
-
         for line in nccl_warnings(self.directory.logs.glob(self._own_network_logs))[-MOST_WARNINGS:]:
             LOG.error("%s", line)
 
     def check_network(
-        self, network: "NetworkFollower | None", step: int, *, is_over: bool = False
+        self, network: NetworkFollower | None, step: int, *, is_over: bool = False
     ) -> str | None:
         """Record which network joins the machines; return a reason if the program must stop."""
-        from trainyard.run.records import append_event
-
         if network is None or self._fallback is not None:
             return None
         is_due = is_over or time.monotonic() - self._last_poll >= NETWORK_SECONDS
@@ -626,24 +630,18 @@ class ProgramRun:
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
-        from trainyard.run.run_lock import note_session
-
         if self.is_first and program is not None:
             note_session(self.directory.path, program.session, program.start)
 
     def note_signal(self, name: str) -> None:
         """Record a signal that this command received."""
-        from trainyard.run.records import append_event
-
         LOG.warning("%s received", name)
         if self.is_first:
             with suppress(OSError, TrainyardError):
                 append_event(self.directory.events_file, "signal", reason=name)
 
-    def note_hang(self, hang: "HangRule", step: int) -> None:
+    def note_hang(self, hang: HangRule, step: int) -> None:
         """Report a hang, and record it on the first node."""
-        from trainyard.run.records import append_event
-
         self._hang = hang.describe(step)
         LOG.error("%s", self._hang)
         if self.is_first:
@@ -652,11 +650,6 @@ class ProgramRun:
 
     def begin(self, found: "ResumePoint | None", run_id: str) -> None:
         """Write the records of the start."""
-        from trainyard.config.load import config_sha256, dump_yaml
-        from trainyard.programs.node_exit_codes import forget_ends
-        from trainyard.programs.program_records import begin, program_facts
-        from trainyard.run.identity import collect_provenance
-
         program = self.program
         known = {"steps": program.steps, "log_steps": self.log_steps if self.is_exact else None}
         facts = program_facts(
@@ -698,17 +691,12 @@ class ProgramRun:
 
     def code(self) -> dict[str, Any]:
         """Return the facts about the code of the program."""
-        from trainyard.gateways.git import program_git_facts, repository_facts
-        from trainyard.gateways.images.image_record import code_facts
-
         if self.is_exact:
             return program_git_facts(self.program.command)
         return repository_facts(self.program.directory) or code_facts(self.program.directory)
 
     def data(self) -> dict[str, Any] | None:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""
-        from trainyard.programs.inputs import read_data
-
         if self.program.data is None:
             return None
         found = read_data(self.program.directory, self.program.data)
@@ -716,9 +704,6 @@ class ProgramRun:
 
     def changed_inputs(self) -> tuple[str, ...]:
         """Return the inputs whose bytes have changed since the start."""
-        from trainyard.run.atomic_files import sha256_of_file
-        from trainyard.run.identity import read_run
-
         run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
         if lock is not None and run.get("lock_sha256") is not None:
             with suppress(OSError):
@@ -740,10 +725,8 @@ class ProgramRun:
             return {"local_world_size": self.processes}
         return {"world_size": self.machines * self.processes, "local_world_size": self.processes}
 
-    def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
+    def rows_writer(self, found: "ResumePoint | None") -> MetricRowWriter:
         """Return the writer of rows; it records if they show that the program did not resume from `found`."""
-        from trainyard.programs.metric_rows import MetricRowWriter
-        from trainyard.programs.program_records import note_other_rows
 
         def note(step: int) -> None:
             LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
@@ -757,12 +740,8 @@ class ProgramRun:
             on_other_row=note,
         )
 
-    def metrics_reader(self, started: float, found: "ResumePoint | None" = None) -> "ProgramMetrics":
+    def metrics_reader(self, started: float, found: "ResumePoint | None" = None) -> ProgramMetrics:
         """Return the reader of the metrics of a program that started at `started`, resumed from `found`."""
-        from trainyard.programs.metrics.log_reader import LogReader
-        from trainyard.programs.metrics.metric_files import MetricFiles
-        from trainyard.programs.metrics.program_metrics import ProgramMetrics
-
         log = LogReader(self.program.log_form or "auto")
         # The plan of an exact program names the form of its log, so its folder is not searched for metrics.
         place = self.directory.tensorboard if self.is_exact else self.program.directory
@@ -777,9 +756,6 @@ class ProgramRun:
 
         The last rows before its step may not be recorded, if this command was killed with the program.
         """
-        from trainyard.programs.program_events import LoggedFigures, ProgramEvents
-        from trainyard.programs.program_records import has_other_rows
-
         log = self.directory.logs / "node-0.log"
         if found is None or found.parent_sha256 is not None or self.is_exact or not log.is_file():
             return []
@@ -798,12 +774,9 @@ class ProgramRun:
         return metrics.rows()
 
     def keep(
-        self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
+        self, rows: Sequence[dict[str, Any]], writer: MetricRowWriter, *, reported: bool = False
     ) -> None:
         """Write rows; those that the program reports itself replace those from its output and files."""
-        from trainyard.programs.metrics.program_metrics import row_fault
-        from trainyard.run.prometheus_text import row_samples, write_prometheus_file
-
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
         for row in rows:
@@ -818,15 +791,13 @@ class ProgramRun:
             except OSError as error:
                 LOG.warning("%s cannot be written (%s); the program is not affected", name, error.strerror)
 
-    def note_announced(self, metrics: "ProgramMetrics") -> None:
+    def note_announced(self, metrics: ProgramMetrics) -> None:
         """Record the number of steps that the program announces, once it is known."""
-        from trainyard.programs.program_records import note_announced_steps
-
         if self.is_first and not self.is_exact and (steps := self._announced or metrics.steps_asked):
             self._announced = steps
             note_announced_steps(self.directory, steps)
 
-    def warn_of_unread(self, metrics: "ProgramMetrics", seconds: float) -> None:
+    def warn_of_unread(self, metrics: ProgramMetrics, seconds: float) -> None:
         """Warn once, early in the run, if the output has losses that cannot be read as rows."""
         lines = metrics.log.unread
         if self._has_warned or self._rows_seen or seconds < UNREAD_SECONDS or len(lines) < 2:
@@ -846,13 +817,11 @@ class ProgramRun:
         """Return whether the rows of this node are recorded."""
         return self.is_first or not self.program.rows_on_first_node
 
-    def read_events(self, events: "Any", writer: "MetricRowWriter", times: "StepTimes") -> None:
+    def read_events(self, events: Any, writer: MetricRowWriter, times: StepTimes) -> None:
         """Read the events that the program writes with `trainyard.log` and related functions.
 
         Steps are added to `times`.
         """
-        from trainyard.programs.program_events import LoggedFigures, TrainingBegin, WrittenCheckpoint
-
         for event in events.poll():
             if isinstance(event, TrainingBegin):
                 self._announced = event.steps or self._announced
@@ -866,8 +835,6 @@ class ProgramRun:
 
     def own_checkpoints(self, *, quiet_seconds: float = QUIET_SECONDS) -> "ProgramCheckpoints":
         """Return the checkpoints that the program has written in this run."""
-        from trainyard.programs.run_checkpoints import find_run_checkpoints
-
         return find_run_checkpoints(
             self.program.directory,
             self.program.checkpoints,
@@ -883,8 +850,6 @@ class ProgramRun:
 
         0 for an exact program, whose folder has no checkpoints of other runs.
         """
-        from trainyard.run.identity import read_run
-
         with suppress(OSError, TrainyardError):
             if not self.is_exact:
                 return float(read_run(self.directory.run_file).get("created", 0.0)) - 1.0
@@ -892,10 +857,6 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.program_records import steps_of_states
-        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
-        from trainyard.run.records import read_rows
-
         if self.resume == "none":
             return None
         if self.resume != "auto":
@@ -918,8 +879,6 @@ class ProgramRun:
 
         A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
         """
-        from trainyard.programs.checkpoints.program_checkpoints import move_partial_aside
-
         picks_itself = not self.program.resume and not self.is_exact
         if self.is_first and picks_itself and self.resume == "auto" and self.directory.run_file.is_file():
             for line in move_partial_aside(self.own_checkpoints(quiet_seconds=0)):
@@ -927,8 +886,6 @@ class ProgramRun:
 
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
-        from trainyard.programs.run_checkpoints import numbered_of_before
-
         if self.is_exact:
             return
         place, pattern = self.program.directory, self.program.checkpoints
@@ -951,12 +908,6 @@ class ProgramRun:
         A checkpoint that names no step is of the one that `step_at` returns for the time of its writing. It
         keeps it until it is written again.
         """
-        from trainyard.programs.checkpoints.program_checkpoints import state_of
-        from trainyard.programs.checkpoints.taken_checkpoint import take_newest
-        from trainyard.programs.program_records import has_other_rows, note_checkpoint
-        from trainyard.programs.run_checkpoints import written_at
-        from trainyard.run.checkpoint_retention import remove_old_checkpoints
-
         before, self._searched = self._searched, time.time()
         found = self.own_checkpoints(quiet_seconds=quiet_seconds)
         self._skipped = found.rejections()
@@ -983,10 +934,8 @@ class ProgramRun:
             note_checkpoint(self.directory, taken, state if taken.step == placed else None)
             remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
 
-    def fault_without_step(self, metrics: "ProgramMetrics") -> str | None:
+    def fault_without_step(self, metrics: ProgramMetrics) -> str | None:
         """Return a fault in a row whose step is not known."""
-        from trainyard.programs.metrics.program_metrics import row_fault
-
         return next(filter(None, map(row_fault, metrics.rows_without_step)), None)
 
     def finish_if_complete(self, found: "ResumePoint | None") -> int | None:
@@ -994,8 +943,6 @@ class ProgramRun:
 
         Otherwise a program that resumes at its last step would train and save one more.
         """
-        from trainyard.programs.program_records import ProgramEnd, announced_steps, finish
-
         if self.is_exact or found is None:
             return None
         total = self.program.steps or announced_steps(self.directory)
@@ -1009,17 +956,13 @@ class ProgramRun:
     def finish(
         self,
         ended: "ProgramExit",
-        metrics: "ProgramMetrics",
+        metrics: ProgramMetrics,
         step_at: Callable[[float], int],
         *,
         resumed_at: int,
         seconds: float,
     ) -> int:
         """Write the outcome, and return the exit code of the run."""
-        from trainyard.programs.node_exit_codes import wait_for_ends
-        from trainyard.programs.program_records import ProgramEnd, finish
-        from trainyard.run.waiting import describe_wait
-
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self._rows_seen and has_no_cause:
@@ -1055,9 +998,6 @@ class ProgramRun:
 
         It evaluates and saves at `max_iters`, then trains once more. All other rows are of the saved model.
         """
-        from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
-        from trainyard.run.records import keep_rows_up_to, read_rows
-
         rows = read_rows(self.directory.metrics_file)
         if self._taken is None or self._taken_format is not CheckpointFormat.NANOGPT or len(rows) < 2:
             return
@@ -1069,9 +1009,6 @@ class ProgramRun:
 
     def explain_failure(self, ended: "ProgramExit") -> dict[str, str]:
         """Return the cause that the program's output shows; empty if it did not fail or shows none."""
-        from trainyard.commands.explain_failure import read_log
-        from trainyard.watch.failure_logs.log_explanation import explain_logs
-
         logs = sorted(self.directory.logs.glob("node-*.log"))
         if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
             return {}

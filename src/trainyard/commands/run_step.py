@@ -31,8 +31,15 @@ from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.commands import notify_slack
 from trainyard.commands.run import Pipeline, has_stopped, run_steps, step
 from trainyard.errors import CheckFailedError, ConfigError, DamagedFileError, ExitCode, TrainyardError
+from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
+from trainyard.gateways.github_api import github_from
+from trainyard.github.continuation import find_newer_push
+from trainyard.github.job_end import end_of_steps, outputs_of
+from trainyard.github.variables import ROLE, set_variables
+from trainyard.run.untrusted_files import parse_json_object
 
 STEPS = (
     "ready",
@@ -68,7 +75,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.github import set_output
 
     plan = read_json(os.environ, "TRAINYARD_PLAN")
     set_step_environment(args.step, plan)
@@ -109,8 +115,6 @@ def run_step(name: str, plan: Json, pipeline: Pipeline) -> int:
 
 def read_json(environment: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the JSON object in an environment variable; empty if it is not set. Raises ConfigError."""
-    from trainyard.run.untrusted_files import parse_json_object
-
     text = environment.get(name) or "{}"
     try:
         return dict(parse_json_object(text, name))
@@ -120,8 +124,6 @@ def read_json(environment: Mapping[str, str], name: str) -> dict[str, Any]:
 
 def set_step_environment(name: str, plan: Json) -> None:
     """Set the variables that the commands of a step read."""
-    from trainyard.github.variables import ROLE, set_variables
-
     set_variables(os.environ)
     os.environ.setdefault("TRAINYARD_PASS", "")
     os.environ.setdefault("TRAINYARD_RUN_ID", str(plan.get("run_id") or ""))
@@ -222,8 +224,6 @@ def hosted_problem(machine: str, minutes: int, store: str) -> tuple[str, str] | 
 
 
 def refuse(reason: str, text: str) -> None:
-    from trainyard.gateways.github import report_step
-
     summary = f"### ❌ Not started\n\n{text}.\n"
     report_step({"reason": reason}, summary, error=("Not started", text))
     raise CheckFailedError(text)
@@ -231,8 +231,6 @@ def refuse(reason: str, text: str) -> None:
 
 def fetch(plan: Json, pipeline: Pipeline) -> int:
     """Restore the checkpoint to resume from, unless nothing has to be trained (output `skip`)."""
-    from trainyard.gateways.github import set_output
-
     reason = newer_push(plan) or proven_run(plan, pipeline)
     if reason:
         set_output("skip", reason)
@@ -242,10 +240,6 @@ def fetch(plan: Json, pipeline: Pipeline) -> int:
 
 def newer_push(plan: Json) -> str:
     """Return which newer push replaces this one, if TRAINYARD_SUPERSEDE is true; else nothing."""
-    from trainyard.gateways.github import Level, annotate, append_summary
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import find_newer_push
-
     if os.environ.get("TRAINYARD_SUPERSEDE") != "true" or plan["unless_proven"] != "true":
         return ""
     if os.environ.get("GITHUB_EVENT_NAME") != "push" or os.environ.get("GITHUB_RUN_ATTEMPT", "1") != "1":
@@ -294,8 +288,6 @@ def segment_of(plan: Json) -> str:
 
 def store(pipeline: Pipeline) -> int:
     """Store a run that is done or stopped with a good checkpoint, not a failed one."""
-    from trainyard.gateways.github import set_output
-
     trained = read_json(os.environ, "STEPS").get("train") or {}
     code = str((trained.get("outputs") or {}).get("exit_code") or "")
     end_follower()
@@ -352,10 +344,6 @@ def report(pipeline: Pipeline) -> int:
 
 def notify(plan: Json, pipeline: Pipeline) -> int:
     """Report once how the training job ended, and pass its result to the next jobs."""
-    from trainyard.commands import notify_slack
-    from trainyard.gateways.github import Level, annotate, set_output
-    from trainyard.github.job_end import end_of_steps
-
     steps, status = read_json(os.environ, "STEPS"), os.environ.get("JOB_STATUS", "failure")
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
     end = end_of_steps(steps, status=status, run=run, attempt=attempt, segment=pipeline.segment)
@@ -393,10 +381,6 @@ def notify(plan: Json, pipeline: Pipeline) -> int:
 
 def notify_of_jobs(plan: Json) -> int:
     """Report the end of the workflow run in Slack and in the summary, if no job has reported its own end."""
-    from trainyard.commands import notify_slack
-    from trainyard.gateways.github import append_summary
-    from trainyard.github.job_end import outputs_of
-
     needs, steps = read_json(os.environ, "NEEDS"), read_json(os.environ, "STEPS")
     needs["continue"] = end_of_continue(steps.get("continue") or {})
     run = os.environ.get("GITHUB_RUN_ID", "")

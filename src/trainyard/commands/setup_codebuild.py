@@ -28,17 +28,22 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.cloudformation import REVIEW, CloudFormationStack
+from trainyard.github.trust_policy import AUDIENCE, ISSUER, Form, Subject
+from trainyard.image.building.stack_template import (
+    Account,
+    check_parameters,
+    importable_template,
+    read_template,
+    resource_names,
+    retained_resources,
+)
+from trainyard.image.context.image_names import require_repository
+from trainyard.run.suggested_commands import script_command
 
 if TYPE_CHECKING:
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.cloudformation import (
-        ChangeSet,
-        CloudFormationStack,
-        PlannedChange,
-        StackEvent,
-        StackState,
-    )
-    from trainyard.image.building.stack_template import Account
+    from trainyard.gateways.cloudformation import ChangeSet, PlannedChange, StackEvent, StackState
 
 _logger = logging.getLogger("trainyard.setup_codebuild")
 PROJECT = "trainyard"  # the CodeBuild project of builds that name none
@@ -148,10 +153,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.cloudformation import CloudFormationStack
-    from trainyard.image.building.stack_template import Account, check_parameters, read_template
-    from trainyard.image.context.image_names import require_repository
 
     given, text = given_parameters(args), TEMPLATE.read_text(encoding="utf-8")
     template = read_template(text)
@@ -186,8 +187,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     """Return the template's parameters that the command line gives."""
-    from trainyard.github.trust_policy import Form, Subject
-
     subjects = None
     if args.github:
         ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
@@ -220,7 +219,7 @@ class Setup:
     """The template, and its stack in one account."""
 
     def __init__(
-        self, aws: "AwsAccount", stack: "CloudFormationStack", template: Mapping[str, Any], account: "Account"
+        self, aws: AwsAccount, stack: CloudFormationStack, template: Mapping[str, Any], account: Account
     ) -> None:
         self.aws, self.stack, self.template, self.account = aws, stack, template, account
         self.names: dict[str, str] = {}
@@ -229,8 +228,6 @@ class Setup:
         self, given: Mapping[str, str], text: str, *, no_provider: bool, dry_run: bool
     ) -> list[Finding]:
         """Create or change the stack, and return a finding for each resource of the template."""
-        from trainyard.image.building.stack_template import resource_names
-
         state = self._prepare_stack(dry_run=dry_run)
         if state is not None and state.status in FAILED_CREATION:
             reason = "its creation failed; it is deleted and created again"
@@ -277,7 +274,7 @@ class Setup:
         self.aws.call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=text)
         return Finding(name, kind, name, "made")
 
-    def _repository(self, name: str) -> "Mapping[str, Any] | None":
+    def _repository(self, name: str) -> Mapping[str, Any] | None:
         answer = self.aws.call(
             "ecr", "describe_repositories", absent=("RepositoryNotFoundException",), repositoryNames=[name]
         )
@@ -286,8 +283,6 @@ class Setup:
 
     def _create(self, values: Mapping[str, str], text: str, *, dry_run: bool) -> "ChangeSet | None":
         """Create the stack. Resources that exist are imported, then changed to the template's settings."""
-        from trainyard.image.building.stack_template import importable_template
-
         self._refuse_foreign_project(values["Project"])
         body = json.dumps(importable_template(self.template, values, self.account))
         change_set = self.stack.create_change_set(body, values, new=True, imports=True)
@@ -331,8 +326,6 @@ class Setup:
 
         Raises ConfigError if the stack belongs to something else.
         """
-        from trainyard.gateways.cloudformation import REVIEW
-
         for status in self.stack.wait_for_others():
             _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
         state = self.stack.state()
@@ -359,8 +352,6 @@ class Setup:
         self, values: Mapping[str, str], state: "StackState | None", *, no_provider: bool
     ) -> str:
         """Return CreateProvider: whether the stack makes GitHub's OIDC provider, or the account has one."""
-        from trainyard.github.trust_policy import AUDIENCE, ISSUER
-
         if no_provider:
             return "false"
         if not values["Subjects"]:
@@ -386,12 +377,6 @@ class Setup:
 
     def delete(self, given: Mapping[str, str], *, dry_run: bool) -> list[Finding]:
         """Delete the stack, and return a finding for each resource that it has."""
-        from trainyard.image.building.stack_template import (
-            read_template,
-            resource_names,
-            retained_resources,
-        )
-
         state = self._settled_state()
         if state is None:
             return [self._stack_finding("not there", "")]
@@ -487,10 +472,8 @@ def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
     return Finding(change.name, change.type, name, standing, text, change.differences)
 
 
-def next_steps(args: argparse.Namespace, state: "StackState | None", account: "Account") -> str:
+def next_steps(args: argparse.Namespace, state: "StackState | None", account: Account) -> str:
     """Return the commands that set GitHub's variables, and the command of a first build."""
-    from trainyard.run.suggested_commands import script_command
-
     repository = state.parameters.get("Repository", PROJECT) if state else PROJECT
     lines = ["", "The account agrees with the template."]
     if args.github:

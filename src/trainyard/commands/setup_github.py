@@ -30,10 +30,16 @@ from trainyard.command import output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
+from trainyard.gateways.aws_cli import trust_policy_of
+from trainyard.gateways.git import origin_address
+from trainyard.gateways.github_cli import GitHubCli
+from trainyard.github import variables
+from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
+from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
 
 if TYPE_CHECKING:
-    from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.github.settings import ChangePolicy, WantedSetup
     from trainyard.github.setup_step import SecretChange, SetupStep
 
 KINDS = ("self-hosted", "scale-set", "hosted", "other")
@@ -67,11 +73,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.aws_cli import trust_policy_of
-    from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.github.repository import get_repository
-    from trainyard.github.setup import Setup
-    from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
 
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
@@ -96,11 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of_steps(steps)
 
 
-def wanted_setup(args: argparse.Namespace) -> "WantedSetup":
+def wanted_setup(args: argparse.Namespace) -> WantedSetup:
     """Return the wanted settings; all options are checked before the first request to GitHub."""
-    from trainyard.github import variables
-    from trainyard.github.settings import WantedSetup
-
     selector = variables.parse_runner_labels(args.labels) if args.labels else variables.RunnerSelector(())
     labels = selector.labels
     kind = variables.RunnerKind(args.runner) if args.runner else None
@@ -120,9 +118,6 @@ def wanted_setup(args: argparse.Namespace) -> "WantedSetup":
 
 def find_repository(text: str) -> tuple[str, str]:
     """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
-    from trainyard.gateways.git import origin_address
-    from trainyard.github.repository import parse_repository, repository_of_remote
-
     if named := text or os.environ.get("GH_REPO", ""):
         return parse_repository(named, host=os.environ.get("GH_HOST", ""))
     remote = origin_address(REPOSITORY_ROOT)
@@ -134,9 +129,7 @@ def find_repository(text: str) -> tuple[str, str]:
     return repository_of_remote(remote)
 
 
-def change_policy(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "ChangePolicy":
-    from trainyard.github.settings import ChangePolicy
-
+def change_policy(args: argparse.Namespace, gh: GitHubCli, host: str, name: str) -> ChangePolicy:
     is_person = sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(step: "SetupStep") -> bool:

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
+from trainyard.config import explanation
+from trainyard.config.load import dump_yaml
+from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:
     from trainyard.config.load import LoadedConfig
@@ -31,7 +34,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.training.weights.pretrained import load_with_weights
 
     loaded = load_with_weights(args.config, args.set)
     sys.stdout.write(render(loaded, explain=args.explain, as_json=args.json))
@@ -40,9 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
-    from trainyard.config import explanation
-    from trainyard.config.load import dump_yaml
-
     values = loaded.config.to_plain()
     if explain and as_json:
         return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"

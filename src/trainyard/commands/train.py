@@ -31,13 +31,37 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands import run_program
+from trainyard.commands.run_program import warn_of_secrets
+from trainyard.config.load import load_config
+from trainyard.config.mesh import require_processes
+from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError
+from trainyard.gateways.git import git_facts
+from trainyard.gateways.github import set_output
+from trainyard.gateways.gpu_lock import with_gpu_lock
+from trainyard.gateways.images.image_record import code_facts, runs_code_of
+from trainyard.gateways.local_machine import network_devices
+from trainyard.gateways.nvidia import gpu_sampler, processes_here
+from trainyard.gateways.process import leave_terminal
+from trainyard.gateways.torchrun import launch, write_exit_code
+from trainyard.machine.preflight import store_bytes_needed
+from trainyard.plan.device import measures_of
+from trainyard.report.facts.run_facts import seconds_to_cost_limit
+from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, collect_provenance, grace_needed, read_run
+from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, launcher_options, place_in_run
+from trainyard.run.storing_speed import deadline_for_storing
+from trainyard.training.data.config_of_run import config_of_run, has_been_trained, has_changed_since
+from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
+from trainyard.training.runtime.before_torch import before_torch
+from trainyard.training.runtime.stop_signals import StopRequest
+from trainyard.training.weights.pretrained import load_with_weights
+from trainyard.watch.network_record import NetworkWatch, expectation_here
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.report.terminal.training_progress import ProgressDisplay
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.launch_environment import NodeLauncher
     from trainyard.training.recipe import RequestFor
 
 IS_MAIN = os.environ.get("RANK", "0") == "0"
@@ -66,8 +90,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and report the exit code to the launcher of the workers and to the workflow."""
-    from trainyard.gateways.gpu_lock import with_gpu_lock
-
     code = report_exit_code(handler.exit_code_of(with_gpu_lock(lambda: run(argv))))
     if (
         trackers := sys.modules.get("trainyard.training.run.trackers")
@@ -79,9 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_exit_code(code: int) -> int:
-    from trainyard.gateways.github import set_output
-    from trainyard.gateways.torchrun import write_exit_code
-
     return write_exit_code(code, output=set_output)
 
 
@@ -92,11 +111,8 @@ def run(argv: Sequence[str] | None) -> int:
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine reports what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
     if not is_worker and is_of_another_program(args):
-        from trainyard.commands import run_program
-
         args.program = None
         return run_program.run(args)
-    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
@@ -110,7 +126,6 @@ def run(argv: Sequence[str] | None) -> int:
             return 0
         elif place.nodes * processes > 1 or place.agent:
             return launch_workers(args, argv, place, processes=processes)
-    from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
     display = ProgressDisplay(live=terminal.can_redraw())
     display.begin("reading the configuration")
@@ -126,16 +141,11 @@ def run(argv: Sequence[str] | None) -> int:
 
 def is_of_another_program(args: argparse.Namespace) -> bool:
     """Return whether the configuration names another program than the trainer of this repository."""
-    from trainyard.config.load import load_config
-    from trainyard.config.registries import RECIPES
-
     return load_config(args.config, args.set).config.recipe not in RECIPES
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
     """Return whether the run is finished. Does not wait for the other nodes, which may have ended."""
-    from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
-
     if args.run_dir is None or not has_been_trained(args.run_dir, args.config, args.set):
         return False
     return not has_changed_since(args.run_dir, processes)
@@ -143,19 +153,13 @@ def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
 
 def print_recorded_outcome(args: argparse.Namespace) -> None:
     """With --json, print the recorded outcome; only the first machine is sure to have one."""
-    from trainyard.run.identity import read_run
-
     file = args.run_dir / "run.json"
     if args.json and file.is_file():
         output.print_json(read_run(file)["outcome"])
 
 
-def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
+def processes_of(node: NodeLauncher, args: argparse.Namespace) -> int:
     """Return the number of workers that this node starts, checked against the configuration."""
-    from trainyard.config.mesh import require_processes
-    from trainyard.gateways.nvidia import processes_here
-    from trainyard.training.weights.pretrained import load_with_weights
-
     config = load_with_weights(args.config, args.set, args.run_dir).config
     processes = processes_here(node.processes, on_cpu=config.model.device == "cpu")
     require_processes(config, node.nodes * processes)
@@ -163,13 +167,9 @@ def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
 
 
 def launch_workers(
-    args: argparse.Namespace, argv: Sequence[str] | None, node: "NodeLauncher", *, processes: int
+    args: argparse.Namespace, argv: Sequence[str] | None, node: NodeLauncher, *, processes: int
 ) -> int:
     """Start the workers of this node, and return the exit code of the run."""
-    from trainyard.gateways.torchrun import launch
-    from trainyard.run.identity import choose_run_id, grace_needed
-    from trainyard.run.launch_environment import VARIABLES, launcher_options
-
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     if node.nodes > 1:
         logging.getLogger("trainyard").info("starting %s", node.describe(processes))
@@ -187,23 +187,10 @@ def launch_workers(
 
 
 def run_training(
-    args: argparse.Namespace, display: "ProgressDisplay", arrived_signal: Callable[[], str | None]
+    args: argparse.Namespace, display: ProgressDisplay, arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
     """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
-    from trainyard.gateways.process import leave_terminal
-    from trainyard.training.runtime.before_torch import before_torch
-
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
-    from trainyard.commands.run_program import warn_of_secrets
-    from trainyard.config.load import load_config
-    from trainyard.machine.preflight import store_bytes_needed
-    from trainyard.report.facts.run_facts import seconds_to_cost_limit
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id
-    from trainyard.run.storing_speed import deadline_for_storing
-    from trainyard.training.data.config_of_run import config_of_run
-    from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
-    from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
@@ -244,20 +231,13 @@ def run_training(
 def request_factory(
     args: argparse.Namespace,
     config: "Config",
-    directory: "RunDirectory",
+    directory: RunDirectory,
     *,
     run_id: str,
     digest_of: Callable[[Path], str],
 ) -> "RequestFor":
     """Return a function that makes the complete request from the data; all other parts are made here."""
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.images.image_record import code_facts, runs_code_of
-    from trainyard.gateways.local_machine import network_devices
-    from trainyard.gateways.nvidia import gpu_sampler
-    from trainyard.plan.device import measures_of
-    from trainyard.run.identity import collect_provenance
     from trainyard.training.run.run_request import Request
-    from trainyard.watch.network_record import NetworkWatch, expectation_here
 
     package = Path(trainyard.__file__).parent
     if not runs_code_of(REPOSITORY_ROOT, package):

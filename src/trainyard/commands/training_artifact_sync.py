@@ -21,9 +21,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.record import run_numbers
+from trainyard.artifacts.store import store_settings
+from trainyard.artifacts.store.store_address import no_pace, open_store
+from trainyard.artifacts.upload import (
+    node_parts,
+    preview,
+    rate_limit,
+    run_following,
+    standalone_checkpoint,
+    sync,
+)
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.gateways import github, model_signing
+from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
+from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import ci_facts_at, read_run
+from trainyard.run.suggested_commands import made_by, script_command
 
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -140,14 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
-    from trainyard.report.terminal.phase import PhaseDisplay
 
     with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
-        from trainyard.artifacts.record import run_numbers
-        from trainyard.artifacts.upload import node_parts, preview, sync
-        from trainyard.gateways import github, model_signing
-        from trainyard.run.directory import RunDirectory
-
         wanted = run_numbers.parse_run_number(args.run_number)
         signed: Json = {} if args.dry_run else {"signer": model_signing.signer_from()}
     shows: Json = {} if args.dry_run else {"progress": display}
@@ -181,10 +193,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _suggest_proof(directory: Any, url: str) -> None:
     """Print the command that proves the run again, if its last proof did not find it in the store."""
-    from trainyard.report.facts.proof_record import read_proof
-    from trainyard.run.identity import read_run
-    from trainyard.run.suggested_commands import made_by, script_command
-
     if made_by():
         return
     try:
@@ -197,8 +205,6 @@ def _suggest_proof(directory: Any, url: str) -> None:
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    from trainyard.artifacts.upload import node_parts, rate_limit, run_following
-
     stop = signals.run_in_background(args.behind)
     limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
     run_following.wait_for_run(directory, limits, stop)
@@ -213,9 +219,6 @@ def _bucket(name: str) -> Any:
 
 
 def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
-    from trainyard.artifacts.store import store_settings
-    from trainyard.artifacts.store.store_address import no_pace, open_store
-
     url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
     return open_store(
         url,
@@ -227,8 +230,6 @@ def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -
 
 
 def _files() -> Any:
-    from trainyard.artifacts.upload import standalone_checkpoint
-
     return standalone_checkpoint
 
 
@@ -238,9 +239,6 @@ def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
     Without `code`, a checkpoint that is older than the repository's commit has no origin.
     Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
     """
-    from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
-    from trainyard.run.identity import ci_facts_at
-
     if code is not None and _files().run_file_of(checkpoint) is not None:
         raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
     if code is not None and not git_facts(code):

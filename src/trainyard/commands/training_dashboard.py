@@ -20,6 +20,7 @@ Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdo
 """
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -27,13 +28,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.artifacts import inventory
+from trainyard.artifacts.record.run_numbers import runs_in_question
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
+from trainyard.commands.prove_run import failing_parts
 from trainyard.errors import ConfigError
+from trainyard.gateways.github import append_summary
+from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
+from trainyard.report.dashboard.html import html_index
+from trainyard.report.dashboard.run_comparison import comparison_report
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.terminal.closing_lines import closing_lines, is_copied
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.atomic_files import make_folder, write_bytes_atomically
+from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard
     from trainyard.report.facts.run_facts import RunFacts
 
 FORMATS = ("text", "json", "markdown", "html")
@@ -88,8 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         publish(args, store_index(args.store, format_of_output(args)))
         return 0
 
-    from trainyard.report.dashboard.dashboard import TrainingDashboard
-
     shown = ""
     while True:
         dashboards = [TrainingDashboard(run) for run in args.runs]
@@ -101,13 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(
-    args: argparse.Namespace, dashboards: Sequence["TrainingDashboard"], *, is_going: bool, shown: str
+    args: argparse.Namespace, dashboards: Sequence[TrainingDashboard], *, is_going: bool, shown: str
 ) -> str:
     """Write the reports once, to stdout only if they differ from `shown`; return the text on stdout."""
-    from trainyard.gateways.github import append_summary
-    from trainyard.report.dashboard.dashboard import Format, render_dashboards
-    from trainyard.report.dashboard.run_comparison import comparison_report
-
     refresh = args.interval if is_going else None
 
     def render(form: Format) -> str:
@@ -130,18 +137,14 @@ def report(
 
 def last_green_run(folder: Path | None) -> "RunFacts | None":
     """Return the newest run whose records are in `folder` or in a folder below it; None without one."""
-    from trainyard.report.facts.run_facts import read_facts
-
     if folder is None:
         return None
     found = [path.parent for pattern in ("run.json", "*/run.json") for path in folder.glob(pattern)]
     return max(map(read_facts, found), key=lambda run: run.timestamp or 0, default=None)
 
 
-def format_of_output(args: argparse.Namespace) -> "Format":
+def format_of_output(args: argparse.Namespace) -> Format:
     """The format that was requested, by its name or by the suffix of --output."""
-    from trainyard.report.dashboard.dashboard import Format, format_of
-
     if args.format or args.compare:
         return Format(args.format or "markdown")
     return format_of(args.output) if args.output else Format.TEXT
@@ -149,8 +152,6 @@ def format_of_output(args: argparse.Namespace) -> "Format":
 
 def publish(args: argparse.Namespace, text: str) -> None:
     """Write a report to --output, or to stdout, where with --watch it replaces the report before."""
-    from trainyard.report.dashboard.dashboard import Format
-
     if args.output is not None:
         write(args.output, text)
         return
@@ -161,16 +162,8 @@ def publish(args: argparse.Namespace, text: str) -> None:
     sys.stdout.flush()
 
 
-def store_index(url: str, form: "Format") -> str:
+def store_index(url: str, form: Format) -> str:
     """Return the index of all runs of a store. Raises ServiceError when the store cannot be reached."""
-    import json
-
-    from trainyard.artifacts import inventory
-    from trainyard.artifacts.record.run_numbers import runs_in_question
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.commands.prove_run import failing_parts
-    from trainyard.report.dashboard.dashboard import Format
-    from trainyard.report.dashboard.html import html_index
 
     store = open_store(url)
     numbers, judge = runs_in_question(store, None), partial(failing_parts, store)
@@ -188,14 +181,8 @@ def store_index(url: str, form: "Format") -> str:
             )
 
 
-def write_into_run(dashboard: "TrainingDashboard", refresh_seconds: float | None) -> None:
+def write_into_run(dashboard: TrainingDashboard, refresh_seconds: float | None) -> None:
     """Write the three files into the run's report folder, and name them once the run is over."""
-    from trainyard.report.dashboard.dashboard import format_of, render_dashboards
-    from trainyard.report.terminal.closing_lines import closing_lines, is_copied
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.atomic_files import make_folder
-    from trainyard.run.directory import RunDirectory
-
     with terminal.show_live(PhaseDisplay("report", "drawing the reports")):
         folder = RunDirectory(dashboard.facts.directory).report
         make_folder(folder)
@@ -208,8 +195,6 @@ def write_into_run(dashboard: "TrainingDashboard", refresh_seconds: float | None
 
 
 def write(path: Path, content: str) -> None:
-    from trainyard.run.atomic_files import write_bytes_atomically
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, content.encode())

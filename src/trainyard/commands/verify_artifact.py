@@ -21,9 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.ancestry import walk_lineage
+from trainyard.artifacts.record.run_numbers import find_run_number
+from trainyard.artifacts.record.signature import check_signature
+from trainyard.artifacts.store.object_store import with_progress
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
+from trainyard.gateways.model_signing import KeyVerifier
+from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.directory import RunDirectory
+from trainyard.run.run_advice import require_run
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -69,11 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verify_directory(run_dir: Path) -> dict[str, Any]:
-    from trainyard.artifacts.verify.verify import verify_directory
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.run_advice import require_run
-
     directory = RunDirectory(run_dir)
     require_run(run_dir)
     with terminal.show_live(PhaseDisplay("local", "searching for checkpoints")) as display:
@@ -85,16 +90,7 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.report.terminal.phase import PhaseDisplay
-
     with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
-        from trainyard.artifacts.ancestry import walk_lineage
-        from trainyard.artifacts.record.run_numbers import find_run_number
-        from trainyard.artifacts.store.object_store import with_progress
-        from trainyard.artifacts.store.store_address import open_store
-        from trainyard.artifacts.verify.verify import Depth, verify_run
-        from trainyard.run.directory import RunDirectory
-
         store = open_store(args.store, call_seconds=args.call_seconds)
         directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
         number = find_run_number(store, args.run_number, args.run_dir)
@@ -113,12 +109,8 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
-    from trainyard.artifacts.record.signature import check_signature
-
     verifier = None
     if public_key is not None:
-        from trainyard.gateways.model_signing import KeyVerifier
-
         verifier = KeyVerifier(public_key)
     signature = check_signature(store, number, verifier)
     _announce("signature", signature.text(), signature.problems, "ok" if signature.checked else "")

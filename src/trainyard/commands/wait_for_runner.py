@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.commands import notify_slack
+from trainyard.commands.run_step import read_json, segment_of
 from trainyard.errors import ExitCode
+from trainyard.gateways.github import Level, annotate, append_summary
+from trainyard.gateways.github_api import github_from
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
@@ -47,10 +51,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.commands import notify_slack
-    from trainyard.commands.run_step import read_json, segment_of
-    from trainyard.gateways.github import Level, annotate, append_summary
-    from trainyard.gateways.github_api import github_from
 
     plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
     status = wait_for_start(github_from(), run, args.job, seconds=60 * args.minutes)

@@ -26,6 +26,13 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.gateways import slack
+from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.github_api import github_from
+from trainyard.github import runner_watchdog
+from trainyard.github.runner_version import has_these_rules, read_releases
+from trainyard.github.variables import labels_in_json
+from trainyard.report.slack.slack_message import mrkdwn
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
@@ -56,8 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     if args.tell:
         return send_to_slack(args.tell)
-    from trainyard.gateways.github_api import github_from
-    from trainyard.github import runner_watchdog
 
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
@@ -84,8 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
     """Return the releases of GitHub's runner; none if they cannot be read or do not apply to the server."""
-    from trainyard.github.runner_version import has_these_rules, read_releases
-
     if not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
         return ()
     try:
@@ -97,8 +100,6 @@ def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
 
 def labels_of(text: str) -> frozenset[str]:
     """Return the labels; none if the repository has no runner of its own."""
-    from trainyard.github.variables import labels_in_json
-
     if not text:
         output.announce("watch", "no labels are given: your own runners are not watched", "degraded")
         return frozenset()
@@ -110,8 +111,6 @@ def labels_of(text: str) -> frozenset[str]:
 
 def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
-    from trainyard.gateways.github import Level, annotate, append_summary, set_output
-
     for outage in outages:
         annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="An outage")
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in outages]
@@ -125,9 +124,6 @@ def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[Dea
 
 def send_to_slack(text: str) -> int:
     """Send one message. A failure of Slack is only a warning, because the red run has the same text."""
-    from trainyard.gateways import slack
-    from trainyard.report.slack.slack_message import mrkdwn
-
     message = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
     try:
         is_sent = slack.post(message, [{"type": "section", "text": {"type": "mrkdwn", "text": message}}])

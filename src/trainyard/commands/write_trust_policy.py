@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.github.trust_policy import Form, Subject, trust_policy
+from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -47,8 +49,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.github.trust_policy import Form, Subject, trust_policy
-    from trainyard.run.atomic_files import write_bytes_atomically
 
     ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
     subject = Subject(args.repository, args.environment, args.ref, **ids)

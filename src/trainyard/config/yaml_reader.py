@@ -8,7 +8,6 @@ are made, so no tag runs code. It opens no file.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,18 +174,9 @@ def decode(content: bytes | str) -> str:
 
 def parse_yaml(content: bytes | str, name: str) -> Any:
     """Return the value of the only document; None if there is none. Raises DamagedFileError with the line."""
-    return _parse(lambda text: [compose_one(text)], content, name)[0]
-
-
-def parse_yaml_documents(content: bytes | str, name: str) -> list[Any]:
-    """Return the value of each document. Raises DamagedFileError with the line."""
-    return _parse(compose, content, name)
-
-
-def _parse(read: Callable[[str], list[Any]], content: bytes | str, name: str) -> list[Any]:
     values = Values()
     try:
-        found = [values.of(root, (str(number),)) for number, root in enumerate(read(decode(content)))]
+        found = values.of(compose_one(decode(content)), ())
         if values.problems:
             raise values.problems[0]
     except YamlError as error:
