@@ -146,22 +146,22 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 12_362),
     "training": (9_500, 12_284),
-    "gateways": (7_500, 9_947),
-    "jobs": (6_500, 7_920),
+    "gateways": (7_500, 9_957),
+    "jobs": (6_500, 7_926),
     "artifacts": (6_500, 7_302),
     "programs": (5_500, 6_016),
     "report": (4_800, 5_614),
     "image": (3_900, 5_223),
-    "cluster": (3_700, 4_366),
+    "cluster": (3_700, 4_368),
     "github": (2_400, 3_605),
     "run": (2_500, 3_232),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_836),
-    "config": (1_500, 2_723),
+    "config": (1_500, 2_722),
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
-    "src": (72_000, 91_330),
-    "tests": (75_000, 101_314),
+    "src": (72_000, 91_347),
+    "tests": (75_000, 101_336),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
@@ -259,6 +259,27 @@ def test_no_room_imports_itself_through_others() -> None:
         for unit in free:
             del left[unit]
     assert {unit: sorted(others & left.keys()) for unit, others in left.items()} == {}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports under TYPE_CHECKING and inside functions count, because a reader follows them too."""
+    names = {
+        path: "trainyard." + path.relative_to(LIBRARY).as_posix()[:-3].replace("/", ".") for path in MODULES
+    }
+    names = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    left: dict[str, set[str]] = {}
+    for path, name in names.items():
+        found = {
+            f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in names.values() else node.module
+            for node in nodes(path)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        left[name] = set(names.values()).intersection(filter(None, found)) - {name}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert {name: sorted(others & left.keys()) for name, others in left.items()} == {}
 
 
 @pytest.mark.parametrize("part", ROOMS)

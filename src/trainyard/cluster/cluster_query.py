@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
-from trainyard.cluster.demand import Demand
+from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.image_digest import find_image
-from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves, trial_job, trial_pod
+from trainyard.cluster.needed_apis import ServedKind, serves
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
+from trainyard.cluster.trial_objects import trial_job, trial_pod
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
     CredentialsRefusedError,

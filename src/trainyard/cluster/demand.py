@@ -4,16 +4,14 @@ Values that are left open are not guessed: without an instance type every node w
 without `gpus_per_node` a complete node.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainyard.cluster.needed_apis import ServedKind, serves
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import HYPERPOD
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
-
-if TYPE_CHECKING:
-    from trainyard.cluster.needed_apis import ServedKind
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
@@ -34,7 +32,7 @@ class Demand:
     """EC2's name, without HyperPod's prefix; empty allows any type."""
     kind: str = "auto"
     """The name of one of `kinds`; auto uses the first that the cluster serves."""
-    kinds: "tuple[ServedKind, ...]" = ()
+    kinds: tuple[ServedKind, ...] = ()
     """Every kind of job that is known, in the order in which auto tries them."""
     namespace: str = "default"
     queue: str = ""
@@ -79,7 +77,7 @@ class Demand:
 def demand_of(
     given: Mapping[str, Any],
     settings: ClusterConfig,
-    kinds: "Iterable[ServedKind]",
+    kinds: Iterable[ServedKind],
     *,
     namespace: str = "",
 ) -> Demand:
@@ -111,3 +109,15 @@ def demand_of(
 def plain_type(name: str) -> str:
     """An instance type without HyperPod's prefix."""
     return name.removeprefix(HYPERPOD)
+
+
+def choose_kind(
+    demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
+) -> ServedKind:
+    """Return the demanded kind; for auto the first that is or may be served, else the first of all."""
+    assert demand.kind in ("auto", *(kind.name for kind in demand.kinds))
+    for kind in demand.kinds:
+        possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
+        if demand.kind == kind.name or (demand.kind == "auto" and possible):
+            return kind
+    return demand.kinds[0]

@@ -1,16 +1,11 @@
-"""The APIs and controllers that a cluster must have for a kind of job, and the objects that try it out.
+"""The APIs and controllers that a cluster must have for a kind of job.
 
 `jobs.kinds` states them for each kind; a `Demand` holds the kinds that are known.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from trainyard.cluster.demand import GPU, Demand
-
-TRIAL_NAME = "trainyard-preflight"
-_ANY_IMAGE = "registry.invalid/trainyard-preflight"
 
 
 @dataclass(frozen=True)
@@ -81,68 +76,5 @@ class ServedKind:
         return self.apis[0]
 
 
-def choose_kind(
-    demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
-) -> ServedKind:
-    """Return the demanded kind; for auto the first that is or may be served, else the first of all."""
-    assert demand.kind in ("auto", *(kind.name for kind in demand.kinds))
-    for kind in demand.kinds:
-        possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
-        if demand.kind == kind.name or (demand.kind == "auto" and possible):
-            return kind
-    return demand.kinds[0]
-
-
 def serves(api: NeededApi, resources: Mapping[str, tuple[str, ...]]) -> bool:
     return api.resource in resources.get(api.group_version, ())
-
-
-def trial_job(kind: ServedKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
-    """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
-    labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
-    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
-    return {
-        "apiVersion": kind.api.group_version,
-        "kind": kind.api_kind,
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace, "labels": labels},
-        "spec": kind.trial_spec(template, runtime),
-    }
-
-
-def trial_pod(demand: Demand) -> dict[str, Any]:
-    """A pod of the demanded shape for a dry run: admission judges quota, limits, security and priority."""
-    spec: dict[str, Any] = {
-        "containers": [_container("trainer", demand)],
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 1000,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": [{"key": key, "operator": "Exists"} for key in demand.tolerated],
-    }
-    if demand.priority_class:
-        spec["priorityClassName"] = demand.priority_class
-    if demand.service_account:
-        spec["serviceAccountName"] = demand.service_account
-    if demand.claim:
-        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": demand.claim}}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace},
-        "spec": spec,
-    }
-
-
-def _container(name: str, demand: Demand) -> dict[str, Any]:
-    amounts = {"cpu": "1", "memory": "1Gi"}
-    if demand.gpus_per_node:
-        amounts[GPU] = str(demand.gpus_per_node)
-    return {
-        "name": name,
-        "image": demand.image or _ANY_IMAGE,
-        "resources": {"limits": amounts, "requests": amounts},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }

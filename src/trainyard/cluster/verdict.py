@@ -14,9 +14,8 @@ from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import measure
 from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.demand import Demand
+from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.fitness import assess
-from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.suggested_commands import ClusterTarget

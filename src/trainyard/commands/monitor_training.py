@@ -34,9 +34,9 @@ from trainyard.gateways.local_machine import has_nvidia_driver
 from trainyard.gateways.node_reading import SCRIPT, read_node_answer, read_this_node
 from trainyard.jobs.follow.job_view import JobView
 from trainyard.jobs.follow.pod_readings import PodReader
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import State
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.facts.live_status_metrics import status_samples

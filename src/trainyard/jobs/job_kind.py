@@ -7,20 +7,17 @@ its base class, which the checks of a cluster read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_labels import JOB_LABEL, KIND_LABEL
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.state.reading import Reading, annotations_of, name_of, read_labels
-
-if TYPE_CHECKING:
-    from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_facts import PodFacts, PodReading
+from trainyard.jobs.state.reading import Reading, name_of, read_labels
 
 Json = Mapping[str, Any]
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 @dataclass(frozen=True)
@@ -60,18 +57,8 @@ class OwnedObjects:
     """Kueue may have a Workload for each of them."""
 
 
-def completion_index(pod: Json) -> int | None:
-    """Return the rank of a pod of an indexed Job; None if it has none."""
-    return whole_number(read_labels(pod).get(COMPLETION_INDEX) or annotations_of(pod).get(COMPLETION_INDEX))
-
-
-def whole_number(text: object) -> int | None:
-    """Return the number that a label holds; None for anything else."""
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
-
-
 @dataclass(frozen=True, kw_only=True)
-class JobKind(ServedKind):
+class JobKind(ServedKind, PodReading):
     """A kind of job."""
 
     longest_name: int
@@ -86,12 +73,6 @@ class JobKind(ServedKind):
     """The operator's label that holds the job's name on its pods."""
     pod_owner: Callable[[Json], str] = name_of
     """The value of that label, from the job."""
-    container: str = ""
-    """The container that trains; in a pod that has none of this name, it is the first."""
-    rank_of: Callable[[Json], int | None] = completion_index
-    """The rank of a pod that trains; None if the pods of this kind have no order."""
-    is_helper: Callable[[Json], bool] = lambda _labels: False
-    """True for the labels of a pod that does not train: it submits a command, or prepares data."""
     owned: tuple[OwnedObjects, ...] = ()
     submitted_as: str = ""
     """The kind of the object whose status is the job's, if it is another one: the RayJob on a RayCluster."""
@@ -137,3 +118,28 @@ class JobKind(ServedKind):
         kinds = "rayjob,raycluster" if self.on_ray else self.name
         ours = f"{JOB_LABEL}={own},{KIND_LABEL} in ({kinds})"
         return ours if own else f"{self.pod_label}={self.pod_owner(job)}"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One observation of a job."""
+
+    kind: JobKind
+    namespace: str
+    name: str
+    job: Json | None
+    """The object from the API; None if it does not exist (any more)."""
+    pods: tuple[PodFacts, ...] = ()
+    owned: tuple[Json, ...] = ()
+    """The objects between the job and its pods: JobSet, Job, RayCluster, and Kueue's Workload."""
+    events: tuple[Json, ...] = ()
+    """Events of the job, of its pods and of the objects that it owns."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Node -> zone, for the nodes of pods that EFA joins."""
+    now: float = 0.0
+    """Unix seconds by the cluster's clock."""
+    deleted: bool = False
+    """The job was seen to be deleted; `job` is its last state."""
+
+    def owned_of(self, api_kind: str) -> tuple[Json, ...]:
+        return tuple(raw for raw in self.owned if raw.get("kind") == api_kind)

@@ -17,12 +17,11 @@ from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
-from trainyard.jobs.job_kind import JobKind, OwnedObjects
+from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import annotations_of, count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job

@@ -20,7 +20,7 @@ from tests.scripts.command_lines.options import SCRIPTS, Kind, Option, options_o
 from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
 
 from trainyard.command.visible_text import visible_line
-from trainyard.gateways.kubernetes import api as kubernetes_api
+from trainyard.gateways.kubernetes import api_requests as kubernetes_api
 
 MOST_SAID = 4000
 """Most characters of an answer that reports a failure: nobody reads more."""

@@ -16,7 +16,7 @@ from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.verdict import Readiness
 from trainyard.errors import CredentialsRefusedError, ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import api_requests as api_module
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "checkpoints")
 LISTS = {

@@ -22,7 +22,7 @@ from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness as Verdict
 from trainyard.cluster.verdict import judge_cluster
 from trainyard.errors import CredentialsRefusedError, ServiceError
-from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import api_requests as api_module
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLAN = (

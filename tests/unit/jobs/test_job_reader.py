@@ -8,7 +8,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryClus
 from tests.unit.jobs.state.shapes import job, pod
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
-from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.kinds import find_kind

@@ -22,7 +22,7 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import creator, find, owned_by, reference_to, refusals, submit
 

@@ -59,7 +59,8 @@ from trainyard.config.registries import JOB_KINDS, JobKindEntry
 JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
 
 from trainyard.cluster.demand import demand_of
-from trainyard.cluster.needed_apis import choose_kind, trial_job
+from trainyard.cluster.demand import choose_kind
+from trainyard.cluster.trial_objects import trial_job
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.command import output
 from trainyard.commands import deploy_training_job, manage_training_job

@@ -22,7 +22,7 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.kubernetes.api import PAGE, Api, Stream, TooOldError
+from trainyard.gateways.kubernetes.api_requests import PAGE, ApiRequests, Stream, TooOldError
 
 WATCH_SECONDS = 25
 """Seconds per watch. It may be silent all the time: bookmarks come about once per minute."""
@@ -60,7 +60,7 @@ class Watch:
 
     def __init__(
         self,
-        api: Api,
+        api: ApiRequests,
         path: str,
         report: Callable[[Report], None],
         *,

@@ -20,11 +20,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes.api import RETRIED_STATUSES, Api, message_in, unreachable
+from trainyard.gateways.kubernetes.api_requests import RETRIED_STATUSES, ApiRequests, message_in, unreachable
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of
 
 if TYPE_CHECKING:
-    from trainyard.jobs.volumes.helper_pod import Place
+    from trainyard.jobs.volumes.place import Place
 
 _PROTOCOL = "v4.channel.k8s.io"
 _PING_SECONDS = 15.0
@@ -39,7 +39,9 @@ class Exec:
 
     STDIN, STDOUT, STDERR, ERROR = range(4)
 
-    def __init__(self, api: Api, place: "Place", command: Sequence[str], *, stdin: bytes = b"") -> None:
+    def __init__(
+        self, api: ApiRequests, place: "Place", command: Sequence[str], *, stdin: bytes = b""
+    ) -> None:
         """Raises PermissionRefusedError, ServiceError if it is refused, ServiceTroubleError."""
         self._place, self._server = place, api.access.server
         self.exit_code: int | None = None
@@ -117,7 +119,9 @@ class Exec:
             self._connection.send(payload, kind)
 
 
-def _open(api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool) -> websocket.WebSocket:
+def _open(
+    api: ApiRequests, place: "Place", command: Sequence[str], *, reads_stdin: bool
+) -> websocket.WebSocket:
     """Return a connection after its handshake. An expired token is renewed once."""
     server, identity = urlsplit(api.access.server), api.identity()
     host = server.netloc.rpartition("@")[2]
@@ -159,7 +163,7 @@ def _path_of(place: "Place", command: Sequence[str], *, reads_stdin: bool) -> st
     return f"{pods}/{quote(place.pod, safe='')}/exec?{urlencode(query)}"
 
 
-def _connect(api: Api) -> socket.socket:
+def _connect(api: ApiRequests) -> socket.socket:
     """Return a connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
     access = api.access
     server, proxy = urlsplit(access.server), urlsplit(proxy_of(access))
@@ -182,7 +186,7 @@ def _connect(api: Api) -> socket.socket:
         raise ServiceTroubleError(unreachable(access.server, error)) from None
 
 
-def _refusal(api: Api, place: "Place", status: int, message: str) -> ServiceError:
+def _refusal(api: ApiRequests, place: "Place", status: int, message: str) -> ServiceError:
     if status == 401:
         return api.unknown_caller()
     if status == 403:

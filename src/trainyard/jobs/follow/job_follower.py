@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.jobs.follow.job_view import JobView
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.watch.failure_classes import FailureClass

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.object_path import path_part
 from trainyard.errors import PermissionRefusedError, ServiceError
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
 

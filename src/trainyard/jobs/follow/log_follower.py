@@ -18,7 +18,8 @@ from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.jobs.follow.pod_logs import ContainerLog, container_logs, log_path
 
 if TYPE_CHECKING:
-    from trainyard.gateways.kubernetes.api import Api, Stream
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.api_requests import Stream
     from trainyard.gateways.kubernetes.list_watch import Report
 
 MOST_FOLLOWED = 200

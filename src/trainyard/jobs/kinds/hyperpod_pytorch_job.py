@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
-from trainyard.jobs.job_kind import JobKind, Manifests
+from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds import pytorch_job
 from trainyard.jobs.pod_template import pod_template
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import Reading, count, field_of
 
 CONTAINER = "pytorch"

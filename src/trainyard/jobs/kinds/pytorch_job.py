@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
-from trainyard.jobs.job_kind import JobKind, Manifests, completion_index, whole_number
+from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_template import pod_template
-from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_facts import completion_index, whole_number
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
     Phase,

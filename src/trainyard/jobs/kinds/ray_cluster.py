@@ -27,13 +27,13 @@ from typing import Any
 
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.needed_apis import Controller, NeededApi
-from trainyard.jobs.job_kind import COMPLETION_INDEX, JobKind, Manifests, completion_index, whole_number
+from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
 from trainyard.jobs.job_object import job_object, part_object
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
 from trainyard.jobs.name_problems import LABEL, quote_name
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
-from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
     Phase,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.cluster.needed_apis import NeededApi
-from trainyard.jobs.job_kind import JobKind, Manifests, OwnedObjects
+from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.ray_cluster import (
@@ -28,7 +28,6 @@ from trainyard.jobs.kinds.ray_cluster import (
     ray_cluster_spec,
     submitter,
 )
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, time_of
 from trainyard.watch.failure_classes import FailureClass

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
-from trainyard.jobs.job_kind import JobKind, Manifests, OwnedObjects
+from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_object import (
     find_problems_without_ray,
@@ -26,7 +26,6 @@ from trainyard.jobs.job_object import (
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
     Phase,

@@ -4,16 +4,20 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.job_state import JobFailure
-from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects
-from trainyard.jobs.state.reading import Reading
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import LogExplanation
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_kind import Observed
+    from trainyard.jobs.state.observed import History
+    from trainyard.jobs.state.reading import Reading
+    from trainyard.watch.failure_logs.log_explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
@@ -47,7 +51,7 @@ def find_fix(failure_class: FailureClass, evidence: Sequence[str]) -> str:
     return _FIXES.get(failure_class, "")
 
 
-def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
+def failure_of_job(observed: "Observed", past: "History", reading: "Reading") -> JobFailure:
     """Return the cause of a failure that the job's status, or one of its pods, reports."""
     found = suspects_of(observed, past)
     if reading.failure_class is not None:
@@ -83,13 +87,13 @@ def failure_of_claim(text: str) -> JobFailure:
     return JobFailure(failure_class, (f"It was stopped to be sent again: {why}",))
 
 
-def suspects_of(observed: Observed, past: History) -> list[Suspect]:
+def suspects_of(observed: "Observed", past: "History") -> list[Suspect]:
     """All failures of the job's pods, the cause first."""
     replaced = frozenset(uid for place, pods in past.pods.items() if place for _, uid in pods[:-1])
     return suspects(past.ended.values(), replaced=replaced, events=observed.events)
 
 
-def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
+def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
     named = first_failure(suspect.lines)
     failure_class, retries = suspect.failure_class, None
     evidence = [suspect.evidence]
@@ -116,13 +120,13 @@ def _suspect_failure(suspect: Suspect, reading: Reading) -> JobFailure:
     return _with_advice(failure, by_lines)
 
 
-def _with_advice(failure: JobFailure, found: LogExplanation | None) -> JobFailure:
+def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFailure:
     if found is None:
         return failure
     return replace(failure, cause=found.cause, who=found.who, fix=found.fix, other_node=found.other_node)
 
 
-def _ray_failure(found: list[Suspect], reading: Reading) -> JobFailure:
+def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:
     """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
         is_own = not suspect.recovered and not suspect.consequence and not suspect.beside

@@ -6,41 +6,13 @@ deleted and created again, and how they ended. Every change returns a new value.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.jobs.state.pod_facts import PodFacts
-
-if TYPE_CHECKING:
-    from trainyard.jobs.job_kind import JobKind
 
 Json = Mapping[str, Any]
 MOST_ENDED = 200
 """The number of failed pods to remember: the first ones, which show the cause, and the last ones."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """One observation of a job."""
-
-    kind: "JobKind"
-    namespace: str
-    name: str
-    job: Json | None
-    """The object from the API; None if it does not exist (any more)."""
-    pods: tuple[PodFacts, ...] = ()
-    owned: tuple[Json, ...] = ()
-    """The objects between the job and its pods: JobSet, Job, RayCluster, and Kueue's Workload."""
-    events: tuple[Json, ...] = ()
-    """Events of the job, of its pods and of the objects that it owns."""
-    zones: Mapping[str, str] = field(default_factory=dict)
-    """Node -> zone, for the nodes of pods that EFA joins."""
-    now: float = 0.0
-    """Unix seconds by the cluster's clock."""
-    deleted: bool = False
-    """The job was seen to be deleted; `job` is its last state."""
-
-    def owned_of(self, api_kind: str) -> tuple[Json, ...]:
-        return tuple(raw for raw in self.owned if raw.get("kind") == api_kind)
 
 
 @dataclass(frozen=True)

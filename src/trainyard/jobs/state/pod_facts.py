@@ -7,22 +7,44 @@ a reason. Init containers count where they fail or wait: a pod that waits for it
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
-from trainyard.jobs.state.reading import read_labels, time_of
-
-if TYPE_CHECKING:
-    from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.state.reading import annotations_of, read_labels, time_of
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
+
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def completion_index(pod: Json) -> int | None:
+    """Return the rank of a pod of an indexed Job; None if it has none."""
+    return whole_number(read_labels(pod).get(COMPLETION_INDEX) or annotations_of(pod).get(COMPLETION_INDEX))
+
+
+def whole_number(text: object) -> int | None:
+    """Return the number that a label holds; None for anything else."""
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodReading:
+    """How the pods of a kind of job are read."""
+
+    container: str = ""
+    """The container that trains; in a pod that has none of this name, it is the first."""
+    rank_of: Callable[[Json], int | None] = completion_index
+    """The rank of a pod that trains; None if the pods of this kind have no order."""
+    is_helper: Callable[[Json], bool] = lambda _labels: False
+    """True for the labels of a pod that does not train: it submits a command, or prepares data."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +117,7 @@ class PodFacts:
         return "" if self.rank is None else f"rank {self.rank}"
 
 
-def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
+def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
     """Reduce a pod of a job of this kind to its facts."""
     meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}

@@ -10,13 +10,11 @@ no reason until the next one, five minutes later.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.resource_quantities import parse_quantity
 from trainyard.jobs.job_labels import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
-from trainyard.jobs.state.observed import History, Observed
-from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
 from trainyard.jobs.state.reading import (
     Phase,
@@ -30,6 +28,11 @@ from trainyard.jobs.state.reading import (
     true_conditions,
 )
 from trainyard.watch.failure_classes import FailureClass
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_kind import Observed
+    from trainyard.jobs.state.observed import History
+    from trainyard.jobs.state.pod_facts import PodFacts
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0
@@ -84,11 +87,11 @@ class Trouble:
     waiting: Waiting
     hopeless: bool
     """Waiting longer does not help."""
-    pod: PodFacts | None = None
+    pod: "PodFacts | None" = None
     """None if the pod does not exist."""
 
 
-def find_troubles(observed: Observed, past: History, reading: Reading) -> list[Trouble]:
+def find_troubles(observed: "Observed", past: "History", reading: Reading) -> list[Trouble]:
     """Return the reasons why pods of this job are missing or do not run, the hopeless ones first.
 
     Nothing is hopeless for an elastic job of which enough pods run.
@@ -109,7 +112,7 @@ def _order(trouble: Trouble) -> tuple[Any, ...]:
     return not trouble.hopeless, *((pod.running, pod.rank is None, pod.rank, pod.name) if pod else ())
 
 
-def _read_queue(observed: Observed) -> Trouble | None:
+def _read_queue(observed: "Observed") -> Trouble | None:
     """Return why Kueue holds the job; one that it gave up waits until somebody activates its Workload."""
     for workload in observed.owned_of("Workload"):
         true = true_conditions(workload)
@@ -135,7 +138,7 @@ def _read_queue(observed: Observed) -> Trouble | None:
     return None
 
 
-def _start_trouble(observed: Observed) -> Trouble | None:
+def _start_trouble(observed: "Observed") -> Trouble | None:
     """Return the reason why a pod is recreated repeatedly: its image lacks the program.
 
     The operator deletes such a pod within a second, so that only the events of its name show the cause.
@@ -157,7 +160,7 @@ def _start_trouble(observed: Observed) -> Trouble | None:
     return None
 
 
-def _refusal(observed: Observed, past: History, reading: Reading) -> Trouble | None:
+def _refusal(observed: "Observed", past: "History", reading: Reading) -> Trouble | None:
     """Return the newest refusal to create a pod that is missing; older ones than the newest pod are over."""
     present = sum(not pod.helps for pod in observed.pods)
     submits = observed.kind.on_ray and reading.phase is Phase.WAITING
@@ -201,7 +204,7 @@ def _exceeds_quota(message: str, pods: int) -> bool:
     )
 
 
-def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
+def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
     is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
     if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
@@ -224,7 +227,7 @@ def _pod_troubles(pod: PodFacts, observed: Observed) -> list[Trouble]:
     return [replace(t, hopeless=t.hopeless and not pod.running) for t in found if t is not None]
 
 
-def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
+def _kept_trouble(pod: "PodFacts", observed: "Observed") -> Trouble:
     """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
     end = next(end for end in pod.ends if not end.beside and not end.recovered)
     text = (
@@ -239,11 +242,11 @@ def _kept_trouble(pod: PodFacts, observed: Observed) -> Trouble:
     return Trouble(waiting, hopeless=hopeless, pod=pod)
 
 
-def _has_waited(pod: PodFacts, observed: Observed, seconds: float) -> bool:
+def _has_waited(pod: "PodFacts", observed: "Observed", seconds: float) -> bool:
     return pod.changed > 0 and observed.now - pod.changed > seconds
 
 
-def _mount_trouble(pod: PodFacts, observed: Observed) -> Trouble | None:
+def _mount_trouble(pod: "PodFacts", observed: "Observed") -> Trouble | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
     about = [e for e in observed.events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
     last = max(about, key=_moment, default={})
@@ -256,7 +259,7 @@ def _mount_trouble(pod: PodFacts, observed: Observed) -> Trouble | None:
     return Trouble(waiting, hopeless=_has_waited(pod, observed, limit), pod=pod)
 
 
-def _wait_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble | None:
+def _wait_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Trouble | None:
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
     if reason in _PULL:
         return _pull_trouble(pod, reason, message, observed)
@@ -271,7 +274,7 @@ def _wait_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) 
     return None
 
 
-def _pull_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) -> Trouble:
+def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Trouble:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
@@ -287,7 +290,7 @@ def _pull_trouble(pod: PodFacts, reason: str, message: str, observed: Observed) 
     return Trouble(Waiting(failure_class, text), hopeless=hopeless, pod=pod)
 
 
-def _is_of(event: Json, pod: PodFacts) -> bool:
+def _is_of(event: Json, pod: "PodFacts") -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
 
 

@@ -9,12 +9,12 @@ RayCluster stays ready while its head is gone. But a job is Succeeded only if it
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.observed import History, Observed
-from trainyard.jobs.state.pod_facts import PodFacts
+from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import (
     Phase,
@@ -25,11 +25,15 @@ from trainyard.jobs.state.reading import (
 )
 from trainyard.watch.failure_classes import FailureClass
 
+if TYPE_CHECKING:
+    from trainyard.jobs.job_kind import Observed
+    from trainyard.jobs.state.pod_facts import PodFacts
+
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
 GONE = "The job is gone, and how it ended was not seen"
 
 
-def judge_job(observed: Observed, history: History | None = None) -> JobState:
+def judge_job(observed: "Observed", history: History | None = None) -> JobState:
     """Return the state of the job. `history` adds facts about pods that no longer exist."""
     past = (history or History()).with_pods(observed.pods)
     if observed.job is None:
@@ -39,7 +43,7 @@ def judge_job(observed: Observed, history: History | None = None) -> JobState:
     return ended or _ongoing_state(observed, past, reading)
 
 
-def after(observed: Observed, history: History) -> History:
+def after(observed: "Observed", history: History) -> History:
     """Return `history` with this observation added."""
     past = history.with_pods(observed.pods)
     if past.ran or observed.job is None:
@@ -49,7 +53,7 @@ def after(observed: Observed, history: History) -> History:
     return replace(past, ran=_all_run(observed, reading, counts) and reading.phase not in _ENDED)
 
 
-def _finished_state(observed: Observed, past: History, reading: Reading) -> JobState | None:
+def _finished_state(observed: "Observed", past: History, reading: Reading) -> JobState | None:
     """Return the final state, if the status says that the job has ended."""
     if reading.phase is Phase.SUCCEEDED:
         return _succeeded_state(observed, past, reading)
@@ -62,7 +66,7 @@ def _finished_state(observed: Observed, past: History, reading: Reading) -> JobS
     return None
 
 
-def _was_cancelled(observed: Observed, reading: Reading) -> bool:
+def _was_cancelled(observed: "Observed", reading: Reading) -> bool:
     """Return whether somebody cancelled the job before it had failed by itself."""
     moment = annotations_of(observed.job or {}).get(CANCELLED)
     cancelled = time_of(moment)
@@ -71,7 +75,7 @@ def _was_cancelled(observed: Observed, reading: Reading) -> bool:
     )
 
 
-def _succeeded_state(observed: Observed, past: History, reading: Reading) -> JobState:
+def _succeeded_state(observed: "Observed", past: History, reading: Reading) -> JobState:
     """Return the state of a job whose status says Succeeded: failed if a worker died before the master."""
     end = _end_of_master(observed)
     if end is not None:
@@ -82,7 +86,7 @@ def _succeeded_state(observed: Observed, past: History, reading: Reading) -> Job
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
 
 
-def _end_of_master(observed: Observed) -> float | None:
+def _end_of_master(observed: "Observed") -> float | None:
     """Return the end of the pod that alone decides success; workers may crash after it.
 
     The time in the operator's status is later.
@@ -93,7 +97,7 @@ def _end_of_master(observed: Observed) -> float | None:
     return max((end.finished for end in ends if end.finished is not None), default=None)
 
 
-def _interrupted_state(observed: Observed, past: History, reading: Reading) -> JobState | None:
+def _interrupted_state(observed: "Observed", past: History, reading: Reading) -> JobState | None:
     """Return an end that the status does not show: deleted, cancelled, given up, or unable to run."""
     job = observed.job or {}
     if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
@@ -116,7 +120,7 @@ def _interrupted_state(observed: Observed, past: History, reading: Reading) -> J
     return _failed_state(observed, past, reading, failure)
 
 
-def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobState:
+def _ongoing_state(observed: "Observed", past: History, reading: Reading) -> JobState:
     """Return the state of a job that has not ended."""
     counts = _counts(observed, reading)
     found = find_troubles(observed, past, reading)
@@ -139,7 +143,7 @@ def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobSt
     return _base(observed, past, reading, state=state, reason=_sentence(reason), waiting=waiting)
 
 
-def _not_running(observed: Observed, past: History, reading: Reading) -> State:
+def _not_running(observed: "Observed", past: History, reading: Reading) -> State:
     live = [pod for pod in observed.pods if pod.live and not pod.deleting]
     broken = any(
         pod.phase == "Failed" or pod.restarts or pod.deleting or pod.silent for pod in _trainers(observed)
@@ -151,7 +155,7 @@ def _not_running(observed: Observed, past: History, reading: Reading) -> State:
     return State.STARTING
 
 
-def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
+def _all_run(observed: "Observed", reading: Reading, counts: PodCounts) -> bool:
     if observed.kind.on_ray and reading.phase is not Phase.RUNNING:
         return False
     if reading.phase is Phase.SUSPENDED or not counts.present:
@@ -162,7 +166,7 @@ def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
     return busy == counts.present and counts.running > 0 and busy >= (counts.wanted or 1)
 
 
-def _all_end(observed: Observed) -> bool:
+def _all_end(observed: "Observed") -> bool:
     """One pod has succeeded, and the others run or are being removed: the status will show the end soon."""
     pods = _trainers(observed)
     over = [pod.phase == "Succeeded" for pod in pods]
@@ -172,11 +176,11 @@ def _all_end(observed: Observed) -> bool:
     )
 
 
-def _trainers(observed: Observed) -> tuple[PodFacts, ...]:
+def _trainers(observed: "Observed") -> tuple["PodFacts", ...]:
     return tuple(pod for pod in observed.pods if not pod.helps)
 
 
-def _counts(observed: Observed, reading: Reading) -> PodCounts:
+def _counts(observed: "Observed", reading: Reading) -> PodCounts:
     pods = _trainers(observed)
     return PodCounts(
         wanted=reading.wanted,
@@ -196,19 +200,19 @@ def _progress(reading: Reading, counts: PodCounts) -> str:
     return f"{text}, and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else text
 
 
-def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
+def _cancelled_state(observed: "Observed", past: History, reading: Reading, why: str) -> JobState:
     failure = JobFailure(FailureClass.CANCELLED, (_sentence(why),))
     return _failed_state(observed, past, reading, failure)
 
 
-def _failed_state(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
+def _failed_state(observed: "Observed", past: History, reading: Reading, failure: JobFailure) -> JobState:
     fix = failure.fix or find_fix(failure.failure_class, failure.evidence)
     state = _base(observed, past, reading, state=State.FAILED, reason=failure.evidence[0])
     return replace(state, failure=replace(failure, fix=fix))
 
 
 def _base(
-    observed: Observed,
+    observed: "Observed",
     past: History,
     reading: Reading | None,
     *,
@@ -241,7 +245,7 @@ def _base(
     )
 
 
-def _find_zones(observed: Observed) -> Iterator[str]:
+def _find_zones(observed: "Observed") -> Iterator[str]:
     """Yield the alert about pods in several zones that EFA should join."""
     places: dict[str, list[str]] = {}
     for pod in observed.pods:

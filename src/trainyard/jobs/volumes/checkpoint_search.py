@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.volumes.helper_pod import HelperPod, Place, mount_claim, require_running
+from trainyard.jobs.volumes.helper_pod import HelperPod, mount_claim, require_running
+from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 

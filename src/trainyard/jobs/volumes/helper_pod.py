@@ -19,6 +19,7 @@ from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_labels import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR
+from trainyard.jobs.volumes.place import Place
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -32,19 +33,6 @@ _PAUSE = 0.5
 _HOPELESS = ("ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError")
 _DONE = (200, 201, 202)
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A container in which a command can run."""
-
-    namespace: str
-    pod: str
-    container: str = ""
-    """Empty means the only container, or the pod's default."""
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.jobs.volumes.helper_pod import Place
+from trainyard.jobs.volumes.place import Place
 from trainyard.programs.checkpoints import volume_agent
 from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
 

@@ -183,6 +183,11 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
     state.seconds = float(record["seconds"])
+    if record.get("data_position") is not None:  # its stream would silently start from the beginning
+        raise CheckpointError(
+            f"{path} is of a streamed dataset that processes read in turns, which no run can resume any more. "
+            "Start a new run."
+        )
     state.restored_positions = record.get("data_positions", [])
     state.pending_row = record["pending_row"]
     state.schedule = record["schedule"]

@@ -18,7 +18,7 @@ from tests.unit.gateways.kubernetes.scripted import (
 )
 
 from trainyard.errors import CredentialsRefusedError, PermissionRefusedError
-from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes import list_watch
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.list_watch import Report, Watch

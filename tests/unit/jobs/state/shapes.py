@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.kinds import find_kind
-from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 
 Json = dict[str, Any]

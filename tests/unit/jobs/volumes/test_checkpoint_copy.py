@@ -34,7 +34,7 @@ from trainyard.jobs.volumes.checkpoint_search import (
     newest_step_on_claim,
     open_found_folder,
 )
-from trainyard.jobs.volumes.helper_pod import Place
+from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint

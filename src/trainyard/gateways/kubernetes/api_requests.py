@@ -1,0 +1,457 @@
+"""Send requests to the API server, as plain JSON over a few kept-alive connections.
+
+    get, list_all, review        ──> a read: token, time limit, bounded retries ──> JSON, or an error
+    create, apply, merge, delete ──> one request that changes something: sent again only after 429
+    stream                       ──> lines as they come: a watch, a log
+
+Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
+Reads are repeated after errors that a retry can fix: 429 (after Retry-After), 5xx, broken connections. With
+429 the server has refused a request before it read it, so a change is sent again too. An expired token is
+renewed once. The official client is not used: `docs/decisions/0018` has the reasons.
+"""
+
+import json
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from trainyard.errors import (
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.tls import pool_of, ssl_context
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 20.0
+CONNECTIONS = 12
+PAGE = 500
+"""Objects per page: some 5 MB of pods."""
+_PAUSES = (0.3, 1.0, 3.0)
+"""Seconds before the second, third and fourth attempt, unless the server names a time."""
+_MOST_PAUSE = 30.0
+_BROKEN = 2
+"""Attempts of a call that got no answer at all."""
+RETRIED_STATUSES = (429, 500, 502, 503, 504)
+_REFUSED_UNREAD = (429,)
+"""Statuses after which a change is sent again: with any other, or none, it may have been made."""
+_BUSY = (429, 502, 503)
+"""Statuses after which a dry run is sent again; its 500 and 504 come from a webhook that does not answer."""
+_RESTARTS = 2
+"""Restarts of a list whose pages became too old to continue (410)."""
+_CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
+_HEAD = 4096
+"""The metadata of a list is within this many bytes."""
+_PIECE = 1 << 16
+"""Bytes to read from a stream at once."""
+_MOST_REFUSAL = 1 << 16
+"""Bytes to read from the refusal of a stream."""
+PLAIN = "application/json"
+METADATA = {
+    "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    "list": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+}
+"""Requests names and labels only, because the content of a Secret must not be sent."""
+Json = dict[str, Any]
+Kept = TypeVar("Kept")
+
+
+class ApiRequests:
+    """One cluster, accessed with one identity. Several threads may use it."""
+
+    def __init__(
+        self, access: Access, *, call_seconds: float = CALL_SECONDS, connections: int = CONNECTIONS
+    ) -> None:
+        """Send nothing yet. Raises ConfigError for certificates that cannot be used."""
+        self.access, self._seconds = access, call_seconds
+        self._pool = pool_of(access, connections)
+        self._token, self._lock = "", threading.Lock()
+        self._certificates: ssl.SSLContext | None = None
+        self.server_time: float | None = None
+        """The server's time in its last answer, in Unix seconds."""
+        self.clock_at_answer = 0.0
+        """The local time at that moment."""
+
+    def get(self, path: str, *, metadata_of: str = "") -> Any:
+        """Return the answer to a read; None if there is no such object.
+
+        `metadata_of` `object` or `list` requests only the metadata.
+
+        Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
+        """
+        body = self._read(path, METADATA[metadata_of] if metadata_of else PLAIN)
+        return None if body is None else _parse(body, path)
+
+    def list_all(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
+        """Return every object of a list, reduced by `reduce`; objects for which it returns None are omitted.
+
+        Raises the errors of `get`, and ServiceError if there is no such list.
+        """
+        for _ in range(_RESTARTS + 1):
+            with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(TooOldError):
+                pages = self._pages(path, query, ahead)
+                return tuple(kept for page in pages for raw in page if (kept := reduce(raw)) is not None)
+        raise ServiceTroubleError(
+            f"The list {path} changes faster than it can be read (410 Gone, {_RESTARTS + 1} times)"
+        )
+
+    def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        """Return the status and the answer to a creation, refusals included.
+
+        A dry run changes nothing, and is sent again while the server is too busy for it.
+
+        Raises ServiceTroubleError where there was no answer, CredentialsRefusedError.
+        """
+        if not dry_run:
+            return self._send("POST", f"{path}?fieldManager=trainyard", body)
+        address = f"{path}?dryRun=All&fieldManager=trainyard"
+        status, answer = self._send_with_retries(
+            "POST", address, PLAIN, json.dumps(body).encode(), retried_codes=_BUSY
+        )
+        return status, _answer_of(answer)
+
+    def review(self, path: str, body: Json) -> Json:
+        """Return the answer to a query that is sent as a creation, such as an access review."""
+        answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
+        return {} if answer is None else _answer_of(answer)
+
+    def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        """Return status and answer of a server-side apply, which creates or completes an object.
+
+        A field with another owner is a conflict (409), so nobody's fields are overwritten.
+        """
+        query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
+        return self._send("PATCH", path + query, body, "application/apply-patch+yaml")
+
+    def merge(self, path: str, body: Json) -> tuple[int, Json]:
+        """Return status and answer of a merge patch: None removes a field, and other fields stay.
+
+        Raises ServiceTroubleError if there was no answer.
+        """
+        return self._send("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
+
+    def delete(self, path: str, options: Json) -> tuple[int, Json]:
+        """Return status and answer of a deletion with these DeleteOptions; 404 if the object is gone.
+
+        Raises ServiceTroubleError if there was no answer.
+        """
+        return self._send("DELETE", path, options)
+
+    def stream(self, path: str, *, silence: float) -> "Stream":
+        """Return the stream of a path. Raises TooOldError, and the errors of `get` if it is refused.
+
+        After `silence` seconds without a byte it ends with ServiceTroubleError.
+        """
+        status, answer, _ = self._authorized("GET", path, "*/*", None, silence=silence)
+        if status == 200:
+            return Stream(answer, self.access.server)
+        body = answer.read(_MOST_REFUSAL)
+        answer.release_conn()
+        verb = "watch" if "watch=1" in path else "GET"
+        if self._accepted_body(verb, path, status, body) is None:
+            raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
+        raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
+
+    @staticmethod
+    def refusal(what: str, status: int, answer: Mapping[str, Any]) -> ServiceError:
+        """Return the error for a change that was refused; `what` says which."""
+        kind = PermissionRefusedError if status == 403 else ServiceError
+        return kind(f"{what} ({status}): {message_of(answer)}")
+
+    def identity(self, *, refused: str = "") -> dict[str, str]:
+        """Return the headers that identify us; not with the token that was `refused`, if there is another."""
+        return self._identity(self._current_token(refused))
+
+    def certificates(self) -> ssl.SSLContext:
+        """Return the certificates for connections outside of the pool; reading them takes milliseconds.
+
+        Raises ConfigError if they cannot be used.
+        """
+        with self._lock:
+            self._certificates = self._certificates or ssl_context(self.access)
+            return self._certificates
+
+    def unknown_caller(self) -> CredentialsRefusedError:
+        """Return the error for an answer 401."""
+        return CredentialsRefusedError(
+            f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
+            f"context {self.access.context}"
+        )
+
+    def cluster_time(self) -> float:
+        """Return the Unix time by the server's clock, which set the times in its objects."""
+        if self.server_time is None:
+            return time.time()
+        return time.time() + self.server_time - self.clock_at_answer
+
+    def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
+        def ask(token: str) -> "Future[bytes | None]":
+            more = {"continue": token} if token else {}
+            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", PLAIN)
+
+        coming = ask("")
+        while True:
+            body = coming.result()
+            if body is None:
+                raise ServiceError(f"The cluster has no list {path} (404)")
+            token = _next_page(body)
+            if token:
+                coming = ask(token)
+            answer = _parse(body, path)
+            del body
+            if answer.get("items"):
+                yield answer["items"]
+            left = str((answer.get("metadata") or {}).get("continue") or "")
+            if not left:
+                return
+            if left != token:
+                coming = ask(left)
+
+    def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
+        return self._accepted_body(
+            method, path, *self._send_with_retries(method, path, accept, body, retried_codes=RETRIED_STATUSES)
+        )
+
+    def _send_with_retries(
+        self,
+        method: str,
+        path: str,
+        accept: str,
+        body: bytes | None,
+        *,
+        retried_codes: tuple[int, ...],
+        kind: str = PLAIN,
+        broken: int = _BROKEN,
+    ) -> tuple[int, bytes]:
+        """Return the status and the answer, after as many attempts as are needed and allowed.
+
+        `broken` is the number of attempts that may end without an answer.
+        """
+        for pause in (*_PAUSES, None):
+            wait = None
+            try:
+                status, answer, wait = self._authorized(method, path, accept, body, kind=kind)
+                if status not in retried_codes or pause is None:
+                    return status, answer
+            except ServiceTroubleError:
+                broken -= 1
+                if broken == 0 or pause is None:
+                    raise
+            _sleep(pause, wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _accepted_body(self, method: str, path: str, status: int, answer: bytes) -> bytes | None:
+        if status in (200, 201):
+            return answer
+        if status == 404:
+            return None
+        message = message_in(answer)
+        place = path.partition("?")[0]
+        if status == 410:
+            raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {message}")
+        if status == 401:
+            raise self.unknown_caller()
+        if status == 403:
+            raise PermissionRefusedError(f"not allowed: {method} {place}: {message}")
+        kind = ServiceTroubleError if status in RETRIED_STATUSES else ServiceError
+        raise kind(f"{self.access.server} answered {method} {place} with {status}: {message}")
+
+    def _authorized(
+        self,
+        method: str,
+        path: str,
+        accept: str,
+        body: bytes | None,
+        *,
+        kind: str = PLAIN,
+        silence: float | None = None,
+    ) -> tuple[int, Any, float | None]:
+        """Send one request; if our token is refused, send it once more with a new token.
+
+        The answer is its bytes or, with `silence`, a response that is still to be read.
+        """
+        token = self._current_token()
+        headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
+        answer = self._once(method, path, {**headers, **self._identity(token)}, body, silence=silence)
+        if answer[0] == 401 and self.access.credentials.token is not None:
+            renewed = self._current_token(token)
+            if renewed != token:
+                if silence is not None:
+                    answer[1].drain_conn()
+                    answer[1].release_conn()
+                again = {**headers, **self._identity(renewed)}
+                answer = self._once(method, path, again, body, silence=silence)
+        if answer[0] == 401 and silence is None:
+            raise self.unknown_caller()
+        return answer
+
+    def _send(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
+        """Send one request that changes something; return the status and the answer."""
+        content = json.dumps(body).encode()
+        status, answer = self._send_with_retries(
+            method, path, PLAIN, content, retried_codes=_REFUSED_UNREAD, kind=kind, broken=1
+        )
+        return status, _answer_of(answer)
+
+    def _current_token(self, refused: str = "") -> str:
+        """Return the token in use; a new one if there is none yet, or if it is the one that was `refused`."""
+        with self._lock:
+            if self._token == refused and self.access.credentials.token is not None:
+                self._token = self.access.credentials.token()
+            return self._token
+
+    def _identity(self, token: str) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        elif self.access.credentials.basic:
+            import urllib3
+
+            headers.update(urllib3.make_headers(basic_auth=self.access.credentials.basic))
+        return headers
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        silence: float | None = None,
+    ) -> tuple[int, Any, float | None]:
+        import urllib3
+
+        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=silence or self._seconds)
+        packed = "identity" if silence is not None else "gzip"
+        sent = urllib3.HTTPHeaderDict({"User-Agent": "trainyard", "Accept-Encoding": packed, **headers})
+        for name, value in self.access.impersonated:
+            sent.add(name, value)  # a header of its own for each group
+        try:
+            answer = self._pool.request(
+                method,
+                self.access.server + path,
+                headers=sent,
+                body=body,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=silence is None,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ServiceTroubleError(unreachable(self.access.server, error)) from None
+        self._note_time(answer.headers.get("Date"))
+        content = answer.data if silence is None else answer
+        return answer.status, content, _seconds_of(answer.headers.get("Retry-After"))
+
+    def _note_time(self, date: str | None) -> None:
+        try:
+            moment = parsedate_to_datetime(date or "").timestamp()
+        except (ValueError, TypeError):
+            return
+        self.server_time, self.clock_at_answer = moment, time.time()
+
+
+class TooOldError(ServiceError):
+    """A list or a watch cannot be continued, because the server has forgotten its version (410)."""
+
+
+class Stream:
+    """An answer without a fixed end. One thread reads it, and any thread may end it."""
+
+    def __init__(self, answer: Any, server: str) -> None:
+        self._answer, self._server, self._ended = answer, server, False
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield each line without its line end as it arrives, also a last line without one.
+
+        Raises ServiceTroubleError if the connection breaks or is silent for too long.
+        """
+        rest = b""
+        for piece in self._pieces():
+            *complete, rest = (rest + piece).split(b"\n")
+            yield from complete
+        if rest:
+            yield rest
+
+    def end(self) -> None:
+        """Stop reading: `lines` ends at once."""
+        self._ended = True
+        with suppress(ValueError, RuntimeError, OSError):  # it has ended already
+            self._answer.shutdown()
+
+    def _pieces(self) -> Iterator[bytes]:
+        import urllib3
+
+        try:
+            while not self._ended and (piece := self._answer.read1(_PIECE)):
+                yield piece
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            if not self._ended:
+                raise ServiceTroubleError(unreachable(self._server, error)) from None
+        finally:
+            self._answer.close()
+            self._answer.release_conn()  # the place in the pool, for a new connection
+
+
+def unreachable(server: str, error: Exception) -> str:
+    cause = getattr(error, "reason", None) or error
+    text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
+    return f"{server} could not be reached: {' '.join(text.split())[:300] or type(error).__name__}"
+
+
+def _sleep(pause: float, wait: float | None) -> None:
+    """Wait as long as the server requests, at most half a minute; without a time, for `pause` with jitter."""
+    time.sleep(pause * (0.5 + random.random()) if wait is None else min(wait, _MOST_PAUSE))  # noqa: S311
+
+
+def _seconds_of(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
+
+
+def _next_page(body: bytes) -> str:
+    """Return the token of the next page, from the first bytes of a list; empty if they do not hold it."""
+    seen = _CONTINUE.search(body, 0, _HEAD)
+    return seen[1].decode() if seen else ""
+
+
+def _parse(body: bytes, path: str) -> Json:
+    found = _object_in(body)
+    if found is None:
+        raise ServiceError(
+            f"The answer to {path.partition('?')[0]} is not an object in JSON: is a proxy between?"
+        )
+    return found
+
+
+def _answer_of(body: bytes) -> Json:
+    """Return the object in an answer; an answer that is not an object becomes `message`."""
+    found = _object_in(body)
+    return {"message": body[:300].decode(errors="replace")} if found is None else found
+
+
+def _object_in(body: bytes) -> Json | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def message_in(body: bytes) -> str:
+    """Return the API server's reason in the body of a refusal, on one line."""
+    return message_of(_answer_of(body))
+
+
+def message_of(answer: Mapping[str, Any]) -> str:
+    """Return the API server's reason in a refusal, on one line."""
+    return " ".join(str(answer.get("message", "")).split())[:400]
