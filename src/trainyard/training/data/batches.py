@@ -8,7 +8,7 @@ When documents are kept apart, the first token of each is marked: its id is repl
 `~id`, which is below zero. `packing` reads the marks.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from trainyard.errors import DataError
 from trainyard.training.data.order import Permutation
-from trainyard.training.runtime.world import DataShare
+
+if TYPE_CHECKING:
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 _BLOCK_WINDOWS = 4096
 Places = npt.NDArray[np.int64]
@@ -68,7 +70,7 @@ class TokenBatches:
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
-    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
         """The micro batches of this process at `step`, and the number of targets over all processes."""
         batch = self.batch(step)
         return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)

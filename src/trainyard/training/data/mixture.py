@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from trainyard.training.data.batches import TokenBatches, count_targets, take_sh
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
-from trainyard.training.runtime.world import DataShare
+
+if TYPE_CHECKING:
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 BLOCK = 1000
 """The number of sequences in which each part has exactly its share, so one of them is the smallest share."""
@@ -72,7 +74,7 @@ class MixedBatches:
         part = int(self._block[1][row])
         return part, block * self._shares[part] + int(self._block[2][row])
 
-    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
         """The micro batches of this process at `step`, and the number of targets over all processes."""
         batch = self.batch(step)
         return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
