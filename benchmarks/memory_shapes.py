@@ -87,7 +87,7 @@ SHAPES = {
         256, 8, 2, 512, bfloat16=True, strategy="fsdp", processes=2, packing="separate"
     ),
     "saved-async-float32": Shape(width=512, blocks=8, batch=1, sequence=128, saving="async"),
-    "saved-process-bfloat16": Shape(512, 8, batch=1, sequence=128, bfloat16=True, saving="async_process"),
+    "saved-process-bfloat16": Shape(512, 8, batch=1, sequence=128, bfloat16=True, saving="async"),
     "saved-ddp2-float32": Shape(512, 8, batch=1, sequence=128, strategy="ddp", processes=2, saving="async"),
     "saved-fsdp2-float32": Shape(512, 8, batch=1, sequence=128, strategy="fsdp", processes=2, saving="async"),
     "fsdp2-full-bfloat16": Shape(

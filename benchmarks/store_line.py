@@ -53,7 +53,6 @@ CASES = {
     "far": Case(
         ("-latency", "20ms", "-conn", "90e6", "-link", "1.25e9"), 1, 1 << 30, 0.9, processor_seconds=2
     ),
-    "small": Case(("-latency", "20ms", "-conn", "90e6", "-link", "1.25e9"), 2000, 64 << 10, 0.5),
     "tls": Case(("-latency", "20ms", "-conn", "90e6", "-link", "1.25e9"), 1, 1 << 30, processor_seconds=4),
 }
 

@@ -163,9 +163,8 @@ def run_demo(args: argparse.Namespace, kit: Any, *, folder: Path, volume: Path) 
             run_passing_signals(logs)
             return code
     output.announce("cluster", "removed; the run is now proven again without it")
-    where = volume / NAMESPACE / JOB
-    run = ["--run-dir", str(where), "--store", (volume / "store").as_uri(), "--run-number", "auto"]
-    return run_passing_signals([sys.executable, str(SCRIPTS / "prove_run.py"), *run])
+    run = ["--run-dir", str(volume / NAMESPACE / JOB), "--store", (volume / "store").as_uri()]
+    return run_passing_signals([sys.executable, str(SCRIPTS / "prove_run.py"), *run, "--run-number", "auto"])
 
 
 def compile_packages() -> None:

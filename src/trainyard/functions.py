@@ -134,12 +134,11 @@ def _call(module: str, *words: str, **options: object) -> Json:
     Raises the errors of the command; ConfigError if it refuses the options, and CheckFailedError if it ends
     without an answer.
     """
-    command = import_module(f"trainyard.commands.{module}")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
-            code = command.main([*words, *_flags(options), "--json"])
+            code = import_module(f"trainyard.commands.{module}").main([*words, *_flags(options), "--json"])
     except SystemExit as refused:
         raise ConfigError(f"{module}: these options are refused; stderr states which and why.") from refused
     finally:

@@ -246,6 +246,8 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
 def test_a_colleagues_job_of_the_same_name_outlives_the_deletion_of_mine(plane: Any, deploy: Deploy) -> None:
     """As the colleague: my job runs, although somebody deletes a job of its name."""
     assert deploy("--kind", "rayjob", "--job-name", "dup").returncode == 0
+    labels = plane.request("GET", f"{JOBS['rayjob']}/dup")["metadata"]["labels"]
+    assert labels["trainyard.dev/creator"], "the API server names who sent it"
     container = {"name": "pytorch", "image": "registry.invalid/theirs"}
     master = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     body = {

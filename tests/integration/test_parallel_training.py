@@ -243,7 +243,7 @@ def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(run
     more = ("training.max_steps=200", "checkpointing.save_steps=100", "training.validation_steps=null")
     whole = runs.finish("sharded-whole", *KINDS["fsdp"], *more, processes=2)
     assert whole[0] == 0, whole[1]
-    often = ("checkpointing.save_steps=5", "checkpointing.mode=async_process")
+    often = ("checkpointing.save_steps=5", "checkpointing.mode=async")
     process = runs.start("sharded", *KINDS["fsdp"], *more, *often, processes=2)
     runs.wait_for_rows("sharded", process)
     process.send_signal(signal.SIGTERM)

@@ -110,7 +110,7 @@ def test_a_run_killed_at_random_moments_and_resumed_is_bitwise_equal(training: T
     moments = random.Random(20261120)
     deaths = 0
     for number in range(30):
-        mode = ("async_process", "async", "sync")[number % 3]
+        mode = ("async", "sync")[number % 2]
         process = training.start("killed", "--resume", "auto", "--set", f"checkpointing.mode={mode}")
         if deaths < 5:
             training.wait_for_row("killed", process)
@@ -132,7 +132,7 @@ def test_a_signal_ends_the_step_and_saves(training: Training) -> None:
     failures: list[tuple[object, ...]] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         name, code = number.name, 130 if number == signal.SIGINT else 75
-        mode = "async" if number == signal.SIGTERM else "async_process"
+        mode = "async" if number == signal.SIGTERM else "sync"
         process = training.start(name, "--set", f"checkpointing.mode={mode}")
         training.wait_for_row(name, process)
         for _ in range(2):

@@ -32,7 +32,7 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a: [", (), "not readable as YAML"),
+        ("a: [", (), "not valid YAML"),
         ("words\n", (), "job.yaml: not checked"),
         ("\0", (), "job.yaml"),
         ("", ("--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),

@@ -21,6 +21,7 @@ from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
@@ -158,6 +159,7 @@ class Runs:
             config_of(attempt.steps),
             node or NodeLauncher(1, 0, 1),
             self.directory,
+            SecretFilter(),
             nodes=described.nodes,
         )
         return int(run.run("played"))

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "functions": {"commands", "errors", "report"},
     "command": {"config", "errors", "run"},
     "config": {"errors"},
-    "run": {"errors"},
+    "run": {"config", "errors"},
     "plan": PURE,
     "programs": PURE,
     "training": PURE,

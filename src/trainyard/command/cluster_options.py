@@ -6,7 +6,6 @@ from trainyard.command import arguments
 from trainyard.config import registries
 
 JOB_KINDS = tuple(registries.JOB_KINDS)
-"""The kinds of jobs that a command takes as --kind."""
 _TEXTS = (
     ("--context", "NAME", "context of the kubeconfig; default: the current one"),
     ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
@@ -14,16 +13,13 @@ _TEXTS = (
 )
 
 
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add --kubeconfig, --context, --cluster, --region and the time limit of a call."""
-    group = add_target_options(parser)
+def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) -> None:
+    """Add --kubeconfig, --context, --cluster, --region, the time limit of a call, and --kind of a job."""
+    if kind:
+        parser.add_argument("--kind", choices=JOB_KINDS, help="default: that of the job which Trainyard made")
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
+    group = add_target_options(parser)
     group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
-
-
-def add_kind_option(parser: argparse.ArgumentParser) -> None:
-    """Add --kind, for a command that finds a job by its name."""
-    parser.add_argument("--kind", choices=JOB_KINDS, help="default: that of the job which Trainyard made")
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":

@@ -47,6 +47,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import (
     CheckFailedError,
     ConfigError,
+    DamagedFileError,
     ExitCode,
     ServiceError,
     ServiceTroubleError,
@@ -421,8 +422,7 @@ def code_items(folder: Path) -> "Iterator[CheckItem]":
 
 def workflow_items(folder: Path) -> "Iterator[CheckItem]":
     """Yield an item: are the workflows valid for actionlint, or without it at least YAML?"""
-    import yaml
-
+    from trainyard.config.yaml_reader import parse_yaml
     from trainyard.gateways.process import run_program
     from trainyard.machine.checklist import CheckItem, CheckState
 
@@ -433,9 +433,9 @@ def workflow_items(folder: Path) -> "Iterator[CheckItem]":
     problems = []
     for file in files:
         try:
-            yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            problems.append(f"{file.name}: {' '.join(str(error).split())}")
+            parse_yaml(file.read_bytes(), file.name)
+        except DamagedFileError as error:
+            problems.append(str(error))
     if problems:
         yield CheckItem("workflows", "syntax", CheckState.FAILED, "; ".join(problems))
         return

@@ -127,7 +127,8 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.cluster.verdict import require_checks
     from trainyard.proof import PARTS
 
-    require_checks(accepted_checks(args), others=PARTS)
+    accepted = [name for name in args.accept if name not in PARTS]  # the others name parts of the proof
+    require_checks(accepted, others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, make_plan(args, config, job_request(args, config)), api=None)
     from trainyard.gateways.github import report_step
@@ -141,13 +142,12 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
 
     access = requested_access(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
-    found = check_cluster(args, config, access, api)
-    place = found.query.demand.namespace
+    found = check_cluster(args, config, access, api, accepted=accepted)
     request = job_request(args, config)
     seen = replace(
         request,
         kind=found.kind,
-        namespace=place,
+        namespace=found.query.demand.namespace,
         image=found.image,
         room=found.room,
         zone=found.zone_for(request.name),
@@ -183,7 +183,9 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
 
-def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
+def check_cluster(
+    args: argparse.Namespace, config: "Config", access: "Access", api: "Api", *, accepted: Sequence[str]
+) -> "Preflight":
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.job_preflight import preflight
@@ -200,7 +202,6 @@ def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", 
     demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
     query = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
     change = None if args.dry_run else apply
-    accepted = accepted_checks(args)
     found = preflight(query, config.cluster, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
@@ -208,13 +209,6 @@ def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", 
     note = f" Accepted: {', '.join(accepted)}." if status == "degraded" and accepted else ""
     output.announce("preflight", summarize_verdict(found.record) + note, status)
     return found
-
-
-def accepted_checks(args: argparse.Namespace) -> list[str]:
-    """Return the checks of the cluster among the values of --accept; the others name parts of the proof."""
-    from trainyard.proof import PARTS
-
-    return [name for name in args.accept if name not in PARTS]
 
 
 def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":

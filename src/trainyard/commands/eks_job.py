@@ -78,7 +78,11 @@ def plan() -> int:
     from trainyard.gateways.github import set_output
     from trainyard.run.untrusted_files import parse_json_object, read_json_object
 
-    given = {name: str(value or "") for name, value in parse_json_object(inputs_text(), "INPUTS").items()}
+    if not (text := os.environ.get("INPUTS", "")):
+        raise ConfigError(
+            "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
+        )
+    given = {name: str(value or "") for name, value in parse_json_object(text, "INPUTS").items()}
     for name in ("nodes", "instance_type"):  # an input overrides its variable, also in plan_run
         if value := given.get("num_nodes" if name == "nodes" else name):
             os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
@@ -96,15 +100,6 @@ def plan() -> int:
     job = job.model_copy(update=read_json_object(planned))
     set_output("plan", job.to_text())
     return ExitCode.DONE
-
-
-def inputs_text() -> str:
-    text = os.environ.get("INPUTS", "")
-    if not text:
-        raise ConfigError(
-            "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
-        )
-    return text
 
 
 def requested_job(given: Mapping[str, str]) -> "ClusterJob":

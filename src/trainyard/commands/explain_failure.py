@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
@@ -103,8 +103,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace", type=namespace, metavar="NAME", help="of the job; default: the context's"
     )
-    add_kind_option(parser)
-    add_cluster_options(parser)
+    add_cluster_options(parser, kind=True)
 
 
 def exit_code(value: str) -> int:

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 
@@ -63,7 +63,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
     usual = "default: the context's, else `default`"
     parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
-    add_kind_option(parser)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
@@ -79,7 +78,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
     )
     parser.add_argument("--json", action="store_true", help="print data as JSON")
-    add_cluster_options(parser)
+    add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check(parser, args)
     return args

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 
@@ -65,12 +65,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
     )
-    add_kind_option(parser)
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
-    add_cluster_options(parser)
+    add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     if (args.command == "list") == (args.job is not None):
         parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, add_kind_option, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 
@@ -59,8 +59,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
     place = "namespace of the job; default: the context's, else `default`"
     parser.add_argument("--namespace", type=arguments.object_name_if_given, metavar="NAME", help=place)
-    add_kind_option(parser)
-    add_cluster_options(parser)
+    add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
     return args
@@ -92,7 +91,7 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
             if args.prometheus:
                 write_figures(args.prometheus, status)
             if args.json:
-                print_line(status)
+                output.print_text(json.dumps(status.record()))
             elif is_live:
                 view.show(status)
             elif not is_last:
@@ -106,11 +105,6 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
     if not is_last:
         return ExitCode.TIMED_OUT
     return ExitCode.DONE if status.health == "healthy" else ExitCode.NO
-
-
-def print_line(status: "LiveStatus") -> None:
-    """Write a status as one line of JSON."""
-    output.print_text(json.dumps(status.record()))
 
 
 def write_figures(path: Path, status: "LiveStatus") -> None:

@@ -307,9 +307,8 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.config.registries import RECIPES
 
-    if args.program or config.recipe not in RECIPES or config.checkpointing.shared:
-        return False
-    if not has_several_nodes(args.nproc_per_node):
+    is_shared = args.program or config.recipe not in RECIPES or config.checkpointing.shared
+    if is_shared or not has_several_nodes(args.nproc_per_node):
         return False
     run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
     require_resumable(run_id, args.run_dir, config.artifacts.store)

@@ -130,7 +130,6 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         node = replace(node, rank=node_number(os.environ))
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
-    require_no_former_run(directory)
     if file := program_file or args.program:
         from trainyard.jobs.recipes.wrapped_program import read_description
 
@@ -219,21 +218,6 @@ def program_here(
         processes=processes or config.program.processes,
         run_directory=run_directory,
     )
-
-
-def require_no_former_run(directory: "RunDirectory") -> None:
-    """Raise ConfigError if the folder has a run of a former recipe."""
-    from trainyard.config.registries import FORMER_RECIPES
-    from trainyard.run.identity import read_run
-
-    recipe = ""
-    with suppress(OSError, TrainyardError):
-        recipe = str(read_run(directory.run_file).get("recipe"))
-    if recipe in FORMER_RECIPES:
-        raise ConfigError(
-            f"{directory.path} has a run of the recipe {recipe}, which no program can resume any "
-            f"more; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
-        )
 
 
 def warn_of_secrets(config: "Config") -> None:
@@ -327,13 +311,12 @@ def is_done(
         run = read_run(directory.run_file)
     except (OSError, TrainyardError):
         return False
-    recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
     requested = run.get("plan", {}).get("steps")
     succeeded = run.get("outcome", {}).get("status") == "succeeded"
     same = (
         run.get("recipe", program.recipe) == program.recipe
         and requested == program.steps
-        and recorded == program.sha256
+        and run.get("program_sha256") == program.sha256
     )
     return bool(succeeded and same)
 

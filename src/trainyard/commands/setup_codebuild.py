@@ -1,7 +1,7 @@
 """Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
 
 It deploys infrastructure/cloudformation.yaml as the stack PROJECT: it creates a change set, executes it and
-prints the changes. Resources that exist already, made by an earlier version or left by a deleted stack, are
+prints the changes. Resources that a deleted stack left are
 imported. What was changed outside of the stack is changed back. An option that is not given keeps the value
 that the stack has; an empty value such as `--webhook-repository ""` takes it away.
 infrastructure/setup-codebuild.sh calls this script.
@@ -346,7 +346,7 @@ class Setup:
         return state
 
     def _refuse_foreign_project(self, project: str) -> None:
-        """Raise ConfigError if the project exists without a stack, as an earlier version created it."""
+        """Raise ConfigError if the project exists without a stack."""
         if self.aws.call("codebuild", "batch_get_projects", names=[project])["projects"]:
             raise ConfigError(
                 f"The CodeBuild project {project} exists in {self.account.region} without a stack, and "
@@ -394,8 +394,7 @@ class Setup:
 
         state = self._settled_state()
         if state is None:
-            text = "an earlier version made no stack; a run without --delete imports its resources"
-            return [self._stack_finding("not there", text)]
+            return [self._stack_finding("not there", "")]
         names = resource_names(self.template, {**state.parameters, **given}, self.account)
         resources, found = self.stack.resources(), self.stack.template()
         retained = retained_resources(read_template(found) if isinstance(found, str) else found)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.problems import SET, Origin, Problem
-from trainyard.config.yaml.yaml_document import Document, KeyPath
+from trainyard.config.problems import SET, Document, Origin
+from trainyard.config.yaml_reader import KeyPath
 
 ARCHITECTURE = ("model", "architecture")
 PATH = ("model", "path")
@@ -55,11 +55,10 @@ def null_architecture(document: Document) -> dict[KeyPath, Origin]:
     return {path: document.places.pop(path) for path in dropped}
 
 
-def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> Problem | None:
-    """Return the problem, at the line of the null, if no weights can fill the null architecture."""
-    if not places or _path(document) is not None or document.values["model"]["architecture"] != {}:
-        return None
-    return Problem(places[ARCHITECTURE], ".".join(PATH), NO_WEIGHTS)
+def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> None:
+    """Note a problem, at the line of the null, if no weights can fill the null architecture."""
+    if places and _path(document) is None and document.values["model"]["architecture"] == {}:
+        document.problems.append((places[ARCHITECTURE], ".".join(PATH), NO_WEIGHTS))
 
 
 def open_keys(document: Document) -> frozenset[str]:

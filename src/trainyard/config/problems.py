@@ -1,11 +1,9 @@
-"""The problems of a configuration with their places: one line each, and the error that lists them.
+"""The values of configuration files with the place of each, and their problems: one line each."""
 
-`schema_validation` and `combinations` find the problems.
-"""
+from dataclasses import dataclass, field
+from typing import Any
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
+from trainyard.config.yaml_reader import KeyPath
 from trainyard.errors import ConfigError
 
 _SHOWN_CHARACTERS = 80
@@ -31,42 +29,53 @@ DEFAULT = Origin("default")
 SET = "--set"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong."""
+@dataclass
+class Document:
+    """The values of the files and of `--set`, merged."""
 
-    origin: Origin
-    key: str
-    """Dotted; empty for the complete file."""
-    message: str
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Origin] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    """The files, a base before the files that extend it, then the arguments of `--set`."""
+    problems: list[tuple[Origin, str, str]] = field(default_factory=list)
+    """Where, the dotted key (empty for the complete file), and what is wrong."""
 
-    def __str__(self) -> str:
-        place, named = str(self.origin), ""
-        if self.origin.file == SET:
-            place = f"{SET} {shorten(self.origin.argument)}"
-            named = self.origin.argument.partition("=")[0].strip()
-        parts = (place, "" if self.key == named else shorten(self.key), self.message)
-        return ": ".join(part for part in parts if part)
+    def put(self, path: KeyPath, value: Any, origin: Origin) -> None:
+        """Set the value at `path`; missing sections are created."""
+        section = self.values
+        for name in path[:-1]:
+            if not isinstance(section.get(name), dict):
+                section[name] = {}
+            section = section[name]
+        section[path[-1]] = value
+        self.places[path] = origin
+
+    def origin_of(self, path: KeyPath, otherwise: Origin) -> Origin:
+        """Return where the value of `path`, or the nearest section around it, was written."""
+        above = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.places[each] for each in above if each in self.places), otherwise)
+
+    def error(self) -> ConfigError:
+        """Return all problems as one error, in the order of the sources, then of lines."""
+        rank = {source: number for number, source in enumerate(self.sources)}
+        ordered = sorted(self.problems, key=lambda each: (_rank(each[0], rank), each[0].line or 0))
+        lines = list(dict.fromkeys(_line(*each) for each in ordered))
+        more = [f"… and {len(lines) - _SHOWN_PROBLEMS:,} more"] if len(lines) > _SHOWN_PROBLEMS else []
+        count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
+        return ConfigError("\n".join([*lines[:_SHOWN_PROBLEMS], *more, f"{count}. Nothing was started."]))
+
+
+def _rank(origin: Origin, rank: dict[str, int]) -> int:
+    return rank.get(origin.argument or origin.file, len(rank))
+
+
+def _line(origin: Origin, key: str, message: str) -> str:
+    place = f"{SET} {shorten(origin.argument)}" if origin.file == SET else str(origin)
+    named = "" if key == origin.argument.partition("=")[0].strip() else shorten(key)
+    return ": ".join(part for part in (place, named, message) if part)
 
 
 def shorten(text: str) -> str:
-    """`text` on one line, cut to a readable length."""
+    """Return `text` on one line, cut to a readable length."""
     line = text if text.isprintable() else repr(text[: 2 * _SHOWN_CHARACTERS])[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
-
-
-def error_of(problems: Sequence[Problem], sources: Sequence[str]) -> ConfigError:
-    """All problems as one error, in the order of `sources` (files, then --set arguments), then of lines."""
-    rank = {source: position for position, source in enumerate(sources)}
-
-    def place(problem: Problem) -> tuple[int, int]:
-        source = problem.origin.argument or problem.origin.file
-        return rank.get(source, len(rank)), problem.origin.line or 0
-
-    ordered = sorted(problems, key=place)
-    lines = list(dict.fromkeys(str(problem) for problem in ordered))
-    shown = lines[:_SHOWN_PROBLEMS]
-    if len(lines) > len(shown):
-        shown.append(f"… and {len(lines) - len(shown):,} more")
-    count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
-    return ConfigError("\n".join([*shown, f"{count}. Nothing was started."]))

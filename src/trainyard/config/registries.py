@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 
 DEFAULT_RECIPE = "pretrain"
 
@@ -31,12 +31,6 @@ RECIPES = {
         "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
     ),
 }
-FORMER_RECIPES = {
-    "grpo": "examples/grpo trains the same with TRL: use configs/grpo.yaml, or recipe: command",
-}
-"""Former recipes, and how to train the same today. Their runs are still stored and proven."""
-FORMER_KEYS = ("grpo.questions", "grpo.warm_start_steps", "grpo.warm_start_learning_rate")
-"""Former keys of the schema. They are in the configurations of earlier runs, and have no effect."""
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
 _FOLDER = "configs/programs"
@@ -68,16 +62,14 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the values of a preset. Raises ConfigError for a file that is not YAML."""
-        from trainyard.config.problems import error_of
-        from trainyard.config.yaml.yaml_document import Document, read_document
+        from trainyard.config.yaml_reader import parse_yaml
 
         path = self.path(name)
-        document = read_document(path, str(path))
-        if not isinstance(document, Document):
-            raise ConfigError(f"{path}: {document.message}")
-        if document.problems:
-            raise error_of(document.problems, [str(path)])
-        return document.values
+        try:
+            values: dict[str, Any] = parse_yaml(path.read_bytes(), str(path))
+        except (OSError, DamagedFileError) as error:
+            raise ConfigError(str(error)) from None
+        return values
 
     def __getitem__(self, name: str) -> ProgramEntry:
         if name == COMMAND:

@@ -228,8 +228,8 @@ class CheckpointingConfig(Section):
 
     save_steps: Positive = 500
     """Steps between two checkpoints; one is also saved at the end."""
-    mode: Literal["sync", "async", "async_process"] = "sync"
-    """sync: training waits; async: a process saves a copy in the background; async_process: its old name."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: training waits; async: a process saves a copy in the background."""
     keep_last: Positive = 5
     """Newest checkpoints to keep."""
     keep_every: Positive | None = None

@@ -42,9 +42,9 @@ class Process:
 
     @property
     def words(self) -> str:
-        """Its command line, shortened."""
-        text = _read(self.pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-        return text if len(text) <= 60 else f"{text[:59]}…"
+        """The beginning of its command line; options behind it may hold secrets."""
+        words = _read(self.pid, "cmdline").decode(errors="replace").split("\0")[:2]
+        return " ".join(words).strip()[:80]
 
     def catches(self, number: int) -> bool:
         """Return whether it has a handler for the signal."""

@@ -1,7 +1,5 @@
 """The labels and annotations of the objects and pods of a job."""
 
-from collections.abc import Mapping
-
 MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
 JOB_LABEL = "trainyard.dev/job"
 KIND_LABEL = "trainyard.dev/kind"
@@ -29,14 +27,8 @@ FIRST_NAME = "trainyard.dev/first-name"
 """The name of the job that was submitted first."""
 BEFORE = "trainyard.dev/resubmitted-from"
 """The name of the job that this one follows."""
-_PROVENANCE = "trainyard.dev/"
 
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
     """Return the labels of every object and pod of the job."""
     return {**MANAGED_BY, "app.kubernetes.io/name": "trainyard-job", JOB_LABEL: job, KIND_LABEL: kind}
-
-
-def provenance_annotations(provenance: Mapping[str, str]) -> dict[str, str]:
-    """Annotations with the origin of a job: commit, lock and so on, as far as known."""
-    return {_PROVENANCE + name: value for name, value in provenance.items() if value}

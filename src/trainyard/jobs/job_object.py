@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels, provenance_annotations
+from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_template import files_name
 
@@ -26,7 +26,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
         RETRIES: "0",
         AUTO_RETRY: str(plan.auto_retry),
         NETWORK: plan.network,
-        **provenance_annotations(plan.provenance),
+        **{f"trainyard.dev/{name}": value for name, value in plan.provenance.items() if value},
     }
     return body
 

@@ -121,6 +121,9 @@ def _draft_plan(
         instance_called(label),
         request.command,
     )
+    # Before values are filled in: a run whose command has {training.max_steps} may continue with more steps.
+    program = config.program
+    command = values_sha256({config.recipe: [program.command, program.script, program.preset]})
     plan = JobPlan(
         name=request.name,
         namespace=request.namespace,
@@ -152,20 +155,10 @@ def _draft_plan(
         auto_retry=request.auto_retry,
         ray_version=pod.ray_version or "",
         ray_cluster=request.ray_cluster,
-        owner=_owner(config, request),
+        owner=f"{request.namespace}/{request.creator}/{command[:16]}",
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
     return plan, order
-
-
-def _owner(config: Config, request: JobRequest) -> str:
-    """Return whose run it is: namespace, creator, and a digest of the configured command.
-
-    Values that the command takes from the configuration are not in it: a run may continue with more steps.
-    """
-    program = config.program
-    digest = values_sha256({config.recipe: [program.command, program.script, program.preset]})
-    return f"{request.namespace}/{request.creator}/{digest[:16]}"
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:

@@ -111,7 +111,10 @@ class JobReader:
         if len(ours) == 1 or (kind and found):
             return (ours or found)[0]
         if found:
-            raise ConfigError(_which_is_meant(namespace, name, ours or found))
+            kinds = " and ".join(f"a {job.kind.api_kind}" for job in ours or found)
+            maker = "that Trainyard made" if ours else "that Trainyard did not make"
+            options = " or ".join(f"--kind {job.kind.name}" for job in ours or found)
+            raise ConfigError(f"{name} in {namespace} is {kinds} {maker}. Add what is meant: {options}")
         if refused is not None:
             raise refused
         raise ConfigError(f"There is no job {name} in {namespace}; {self._names_instead(namespace, name)}")
@@ -250,14 +253,6 @@ class JobReader:
     def _serves(self, kind: JobKind) -> bool:
         answer = self.api.get(f"/apis/{kind.api.group_version}") or {}
         return any(r.get("name") == kind.api.resource for r in answer.get("resources") or ())
-
-
-def _which_is_meant(namespace: str, name: str, found: list[FoundJob]) -> str:
-    """Return the message for a name by which a stranger's job, or one of several, could be taken."""
-    owner = "that Trainyard made" if found[0].is_ours else "that Trainyard did not make"
-    kinds = " and ".join(f"a {job.kind.api_kind} {owner}" for job in found)
-    options = " or ".join(f"--kind {job.kind.name}" for job in found)
-    return f"{name} in {namespace} is {kinds}. Add what is meant: {options}"
 
 
 def _is_about_another_job(event: Json, observed: Observed, owned: Iterable[Json]) -> bool:

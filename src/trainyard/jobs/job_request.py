@@ -12,7 +12,6 @@ from trainyard.config.registries import (
     COMMAND,
     DEFAULT_JOB_KIND,
     EVERY_RECIPE,
-    FORMER_RECIPES,
     PROGRAMS,
 )
 from trainyard.config.schema import Config
@@ -67,7 +66,7 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 
     Raises ConfigError.
     """
-    if given["recipe"] and given["recipe"] not in {*EVERY_RECIPE, *FORMER_RECIPES}:
+    if given["recipe"] and given["recipe"] not in EVERY_RECIPE:
         raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config

@@ -96,10 +96,6 @@ def begin(
         announced = before.get("plan", {}).get("announced_steps")
         if announced is not None:
             kept["plan"] = {**facts.get("plan", {}), "announced_steps": announced}
-        if (
-            resumed_at and "log_steps" in facts.get("plan", {}) and "log_steps" not in before.get("plan", {})
-        ):  # an older version did not record it
-            kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
     write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
     write_bytes_atomically(directory.config_file, config.encode())
     if resumed_at is None:
@@ -135,8 +131,8 @@ def _require_resumable(
             "requested. Raise training.max_steps, or choose another run directory. Nothing was started."
         )
     finished = before.get("outcome", {}).get("status") == "succeeded"
-    requested = ("config_sha256", "program_sha256")  # older runs have no digest of the program
-    if finished and any(before.get(name, facts.get(name)) != facts.get(name) for name in requested):
+    requested = ("config_sha256", "program_sha256")
+    if finished and any(before.get(name) != facts.get(name) for name in requested):
         raise ConfigError(
             f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
             "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "

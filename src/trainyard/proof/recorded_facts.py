@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from trainyard.config.registries import DEFAULT_RECIPE, FORMER_RECIPES, RECIPES
+from trainyard.config.registries import DEFAULT_RECIPE, RECIPES
 
 RecordedFacts = Mapping[str, Any]
 _DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
@@ -29,8 +29,7 @@ def integer_or_none(value: object) -> int | None:
 def other_program(facts: RecordedFacts) -> str | None:
     """Return the recipe of a run of another program; None for a run of this repository's trainer."""
     recipe = facts.get("recipe", DEFAULT_RECIPE)
-    is_own = isinstance(recipe, str) and (recipe in RECIPES or recipe in FORMER_RECIPES)
-    return None if is_own else str(recipe)
+    return None if isinstance(recipe, str) and recipe in RECIPES else str(recipe)
 
 
 def is_of_any_program(run: RecordedFacts) -> bool:

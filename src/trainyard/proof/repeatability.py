@@ -106,9 +106,8 @@ def _different(before: RecordedFacts, after: RecordedFacts) -> list[str]:
 
 def _divided(before: RecordedFacts, after: RecordedFacts) -> list[str]:
     """The facts that differ and that only add the same numbers in another order."""
-    known = before.keys() & after.keys()
     names = ("config_sha256", "world_size", "threads", *TOPOLOGY_KEYS)
-    return [name for name in names if name in known and before[name] != after[name]]
+    return [name for name in names if before.get(name) != after.get(name)]
 
 
 def _named(keys: list[str]) -> str:

@@ -29,7 +29,7 @@ ORIGIN_KEYS = (
 )
 """Besides the data and the seed, these facts decide a segment's numeric results: code, settings, hardware."""
 TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
-"""The placement and the network of the processes. Records of earlier versions lack some of these."""
+"""The placement and the network of the processes."""
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _INSTANCE_TYPE = re.compile(r"(ml\.)?[a-z]\w*(-\w+)?\.[0-9a-z-]+")

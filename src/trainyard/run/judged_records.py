@@ -13,7 +13,7 @@ from trainyard.errors import DamagedFileError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
 from trainyard.run.run_advice import not_a_run
-from trainyard.run.untrusted_files import iterate_json_lines, read_bytes, sha256_of_lines
+from trainyard.run.untrusted_files import iterate_json_lines, read_bytes, sha256_of_file
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "evaluations.jsonl")
 """The records that a proof judges, by name in the run directory; the last is of evaluations, if any."""
@@ -74,9 +74,5 @@ def digests_now(directory: RunDirectory) -> dict[str, str]:
     found = {}
     for name in RECORDS:
         with suppress(OSError, DamagedFileError):
-            path = directory.path / name
-            if path.suffix == ".jsonl":
-                found[name] = sha256_of_lines(path)
-            else:
-                found[name] = hashlib.sha256(read_bytes(path, links=False)).hexdigest()
+            found[name] = sha256_of_file(directory.path / name)
     return found

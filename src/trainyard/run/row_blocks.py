@@ -7,7 +7,6 @@ A table is several times as fast as line by line, and holds what the lines hold.
 left out. The callers interpret names and numbers.
 """
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError
-from trainyard.run.untrusted_files import (
-    MOST_LINE_BYTES,
-    MOST_SKIPPED_BYTES,
-    open_regular,
-    parse_json_lines,
-)
+from trainyard.run.untrusted_files import MOST_LINE_BYTES, open_regular, parse_json_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +95,7 @@ def iterate_rows(path: Path) -> Iterator[EqualRows]:
     """
     table = _TableDecoder()
     try:
-        with io.BufferedReader(open_regular(path), _BLOCK_BYTES) as file:
+        with open_regular(path) as file:
             for block in _blocks(file, str(path)):
                 if decoded := table.decode(block):
                     yield decoded
@@ -118,33 +112,22 @@ def iterate_rows(path: Path) -> Iterator[EqualRows]:
 
 
 def _blocks(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """Yield complete lines of about a block. A line that is too long is skipped in pieces."""
+    """Yield complete lines of about a block."""
     while block := file.read(_BLOCK_BYTES):
         if not block.endswith(b"\n"):
             rest = file.readline(MOST_LINE_BYTES)
-            if rest.endswith(b"\n") or len(rest) < MOST_LINE_BYTES:
-                block += rest
-            else:
-                _skip_line(file, name)
-                block = block[: block.rfind(b"\n") + 1]
+            if len(rest) == MOST_LINE_BYTES and not rest.endswith(b"\n"):
+                raise DamagedFileError(f"{name}: damaged: a line of more than {MOST_LINE_BYTES:,} bytes")
+            block += rest
         yield block
-
-
-def _skip_line(file: IO[bytes], name: str) -> None:
-    skipped = 0
-    while rest := file.readline(MOST_LINE_BYTES):
-        skipped += len(rest)
-        if rest.endswith(b"\n"):
-            return
-        if skipped > MOST_SKIPPED_BYTES:
-            raise DamagedFileError(f"{name}: cannot be read to its end")
 
 
 def _single_rows(block: bytes) -> Iterator[EqualRows]:
     """Yield each row by itself, but together with its neighbours of the same keys."""
     names: tuple[str, ...] = ()
     values: list[Any] = []
-    for row in parse_json_lines([line for line in block.split(b"\n") if line]):
+    rows = (parse_json_line(line) for line in block.split(b"\n") if line)
+    for row in (row for row in rows if row is not None):
         keys = tuple(row)
         if keys != names and values:
             yield EqualRows(names, values)

@@ -1,14 +1,13 @@
 """Read a run's `config.yaml` as plain values, for tools that work on a run without training it.
 
-Nothing is validated and no default is filled in; `config`, which wrote the file, did both. PyYAML reads YAML
-1.1, which is enough here: what `config` writes means the same in YAML 1.1 and 1.2.
+Nothing is validated and no default is filled in; `config`, which wrote the file, did both.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.untrusted_files import parse_yaml
 
 
 def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, Any]:

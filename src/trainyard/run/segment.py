@@ -88,8 +88,6 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         value = parse_json(text, what)
     except DamagedFileError:
         value = None
-    if isinstance(value, dict):
-        value.setdefault("outages", 0)  # a segment of an earlier version does not count them
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
         raise _refusal(what, "is not the text that a segment passes to the next")
     if not (isinstance(value["lineage"], str) and re.fullmatch(r"[0-9]{1,18}", value["lineage"], re.ASCII)):

@@ -175,7 +175,7 @@ def changed_command(
 
     The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
     """
-    settings = [f"{key}={_setting(value)}" for key, value in changes.items()]
+    settings = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes.items()]
     if started_with[:1] == ["trainyard"]:
         words = [word for setting in settings for word in ("--set", setting)]
         words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
@@ -188,10 +188,6 @@ def changed_command(
     words = [word for setting in settings for word in ("--set", setting)]
     words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
     return f"{again_command(directory)} {shlex.join(words)}"
-
-
-def _setting(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:

@@ -10,7 +10,6 @@ Forms: NCCL 2.4 to 2.31, aws-ofi-nccl before 1.4 to 1.21 (NCCL `src/transport/ne
 aws-ofi-nccl `src/nccl_ofi_net.cpp`). Lines may be coloured, prefixed by a collector, interleaved or cut.
 """
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,13 +103,6 @@ _BY_VARIABLE = (
     "remove that variable, or set compute.network=tcp",
 )
 _CAUSE_WORDS = ("RC: -", "NET/", "FI_EFA", "Unreachable", "receiver", "network", "NET plugin", "libibverbs")
-_CHANNEL_OF = " NCCL INFO Channel "
-_CHANNEL_START = _CHANNEL_OF.encode()
-_LONG_LINE = 400
-"""In a log with more bytes for each channel than this, most lines are not NCCL's."""
-_MOST_FORMS = 0.1
-"""Lines are not counted by forms if more than this share of them differ."""
-_HEAD = re.compile(rb"(?P<process>[\w.-]+:\d+:)\d+(?P<device> \[-?\d+\])\Z")
 _COMPILED = tuple((re.compile(pattern), cause, fix) for pattern, cause, fix in _CAUSES)
 
 
@@ -126,56 +118,13 @@ _NO_CAUSE_FIX = "run it with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET and 
 
 
 _KEYS = (b"NCCL", b"FI_EFA", b"RC: -")
-_BLOCK = 1 << 20
 
 
 def lines_of_network(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a log that may concern the network, without decoding the others.
-
-    Only the last line of the file may come without its newline.
-    """
-    for block in _blocks_of_lines(file):
-        yield from _chosen_lines(block)
-
-
-def _blocks_of_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file in blocks that end with a line."""
-    rest = b""
-    while block := file.read(_BLOCK):
-        block = rest + block
-        end = block.rfind(b"\n") + 1
-        rest = block[end:]
-        yield block[:end]
-    yield rest
-
-
-def _chosen_lines(text: bytes) -> Iterator[str]:
-    starts: dict[int, int] = {}
-    for key in _KEYS:
-        place = text.find(key)
-        while place >= 0:
-            start = text.rfind(b"\n", 0, place) + 1
-            end = text.find(b"\n", place) + 1 or len(text)
-            starts[start] = end
-            place = text.find(key, end)
-    for start in sorted(starts):
-        yield text[start : starts[start]].decode(errors="replace")
-
-
-def _kind_of(head: str, text: str) -> tuple[str, ...]:
-    """Return a key that usual lines of channels with the same facts share, from both parts of a line."""
-    return *head.split(" ")[-2:], text.partition(" via ")[2]
-
-
-def _channel_writer(block: bytes) -> bytes | None:
-    """Return how messages of the process start that wrote a block, if most of its lines are channels."""
-    count, place = block.count(_CHANNEL_START), block.find(_CHANNEL_START)
-    if not count or count * _LONG_LINE < len(block):
-        return None
-    found = _HEAD.search(block, block.rfind(b"\n", 0, place) + 1, place)
-    if found is None or block.count(found["device"] + _CHANNEL_START) < count:
-        return None
-    return found["process"]
+    """Yield the lines of a log that may concern the network, without decoding the others."""
+    for line in file:
+        if any(key in line for key in _KEYS):
+            yield line.decode(errors="replace")
 
 
 def _writer_of(head: str) -> tuple[str, ...] | None:
@@ -289,7 +238,7 @@ class Communicator:
     shown: Text
     """Those whose logs show their channels."""
     hosts: tuple[str, ...] = ()
-    """The hosts of those that joined; empty in old records."""
+    """The hosts of those that joined."""
 
     @property
     def needs_no_network(self) -> bool:
@@ -464,8 +413,6 @@ class NetworkLog:
 
     def __init__(self) -> None:
         self._processes: dict[tuple[str, ...], _Process] = {}
-        self._usual: dict[tuple[str, ...], int] = {}
-        self._usual_of: dict[tuple[str, ...], tuple[tuple[str, ...], str, str]] = {}
         self._samples: dict[str, str] = {}
         self._causes: dict[int, str] = {}
         self._wishes: dict[str, str] = {}
@@ -479,52 +426,10 @@ class NetworkLog:
 
     def read_file(self, file: BinaryIO) -> None:
         """Read a log. The facts are those of `read` with its lines."""
-        for block in _blocks_of_lines(file):
-            self.read(_chosen_lines(self._count_channels(block)))
-
-    def _count_channels(self, block: bytes) -> bytes:
-        """Count the usual channels in a block that one process wrote, and return the lines that are left.
-
-        Without their digits, lines of channels are equal if they say the same: one of each form is read. If
-        a line of another process is counted, nothing is proven by it: this process has a channel itself.
-        """
-        writer = _channel_writer(block)
-        if writer is None:
-            return block
-        *lines, last = block.split(b"\n")
-        *forms, _ = block.translate(None, b"0123456789").split(b"\n")
-        counts, place = Counter(forms), 0
-        messages = sum(count * form.count(b" NCCL ") for form, count in counts.items())
-        if len(counts) > len(forms) * _MOST_FORMS or block.count(writer) - last.count(writer) != messages:
-            return block
-        for form, count in list(counts.items()):
-            place = forms.index(form, place)  # they are in the order of their first lines
-            if form.count(b" NCCL ") == 1 and _CHANNEL_START in form:
-                line = _COLOUR.sub("", lines[place].decode(errors="replace")) + "\n"
-                if self._add_usual(line, count):
-                    del counts[form]
-        return b"\n".join([*itertools.compress(lines, map(counts.__contains__, forms)), last])
-
-    def _add_usual(self, line: str, count: int) -> bool:
-        """Count a line and others of its form; return whether they are usual channels."""
-        head, _, text = line.partition(_CHANNEL_OF)
-        kind = _kind_of(head, text)
-        if kind not in self._usual:
-            self._read_line(line)
-            count -= 1
-        if kind in self._usual:
-            self._usual[kind] += count
-        return kind in self._usual
+        self.read(lines_of_network(file))
 
     def _read_line(self, line: str) -> None:
-        # Most lines are channels that differ in their number only: each kind is read once, then counted.
-        head, is_channel, text = line.partition(_CHANNEL_OF)
-        kind = _kind_of(head, text) if is_channel else ()
-        if kind in self._usual:
-            self._usual[kind] += 1
-            return
         first, *records = line.split(" NCCL ")
-        is_usual = bool(kind) and len(records) == 1 and line.endswith("\n")
         for number, record in enumerate(records):
             writer = _writer_of(first)
             first = record
@@ -536,21 +441,13 @@ class NetworkLog:
                     process = self._processes[writer] = _Process()
                 if (channel := _CHANNEL.match(text)) is not None:
                     self._add_channel(process, channel["by"], text, is_cut=is_cut)
-                    if is_usual:
-                        self._usual[kind] = 0
-                        self._usual_of[kind] = (writer, channel["by"], text)
                 else:
                     self._read_record(process, text)
-        if any(word in line for word in _CAUSE_WORDS):
+        # Most lines are one channel, whose NET/ says nothing about a cause.
+        is_channel = len(records) == 1 and " via " in line
+        if not is_channel and any(word in line for word in _CAUSE_WORDS):
             for number in _causes_of(line):
                 self._causes.setdefault(number, line.strip())
-
-    def _count_usual_channels(self) -> None:
-        for kind, count in self._usual.items():
-            writer, by, text = self._usual_of[kind]
-            if count:
-                self._add_channel(self._processes[writer], by, text, count=count)
-            self._usual[kind] = 0
 
     def _read_record(self, process: _Process, text: str) -> None:
         for found in _RANK.finditer(text):
@@ -566,23 +463,20 @@ class NetworkLog:
         if (wish := _WISH.match(text)) is not None:
             self._wishes[wish["name"]] = wish["value"].strip().lower()
 
-    def _add_channel(
-        self, process: _Process, by: str, text: str, *, is_cut: bool = False, count: int = 1
-    ) -> None:
+    def _add_channel(self, process: _Process, by: str, text: str, *, is_cut: bool) -> None:
         if (found := _NETWORK.match(by)) is None:
-            process.within += count if by.startswith(_WITHIN) else 0
+            process.within += by.startswith(_WITHIN)
             return
         name = found["name"].lower()
         if name in _EFA:
             end = found["end"]
             is_unread = is_cut or end.startswith("/")
             name = "efa+" if end.startswith("/GDRDMA") else "efa?" if is_unread else "efa-"
-        process.channels[name] += count
+        process.channels[name] += 1
         self._samples.setdefault(name, text.strip())
 
     def facts(self) -> NetworkFacts:
         """Return what was read so far."""
-        self._count_usual_channels()
         every = self._processes.values()
         joined: dict[tuple[str, int], tuple[set[int], set[int], set[str]]] = {}
         for (host, _, _), process in self._processes.items():

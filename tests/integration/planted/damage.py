@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 Damage = Callable[[Path], None]
-HOLE_BYTES = 1 << 40
 
 
 def missing(path: Path) -> None:
@@ -42,12 +41,6 @@ def older(path: Path) -> None:
     """Remove the last line: records grow, so the rest is an older state."""
     lines = path.read_bytes().splitlines(keepends=True)
     _replace(path, b"".join(lines[:-1]) if len(lines) > 1 else b"older")
-
-
-def sparse(path: Path) -> None:
-    """A hole of a terabyte, which takes no room on the disk and hours to read."""
-    _replace(path, b"")
-    os.truncate(path, HOLE_BYTES)
 
 
 def not_utf8(path: Path) -> None:
@@ -100,7 +93,6 @@ IN_A_BUCKET: tuple[Damage, ...] = (missing, cut, emptied, one_bit, same_size, lo
 """Damages of an object: a bucket has no links, pipes and folders."""
 DAMAGES: tuple[Damage, ...] = (
     *IN_A_BUCKET,
-    sparse,
     *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),
     *((device,) if os.geteuid() == 0 else ()),
 )

@@ -58,16 +58,6 @@ def test_two_damages_are_never_better_than_one(yards: dict[str, Yard]) -> None:
     assert list(mistakes(a_share(situations, 200), yards)) == []
 
 
-def test_a_hole_of_a_terabyte_is_not_read(yards: dict[str, Yard]) -> None:
-    """Every file and object of one run as such a hole, for every command and every other reader."""
-    yard = yards["single"]
-    holes = [each for each in of_things("single", list(things_of(yard))) if each.name.endswith(": sparse")]
-    assert len(holes) > 20
-    assert list(mistakes(a_share(holes, 2), yards)) == []
-    for situation in a_share(holes, 6):
-        require_usable_answers(yard, situation)
-
-
 def test_a_statement_without_its_configuration_is_no_statement(yards: dict[str, Yard]) -> None:
     for name in ("resumed", "single"):
         situations = fields_in(name, yards[name])

@@ -150,6 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _write(self, path: str, query: Mapping[str, str], body: Json) -> tuple[int, Json]:
         recorded = self.server_state
+        if path.endswith("/selfsubjectreviews"):
+            return 404, {}
         if path.endswith("selfsubjectaccessreviews"):
             asked = body["spec"]["resourceAttributes"]
             allowed = (asked["verb"], asked["resource"]) not in recorded.refused

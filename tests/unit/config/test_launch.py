@@ -17,7 +17,7 @@ HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
     [
         ([], 2, "compute.strategy is single, which is for one process, not for 2"),
         (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
-        (["recipe=grpo"], 1, "no recipe grpo any more; examples/grpo trains the same"),
+        (["recipe=grpo"], 1, 'got "grpo"'),
         (["training.bach_size=3"], 2, "bach_size"),
     ],
 )

@@ -1,7 +1,6 @@
 """Loading a configuration: the shipped files, the round trip through YAML, the digest."""
 
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,15 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.load import config_sha256, dump_yaml, load_config, values_sha256
-from trainyard.config.registries import FORMER_KEYS
+from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.config.section import LONGEST_TEXT, MOST
 from trainyard.errors import ConfigError
 from trainyard.programs.program import program_of
-from trainyard.report.facts.resolved_config import config_digests
-from trainyard.run.directory import RunDirectory
-from trainyard.training.data.config_of_run import is_config_of
 
 MINIMAL = "model: {name: x}\ntraining: {max_steps: 5}\n"
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -229,12 +224,6 @@ def test_values_are_frozen() -> None:
     assert math.isfinite(config.training.learning_rate)
 
 
-def test_importing_the_loader_imports_nothing_heavy() -> None:
-    script = "import sys, trainyard.config.load; print({'yaml', 'pydantic', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 def test_loading_imports_no_torch_and_is_quick() -> None:
     script = f"""
 import sys, time
@@ -251,33 +240,6 @@ print("torch" in sys.modules, time.process_time() - started)
         assert torch == "False"
         times.append(float(seconds))
     assert min(times) < 2
-
-
-FORMER = {"questions": 65536, "warm_start_steps": 0, "warm_start_learning_rate": 0.003}
-
-
-def test_the_configuration_of_an_earlier_run_has_keys_without_effect(tmp_path: Path) -> None:
-    """Its file holds every key of the schema of that time."""
-    config = load_config(CONFIGS / "smoke.yaml").config
-    values = config.to_plain()
-    values["grpo"] |= FORMER
-    (run := RunDirectory(tmp_path)).config_file.write_text(yaml.safe_dump(values))
-    assert load_config(run.config_file).config == config
-    assert {f"grpo.{name}" for name in FORMER} == set(FORMER_KEYS)
-    assert not set(FORMER_KEYS) & set(leaf_keys())
-    assert config_digests(run.config_file) >= {values_sha256(values), config_sha256(config)}
-    assert is_config_of(run, values_sha256(values), config)
-
-
-def test_a_recipe_that_the_trainer_had_names_what_trains_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("recipe: grpo\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
-    refusal = f"{file}:1: recipe: the trainer has no recipe grpo any more; examples/grpo trains the same"
-    with pytest.raises(ConfigError, match=re.escape(refusal)):
-        load_config(file)
-    with pytest.raises(ConfigError, match="--set recipe=grpo: the trainer has no recipe grpo any more"):
-        load_config(CONFIGS / "smoke.yaml", ["recipe=grpo"])
-    assert load_config(file, recorded=True).config.model.name == "x"
 
 
 def test_the_example_is_given_the_depth_of_the_questions() -> None:

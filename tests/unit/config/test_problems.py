@@ -1,24 +1,33 @@
 """The lines of an error in a configuration."""
 
-from trainyard.config.problems import Origin, Problem, error_of, shorten
+from trainyard.config.problems import Document, Origin, shorten
+
+SET = Origin("--set", argument="training.seed=x")
 
 
-def test_lines_have_file_line_key_and_message() -> None:
-    assert str(Problem(Origin("a.yaml", 3), "training.seed", "wrong")) == "a.yaml:3: training.seed: wrong"
-    assert str(Problem(Origin("a.yaml"), "", "empty")) == "a.yaml: empty"
+def test_lines_have_file_line_key_and_message_in_the_order_of_their_sources() -> None:
+    document = Document(sources=["b.yaml", "a.yaml", "training.seed=x"])
+    document.problems = [
+        (SET, "training.seed", "wrong"),
+        (SET, "data.x", "wrong"),
+        (Origin("a.yaml", 3), "training.seed", "wrong"),
+        (Origin("a.yaml", 3), "training.seed", "wrong"),
+        (Origin("a.yaml", 2), "x", "wrong"),
+        (Origin("b.yaml"), "", "empty"),
+    ]
+    assert str(document.error()).split("\n") == [
+        "b.yaml: empty",
+        "a.yaml:2: x: wrong",
+        "a.yaml:3: training.seed: wrong",
+        "--set training.seed=x: wrong",
+        "--set training.seed=x: data.x: wrong",
+        "5 errors. Nothing was started.",
+    ]
 
 
-def test_a_set_is_shown_as_typed_and_names_its_key_once() -> None:
-    origin = Origin("--set", argument="training.seed=x")
-    assert str(Problem(origin, "training.seed", "wrong")) == "--set training.seed=x: wrong"
-    assert str(Problem(origin, "data.x", "wrong")) == "--set training.seed=x: data.x: wrong"
-
-
-def test_the_same_problem_is_said_once_and_one_error_is_singular() -> None:
-    problem = Problem(Origin("a.yaml", 3), "x", "wrong")
-    assert (
-        str(error_of([problem, problem], ["a.yaml"])) == "a.yaml:3: x: wrong\n1 error. Nothing was started."
-    )
+def test_one_error_is_singular() -> None:
+    document = Document(problems=[(Origin("a.yaml", 3), "x", "wrong")])
+    assert str(document.error()) == "a.yaml:3: x: wrong\n1 error. Nothing was started."
 
 
 def test_what_is_shown_stays_on_one_bearable_line() -> None:

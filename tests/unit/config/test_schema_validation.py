@@ -1,6 +1,5 @@
 """Values against the schema: every kind of problem, in our words, at its place, all in one go."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,29 +117,6 @@ def test_a_missing_name_is_blamed_on_its_section(complaints: Complaints) -> None
         "c.yaml:2: model.name: missing; expected text"
     ]
     assert complaints("training: {max_steps: 1}\n") == ["c.yaml: model.name: missing; expected text"]
-
-
-@pytest.mark.parametrize("quote", ["", '"', "'"])
-def test_ten_megabytes_in_one_value_are_answered_briefly_and_soon(complaints: Complaints, quote: str) -> None:
-    started = time.monotonic()
-    (line,) = complaints(
-        f"model: {{name: x}}\ntraining:\n  epochs: 1\n  max_steps: {quote}{'a' * 10_000_000}{quote}\n"
-    )
-    assert line.startswith("c.yaml:4: training.max_steps: expected a whole number above 0 or null, got ")
-    assert line.endswith('…" of 10,000,000 characters')
-    assert len(line) < 250
-    assert time.monotonic() - started < 20
-
-
-def test_ten_megabytes_of_text_are_too_long_for_a_name(complaints: Complaints) -> None:
-    (line,) = complaints(f"training: {{epochs: 1}}\nmodel:\n  name: {'a' * 10_000_000}\n")
-    assert line.startswith("c.yaml:3: model.name: expected text")
-    assert line.endswith("of 10,000,000 characters (at most 4,096)")
-
-
-def test_ten_megabytes_of_digits_are_answered_by_their_number(complaints: Complaints) -> None:
-    text = f"model: {{name: x}}\ntraining: {{max_steps: {'1' * 10_000_000}}}\n"
-    assert complaints(text) == ["c.yaml:2: training.max_steps: a number of 10,000,000 characters"]
 
 
 def test_a_combination_is_not_judged_by_a_default_in_place_of_a_wrong_value(complaints: Complaints) -> None:

@@ -73,7 +73,9 @@ def session_token(credentials: Any) -> str:
 
 
 CLIENTS: dict[str, Callable[[], str]] = {
-    "S3": lambda: session_token(connect(attempts=1, call_seconds=1, clock=Clock()).credentials),
+    "S3": lambda: session_token(
+        connect(attempts=1, call_seconds=1, clock=Clock())._request_signer._credentials
+    ),
     "an account's services": lambda: session_token(
         AwsAccount("").client("codebuild")._request_signer._credentials
     ),
@@ -280,7 +282,7 @@ def test_one_region_holds_for_every_client(
     variables: dict[str, str], region: str, in_step: Callable[..., None]
 ) -> None:
     in_step(**variables)
-    s3 = connect(attempts=1, call_seconds=1, clock=Clock()).client.meta.region_name
+    s3 = connect(attempts=1, call_seconds=1, clock=Clock()).meta.region_name
     given = aws_session.credential_variables()["AWS_REGION"]
     assert {s3, given, AwsAccount("").region, cluster_client("eks", "").meta.region_name} == {region}
     assert AwsAccount("ap-south-1").region == "ap-south-1"
@@ -292,9 +294,9 @@ def test_without_a_role_nothing_changes(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOWN")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "own")
     in_step(TRAINYARD_AWS_ROLE="", TRAINYARD_AWS_REGION="us-west-2")
-    connection = connect(attempts=1, call_seconds=1, clock=Clock())
-    assert connection.credentials.access_key == "AKIAOWN"
-    assert connection.client.meta.region_name == "us-east-1"
+    client = connect(attempts=1, call_seconds=1, clock=Clock())
+    assert client._request_signer._credentials.access_key == "AKIAOWN"
+    assert client.meta.region_name == "us-east-1"
     assert aws_session.credential_variables() == {}
     assert identity.calls == []
 

@@ -117,7 +117,7 @@ def test_the_variable_of_the_advice_changes_the_region(monkeypatch: pytest.Monke
     assert "Set AWS_DEFAULT_REGION to it" in said(refusal("PermanentRedirect", status=301))
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert connect(attempts=1, call_seconds=1.0, clock=Clock()).client.meta.region_name == "eu-west-1"
+    assert connect(attempts=1, call_seconds=1.0, clock=Clock()).meta.region_name == "eu-west-1"
 
 
 @pytest.mark.parametrize("code", UNSUPPORTED)

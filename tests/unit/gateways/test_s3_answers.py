@@ -184,7 +184,7 @@ def test_requests_go_where_the_settings_of_aws_say(
         raise OSError("nothing is sent")
 
     bucket = Bucket("my-runs", "", encryption="none", call_seconds=1)
-    bucket._connection.client.meta.events.register("before-send.s3", note)
+    bucket._client.meta.events.register("before-send.s3", note)
     with pytest.raises(OSError, match="nothing is sent"):
         bucket.call("head_object", "k")
     assert asked == [url]

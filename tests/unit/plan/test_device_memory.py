@@ -260,7 +260,7 @@ def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) 
     total = 4 * count_parameters(waits.architecture).total
     assert {moment.parts.staging for moment in memory_peaks_of(waits)} == {0}
     assert {moment.parts.staging for moment in memory_peaks_of(behind)} == {3 * total // 2}
-    rounded = work("checkpointing.mode=async_process", "compute.gradient_compression=powersgd")
+    rounded = work("checkpointing.mode=async", "compute.gradient_compression=powersgd")
     assert at(rounded, "loss").staging == 3 * total // 2 + total, "what each process left out is its own"
     gpu = work("checkpointing.mode=async", on_gpu=True)
     assert at(gpu, "loss").staging == 0

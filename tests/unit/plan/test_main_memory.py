@@ -53,7 +53,6 @@ def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
     [
         ((), 1, 0),
         (("checkpointing.mode=async",), 1, 12),
-        (("checkpointing.mode=async_process",), 1, 12),
         (("checkpointing.mode=async",), 8, 12),
         (("checkpointing.mode=async", "compute.strategy=fsdp"), 8, 12),
         (("compute.strategy=fsdp", "compute.cpu_offload=true"), 8, 16),

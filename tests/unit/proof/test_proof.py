@@ -397,7 +397,7 @@ def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: An
 
 @pytest.mark.parametrize(
     ("recipe", "claimed"),
-    [("pretrain", True), ("grpo", True), ("megatron", False), (3, False), (None, False), (["grpo"], False)],
+    [("pretrain", True), ("megatron", False), (3, False), (None, False), (["pretrain"], False)],
 )
 def test_of_another_program_no_more_is_claimed_than_its_log_shows(recipe: Any, claimed: bool) -> None:
     evidence = part(judge(changed("recipe", to=recipe)), "trained").evidence
@@ -694,9 +694,6 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
     assert repeatable.holds
     said = f"seed 42; repeatable up to rounding, not to the bit: until step 100 it ran with {words}"
     assert repeatable.evidence.endswith(said)
-    # A record of an earlier version does not have all facts: that is not a difference.
-    run["history"] = [{"until": 100, **{key: fact for key, fact in before.items() if key != name}}]
-    assert part(judge(run), "repeatable").evidence.endswith("seed 42")
     run["history"] = [{"until": 100, **read_origin(run)}]
     assert part(judge(run), "repeatable").evidence.endswith("seed 42")
 

@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from trainyard.watch import network_verdict
 from trainyard.watch.network_verdict import (
     Expectation,
     Network,
-    NetworkFacts,
     NetworkLog,
     NetworkVerdict,
-    lines_of_network,
     merge_facts,
 )
 
@@ -209,48 +206,7 @@ def with_more_channels(logs: Logs) -> Logs:
     ]
 
 
-def plain_facts(facts: NetworkFacts) -> NetworkFacts:
-    """Facts without their example lines, and in a fixed order."""
-    joined = sorted(facts.communicators, key=lambda one: (one.size, one.id))
-    return replace(facts, samples=dict.fromkeys(facts.samples, ""), communicators=tuple(joined))
-
-
 NAMES = list(cases(VERSIONS["nccl 2.4"]))
-
-
-@pytest.mark.parametrize("block", [300, 1 << 20])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_file_has_the_facts_of_its_lines(
-    version: str, name: str, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network_verdict, "_BLOCK", block)
-    form = VERSIONS[version]
-    for disguise, change in (HARMLESS | {"cut": cut_short}).items():
-        logs = [process(form, cases(form)[name], rank, 2) for rank in range(2)]
-        logs = change(with_more_channels(logs), random.Random(name))
-        by_lines, by_files = NetworkLog(), NetworkLog()
-        for log in logs:
-            by_lines.read(lines_of_network(io.BytesIO("".join(log).encode())))
-            by_files.read_file(io.BytesIO("".join(log).encode()))
-        assert plain_facts(by_files.facts()) == plain_facts(by_lines.facts()), disguise
-
-
-def cut_short(logs: Logs, choice: random.Random) -> Logs:
-    texts = ["".join(log) for log in logs]
-    return [[text[: choice.randrange(len(text) // 2, len(text))]] for text in texts]
-
-
-@pytest.mark.parametrize("disguise", ["none", "coloured", "prefixed"])
-@pytest.mark.parametrize("version", [name for name in VERSIONS if name != "nccl 2.4"])
-def test_channels_of_one_process_are_not_read_line_by_line(version: str, disguise: str) -> None:
-    form = VERSIONS[version]
-    logs = with_more_channels([process(form, cases(form)["direct"], 0, 2)])
-    [lines] = HARMLESS[disguise](logs, random.Random(0))
-    text = "".join(lines).encode()
-    log = NetworkLog()
-    assert log._count_channels(text).count(b"\n") == len(lines) - 200
-    assert log.facts().channels == {"efa+": 200}
 
 
 def test_channels_of_two_processes_in_one_log_are_each_counted_as_their_own() -> None:

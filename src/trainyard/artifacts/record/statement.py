@@ -70,10 +70,8 @@ def restate(manifest: RunManifest) -> RunManifest:
 
 
 def statement_problems(manifest: RunManifest) -> list[str]:
-    """Return the differences between the statement and its manifest; old manifests have no statement."""
+    """Return the differences between the statement and its manifest."""
     given = manifest.statement
-    if not given:
-        return []
     name = f"run-{manifest.run_number}: the statement"
     predicate = given.get("predicate")
     if not isinstance(predicate, dict):

@@ -6,7 +6,6 @@ chooses the objects and what happens to them. Memory is bounded: only small piec
 memory at a time.
 """
 
-import contextlib
 import hashlib
 import os
 import threading
@@ -64,50 +63,20 @@ class Downloader:
         does; complete files stay.
         """
         self._ending.clear()
-        fetched = self._fetch_small(places)
 
         def download(each: tuple[PurePosixPath, ManifestObject]) -> str | None:
             place, entry = each
-            return self._download_file(place, entry, parts.get(entry.key), is_compared=place in fetched)
+            return self._download_file(place, entry, parts.get(entry.key))
 
         problems = self._files.each(download, list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
-    def _fetch_small(self, places: Mapping[PurePosixPath, ManifestObject]) -> set[PurePosixPath]:
-        """Let the store fetch small files that are not there yet.
-
-        Return the places of those that have the listed bytes, each read again from the disk. The others are
-        removed, so that a request that still writes to them does no harm.
-        """
-        wanted = {self._folder / place: place for place, entry in places.items() if entry.size}
-        new = {path: place for path, place in wanted.items() if not os.path.lexists(path)}
-        right = set[PurePosixPath]()
-        for folder in {path.parent for path in new}:
-            folder.mkdir(parents=True, exist_ok=True)
-
-        def compare(path: Path) -> None:
-            entry = places[new[path]]
-            with contextlib.suppress(OSError), _open_or_create(path)[0] as file:
-                if _digest_so_far(file, entry).hexdigest() == entry.sha256 and file.tell() == entry.size:
-                    right.add(new[path])
-                    self._count(fetched=1, fetched_bytes=entry.size)
-
-        files = [(places[place].key, places[place].size, path) for path, place in new.items()]
-        self._store.fetch_small(files, compare)
-        for path, place in new.items():
-            if place not in right:
-                path.unlink(missing_ok=True)
-        return right
-
     def _download_file(
-        self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None, *, is_compared: bool
+        self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None
     ) -> str | None:
         file, existed = _open_or_create(self._folder / place)
         with file:
-            if is_compared and existed:
-                os.fsync(file.fileno())
-                return None
             if parts is not None:
                 return self._download_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_so_far(file, entry) if existed else hashlib.sha256()

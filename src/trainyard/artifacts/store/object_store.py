@@ -4,7 +4,7 @@ Keys are relative to the store's prefix and use forward slashes. Every method ra
 store cannot be reached or refuses, after retrying errors that a retry can fix.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -181,22 +181,6 @@ class Store(Protocol):
 
     def abort_uploads(self) -> None:
         """Abort, from any thread, what a check of the store has started to send in parts; never raises."""
-        ...
-
-    def send_small(self, uploads: Sequence[Upload], on_sent: Callable[[str], None]) -> None:
-        """Send many small ones of `uploads` at once, if the store has a fast way; `commit` sends no more.
-
-        Called in one thread at a time. `on_sent` receives the key of each object that became visible.
-        """
-        ...
-
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
-        """Fetch many small ones of `files` at once, if the store has a fast way.
-
-        A file is a key, the bytes it should have, and the path of a new file to write. `on_fetched` receives
-        each path that was written, in this thread. Its bytes are not compared with anything. A file that
-        was not fetched may exist in part.
-        """
         ...
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:

@@ -84,7 +84,6 @@ class GroupUploader:
             prepared = self._files.each(lambda item: self._prepare(item, undo), items)
             entries = [entry for entry in prepared if isinstance(entry, ManifestObject)]
             uploads = [upload for upload in prepared if not isinstance(upload, ManifestObject)]
-            self._store.send_small(uploads, self.sent.add)
             stored = self._files.each(self._commit, uploads)
             undo.pop_all()
         return {entry.key: entry for entry in (*entries, *stored)}

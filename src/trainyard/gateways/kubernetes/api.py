@@ -5,7 +5,6 @@
     stream                       ──> lines as they come: a watch, a log
 
 Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
-All pods and all nodes of a cluster are requested as protobuf (`protobuf`), which spares the server most work.
 Reads are repeated after errors that a retry can fix: 429 (after Retry-After), 5xx, broken connections. With
 429 the server has refused a request before it read it, so a change is sent again too. An expired token is
 renewed once. The official client is not used: `docs/decisions/0018` has the reasons.
@@ -30,7 +29,6 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.kubernetes import protobuf
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import pool_of, ssl_context
 
@@ -64,8 +62,6 @@ _PIECE = 1 << 16
 _MOST_REFUSAL = 1 << 16
 """Bytes to read from the refusal of a stream."""
 PLAIN = "application/json"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-"""Requested for lists that can be long; a server without it answers in JSON."""
 METADATA = {
     "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     "list": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
@@ -103,8 +99,6 @@ class Api:
 
     def list_all(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
         """Return every object of a list, reduced by `reduce`; objects for which it returns None are omitted.
-
-        Of all pods or all nodes of a cluster, objects have the fields of `protobuf.LISTS` only.
 
         Raises the errors of `get`, and ServiceError if there is no such list.
         """
@@ -226,11 +220,9 @@ class Api:
         return time.time() + self.server_time - self.clock_at_answer
 
     def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
-        accept = f"{PROTOBUF}, {PLAIN}" if path in protobuf.LISTS else PLAIN
-
         def ask(token: str) -> "Future[bytes | None]":
             more = {"continue": token} if token else {}
-            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", accept)
+            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", PLAIN)
 
         coming = ask("")
         while True:
@@ -240,7 +232,7 @@ class Api:
             token = _next_page(body)
             if token:
                 coming = ask(token)
-            answer = _decode(body, path) if body.startswith(protobuf.MAGIC) else _parse(body, path)
+            answer = _parse(body, path)
             del body
             if answer.get("items"):
                 yield answer["items"]
@@ -453,17 +445,8 @@ def _seconds_of(text: str | None) -> float | None:
 
 def _next_page(body: bytes) -> str:
     """Return the token of the next page, from the first bytes of a list; empty if they do not hold it."""
-    if body.startswith(protobuf.MAGIC):
-        return protobuf.continue_token(body)
     seen = _CONTINUE.search(body, 0, _HEAD)
     return seen[1].decode() if seen else ""
-
-
-def _decode(body: bytes, path: str) -> Json:
-    try:
-        return protobuf.decode_list(body, protobuf.LISTS[path])
-    except protobuf.NotDecodableError as error:
-        raise ServiceError(f"The answer to {path} cannot be decoded: {error}") from None
 
 
 def _parse(body: bytes, path: str) -> Json:
@@ -491,8 +474,6 @@ def _object_in(body: bytes) -> Json | None:
 
 def message_in(body: bytes) -> str:
     """Return the API server's reason in the body of a refusal, on one line."""
-    if body.startswith(protobuf.MAGIC):
-        return message_of({"message": protobuf.decode_refusal(body)})
     return message_of(_answer_of(body))
 
 

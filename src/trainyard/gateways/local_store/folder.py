@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import FileIO
@@ -195,12 +195,6 @@ class LocalStore:
         return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
 
     def abort_uploads(self) -> None:
-        """Do nothing, for the same reason."""
-
-    def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
-        """Do nothing: a folder has no latency to save."""
-
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
         """Do nothing, for the same reason."""
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:  # noqa: ARG002

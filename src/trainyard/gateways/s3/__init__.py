@@ -3,7 +3,6 @@
     store            the operations of a store, on S3
     uploads          upload one file in one request
     parts            multipart upload of a large file, hashed while read; `unfinished` finds interrupted ones
-    small_files      many small files at once, with awscrt
     transfer_memory  the buffers for parts and ranges: one budget for all files
     checksums        the checksums that S3 computes over parts
     bucket           one S3 operation, with bounded retries of errors that boto3 does not retry
@@ -11,6 +10,6 @@
     clock            the time that signs requests, corrected when the machine's clock is refused
     refusals         errors of S3 or the network, in words for the person who can fix them
 
-boto3 makes all requests but those of `small_files`. Large files do not use awscrt's transfers, which support
-neither our part checksums nor claims.
+boto3 makes all requests. Large files do not use awscrt's transfers, which support neither our part checksums
+nor claims.
 """

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_session import botocore_session
@@ -24,17 +24,8 @@ _CONNECT_SECONDS = 5.0
 _SENT_UNASKED_BYTES = 1 << 20
 
 
-class Connection(NamedTuple):
-    """boto3's client, and what it was made from."""
-
-    client: Any
-    credentials: Any
-    """botocore's, which may renew themselves; None without any."""
-    ca_bundle: str | None
-
-
-def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Connection:
-    """Return a client with the current credentials.
+def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
+    """Return boto3's client with the current credentials.
 
     Raises ConfigError for unusable settings, ServiceError when a workflow's role cannot be assumed.
     """
@@ -52,9 +43,8 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Connection:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.PutObject", _ask_before_a_large_body)
-    credentials = core.get_credentials()
-    sign_by(client, clock, credentials)
-    return Connection(client, credentials, core.get_config_variable("ca_bundle"))
+    sign_by(client, clock, core.get_credentials())
+    return client
 
 
 @contextlib.contextmanager

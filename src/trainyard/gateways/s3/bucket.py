@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import (
@@ -19,10 +19,9 @@ from trainyard.errors import (
     UnsupportedOperationError,
     VerificationError,
 )
-from trainyard.gateways.s3.access import Connection, connect
+from trainyard.gateways.s3.access import connect
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import DENIED, UNSUPPORTED, explain_refusal
-from trainyard.gateways.s3.small_files import OnMoved, SmallFile, move, pattern_of
 
 _ATTEMPTS = 5
 """Attempts per call, with exponential backoff and jitter; AWS's variable AWS_MAX_ATTEMPTS overrides it."""
@@ -69,10 +68,10 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
-        self._clock, self._uses_awscrt = Clock(), True
-        self._connection = self._connect()
+        self._clock = Clock()
+        self._client = self._connect()
         self._renewing = threading.Lock()
-        self.endpoint = str(self._connection.client.meta.endpoint_url)
+        self.endpoint = str(self._client.meta.endpoint_url)
         self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
@@ -114,38 +113,6 @@ class Bucket:
         """
         return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
-    def move_small(
-        self,
-        *,
-        method: str,
-        key: str,
-        files: Iterable[SmallFile],
-        first_request: Callable[[], object],
-        on_moved: OnMoved,
-    ) -> None:
-        """Move small files with awscrt. `first_request` lets boto3 make a request for `key`, as the pattern.
-
-        Raises what `first_request` raises. After awscrt has given up once, this does nothing.
-        """
-        if not self._uses_awscrt:
-            return
-        connection, requests = self._connection, list[Any]()
-
-        def note(request: Any, **_: Any) -> None:
-            requests.append(request)
-
-        events = connection.client.meta.events
-        events.register("before-send.s3", note)
-        try:
-            first_request()
-        finally:
-            events.unregister("before-send.s3", note)
-        if not requests or self._clock.offset or connection is not self._connection:
-            return  # awscrt would sign with the wrong time, or with credentials that have just been replaced
-        pattern = pattern_of(requests[-1], self.prefix + key, method=method, connection=connection)
-        if pattern is not None:
-            self._uses_awscrt = move(pattern, files, on_moved, patience_seconds=self._call_seconds)
-
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.
 
@@ -169,9 +136,9 @@ class Bucket:
         from botocore.parsers import ResponseParserError
 
         for attempt in range(1, self.attempts + 1):
-            last, connection = attempt == self.attempts, self._connection
+            last, client = attempt == self.attempts, self._client
             try:
-                answer = self._answer(connection.client, operation, arguments)
+                answer = self._answer(client, operation, arguments)
                 if is_complete(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
@@ -184,7 +151,7 @@ class Bucket:
                     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
                     raise _refusal(code, status)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
-                    self._renew_credentials(connection)
+                    self._renew_credentials(client)
             except (ResponseParserError, ValueError, OverflowError) as error:  # invalid time or number
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
@@ -210,13 +177,13 @@ class Bucket:
             body.seek(0)  # botocore rewinds it only between its own attempts
         return getattr(client, operation)(Bucket=self.name, **arguments)
 
-    def _renew_credentials(self, expired: Connection) -> None:
+    def _renew_credentials(self, expired: Any) -> None:
         """Load credentials again, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
-            if self._connection is expired:
-                self._connection = self._connect()
+            if self._client is expired:
+                self._client = self._connect()
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Any:
         return connect(attempts=self.attempts, call_seconds=self._call_seconds, clock=self._clock)
 
     def explained(self, operation: str, error: Exception) -> str:

@@ -6,7 +6,7 @@ import mmap
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -18,7 +18,6 @@ from trainyard.gateways import join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_tamper_proof
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
-from trainyard.gateways.s3.small_files import LEAST_FILES, SMALL_BYTES, SmallFile
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,
@@ -280,50 +279,6 @@ class S3Store:
     def abort_uploads(self) -> None:
         for upload in self._started:
             upload.give_up()
-
-    def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
-        small = [each for each in uploads if isinstance(each, SinglePart) and each.size <= SMALL_BYTES]
-        if len(small) < LEAST_FILES:
-            return
-        first, others = small[0], {self.prefix + each.key: each for each in small[1:]}
-
-        def files() -> Iterator[SmallFile]:
-            for each in others.values():
-                if each.metadata == first.metadata:
-                    self._pace(each.size)
-                    yield each.as_small_file()
-
-        def send_first() -> None:
-            first.send()
-            on_sent(first.key)
-
-        def on_moved(file: SmallFile, headers: Mapping[str, str]) -> None:
-            upload = others[file.key]
-            upload.take_answer(headers)
-            if upload.answer:
-                on_sent(upload.key)
-
-        self._bucket.move_small(
-            method="PUT", key=first.key, files=files(), first_request=send_first, on_moved=on_moved
-        )
-
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
-        small = [SmallFile(self.prefix + key, path, size) for key, size, path in files if size <= SMALL_BYTES]
-        if len(small) < LEAST_FILES:
-            return
-        first = small[0].key.removeprefix(self.prefix)
-
-        def read_first_byte() -> None:
-            with contextlib.suppress(FileNotFoundError):
-                join_chunks(first, self.read_chunks(first, length=1))
-
-        self._bucket.move_small(
-            method="GET",
-            key=first,
-            files=small,
-            first_request=read_first_byte,
-            on_moved=lambda file, _headers: on_fetched(file.path),
-        )
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
         return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)

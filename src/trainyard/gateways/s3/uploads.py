@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import VerificationError
-from trainyard.gateways.s3.bucket import Bucket, is_complete
-from trainyard.gateways.s3.small_files import SmallFile
+from trainyard.gateways.s3.bucket import Bucket
 
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
@@ -81,18 +80,9 @@ class SinglePart:
     sha256: str
     pace: Pace
     is_compared: bool = False
-    answer: dict[str, Any] = field(default_factory=dict)
-    """S3's response, once the file was sent."""
 
     def commit(self) -> S3Object:
-        self.send()
-        stored = object_of(self.key, self.size, self.answer)
-        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=self._base64())
-
-    def send(self) -> None:
-        """Send the file, if that was not done yet."""
-        if self.answer:
-            return
+        digest = bytes.fromhex(self.sha256)
         with self.path.open("rb", buffering=0) as file:
             body = _Blocks(file, self.size, self.pace)
             answer = self.bucket.create(
@@ -100,21 +90,10 @@ class SinglePart:
                 self.key,
                 Body=body.read() if self.size <= BODY_BYTES else body,
                 Metadata=dict(self.metadata),
-                **sha256_arguments(bytes.fromhex(self.sha256)),
+                **sha256_arguments(digest),
             )
-        self.answer.update(answer)
-
-    def as_small_file(self) -> SmallFile:
-        return SmallFile(self.bucket.prefix + self.key, self.path, self.size, self._base64())
-
-    def take_answer(self, headers: Mapping[str, str]) -> None:
-        """Take the headers of S3's response to a request that another client sent, if they are complete."""
-        answer = {"ETag": headers.get("etag", ""), "ChecksumSHA256": headers.get("x-amz-checksum-sha256")}
-        if answer["ETag"] and is_complete(answer, "ETag"):
-            self.answer.update(answer)
-
-    def _base64(self) -> str:
-        return _base64(bytes.fromhex(self.sha256))
+        stored = object_of(self.key, self.size, answer)
+        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
 
     def abort(self) -> None:
         """Do nothing, because nothing was sent."""

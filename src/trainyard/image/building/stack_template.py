@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError
-from trainyard.run.untrusted_files import parse_yaml
 
 FLAGS = {
     "Project": "project-name",

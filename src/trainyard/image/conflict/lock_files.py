@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import yaml
 from packaging.utils import canonicalize_name
 
+from trainyard.config.yaml_reader import parse_yaml
+from trainyard.errors import DamagedFileError
 from trainyard.image.conflict.stated_packages import (
     RequirementsFile,
     StatedRequirement,
@@ -32,8 +33,8 @@ def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsF
         if path.endswith("poetry.lock"):
             return _read_poetry_lock(tomllib.loads(_without_files(text)))
         if path.endswith((".yml", ".yaml")):
-            return _read_conda_environment(yaml.safe_load(text))
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+            return _read_conda_environment(parse_yaml(text, path))
+    except (tomllib.TOMLDecodeError, DamagedFileError, AttributeError, KeyError, TypeError, ValueError):
         return _UNREADABLE
     return read_requirements(text)
 

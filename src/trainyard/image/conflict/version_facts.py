@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
+from trainyard.config.yaml_reader import parse_yaml
 
 Version = tuple[int, ...]
 
@@ -22,9 +22,8 @@ TABLES = ("torch", "containers", "cuda", "efa", "codebuild")
 @lru_cache
 def rows(table: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of a table."""
-    text = files("trainyard.image").joinpath(f"facts/{table}.yaml").read_text(encoding="utf-8")
-    found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-    return tuple(found["rows"])
+    file = files("trainyard.image").joinpath(f"facts/{table}.yaml")
+    return tuple(parse_yaml(file.read_bytes(), str(file))["rows"])
 
 
 def rows_with(table: str, *keys: str) -> Iterator[dict[str, Any]]:
@@ -64,7 +63,7 @@ def oldest_cuda(architecture: str) -> Version:
 
 def old_tables(today: date) -> list[str]:
     """Return the tables whose newest row is too old on this day."""
-    ages = {table: today - max(row["date"] for row in rows(table)) for table in TABLES}
+    ages = {table: today - date.fromisoformat(max(row["date"] for row in rows(table))) for table in TABLES}
     return [table for table, age in ages.items() if age.days > MOST_DAYS]
 
 

@@ -11,7 +11,6 @@ from trainyard.config.schema import Config
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_plan import SCRATCH, Program
 from trainyard.plan.instances import InstanceType
-from trainyard.programs.program import CHECKPOINTS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,6 @@ class RecipeOrder:
     def run_directory(self) -> str:
         # Namespaces have volumes of their own, which often lead to one file system.
         return f"{workspace_of(self.config)}/{self.namespace}/{self.job}"
-
-    @property
-    def own_checkpoints(self) -> str:
-        """The folder of the program's own checkpoints, in the program's own layout."""
-        return f"{self.run_directory}/{CHECKPOINTS_FOLDER}"
-
-    @property
-    def steps(self) -> int:
-        """Return the optimizer steps of the complete run; 0 if they are not known."""
-        return self.config.training.max_steps or 0
 
 
 class JobRecipe(Protocol):

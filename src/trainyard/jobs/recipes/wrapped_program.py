@@ -16,6 +16,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.programs.presets import load_preset
+from trainyard.programs.program import CHECKPOINTS_FOLDER
 from trainyard.programs.program import Program as RunProgram
 from trainyard.run.launch_environment import nccl_log
 from trainyard.run.record_models import validate_record
@@ -85,8 +86,8 @@ def kept_program(
         recipe,
         tuple(command),
         torchrun=torchrun,
-        steps=order.steps,
-        checkpoints=order.own_checkpoints,
+        steps=order.config.training.max_steps or 0,
+        checkpoints=f"{order.run_directory}/{CHECKPOINTS_FOLDER}",
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
         nodes=order.nodes,
     )

@@ -8,8 +8,8 @@ Only these three types are constructed, so no tag of a document runs code.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.untrusted_files import compose_yaml
+from trainyard.config.yaml_reader import Values, YamlError, compose
+from trainyard.errors import ConfigError
 
 _INT, _FLOAT, _BOOL, _NULL, _STR = (
     f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "str")
@@ -63,9 +63,12 @@ class LocatedMapping(dict[str, Any]):
 def read_documents(text: str, name: str) -> list[LocatedMapping]:
     """Return the documents of a file that are mappings. Raises ConfigError if it is not YAML."""
     try:
-        found = [_locate_node(node) for node in compose_yaml(text, name)]
-    except DamagedFileError as error:
-        raise ConfigError(str(error)) from None
+        roots = compose(text)
+        for root in roots:
+            Values().of(root)  # refuses aliases that repeat themselves
+    except YamlError as error:
+        raise ConfigError(f"{name}:{error.line}: {error}" if error.line else f"{name}: {error}") from None
+    found = map(_locate_node, roots)
     return [document for document in found if isinstance(document, LocatedMapping)]
 
 

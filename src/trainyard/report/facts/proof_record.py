@@ -21,9 +21,6 @@ from trainyard.run.judged_records import digests_now
 from trainyard.run.record_models import OF_A_FILE, Count, Number, Text, Truth, validate_record
 from trainyard.run.untrusted_files import read_json_object
 
-# Proofs from before `learned` was a part stay valid.
-_FORMER_PARTS = ("trained", "network", "stored", "repeatable")
-
 
 @dataclass(frozen=True, config=OF_A_FILE)
 class PartRecord:
@@ -77,7 +74,7 @@ class ProofRecord:
     def proven(self) -> bool:
         """Return whether all parts hold and the record claims the proof."""
         names = tuple(part.name for part in self.parts)
-        return self.claimed and names in (PARTS, _FORMER_PARTS) and not self.failing
+        return self.claimed and names == PARTS and not self.failing
 
     @property
     def failing(self) -> tuple[PartRecord, ...]:

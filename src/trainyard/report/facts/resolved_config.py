@@ -41,27 +41,16 @@ def config_settings(path: Path) -> dict[str, Any]:
 
 
 def config_digests(path: Path) -> frozenset[str]:
-    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing.
-
-    It has digests of the values as written and as resolved now: an earlier schema may have had fewer keys.
-    """
-    from trainyard.config.load import config_sha256, load_config, values_sha256
-    from trainyard.config.registries import FORMER_RECIPES
+    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing."""
+    from trainyard.config.load import values_sha256
 
     content = _content(path)
     if content is None:
         return frozenset()
     digests = {hashlib.sha256(content).hexdigest()}
-    settings = settings_of_config(content)
-    if "extends" in settings:
-        return frozenset(digests)  # the other files are not in the run directory
-    # The configuration of another trainer has a digest of its bytes only.
-    with suppress(ConfigError):
-        if str(settings.get("recipe")) not in FORMER_RECIPES:
-            digests.add(config_sha256(load_config(path).config))
-        with suppress(TypeError, ValueError):
-            digests.add(values_sha256(settings))
-    return frozenset(digests) if _content(path) == content else frozenset()
+    with suppress(TypeError, ValueError):
+        digests.add(values_sha256(settings_of_config(content)))
+    return frozenset(digests)
 
 
 def _content(path: Path) -> bytes | None:

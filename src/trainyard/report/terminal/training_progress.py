@@ -20,9 +20,7 @@ _OLD_SECONDS = 2.0
 """On a terminal, figures that are older than this are shown with their age."""
 _SILENT_SECONDS = 60.0
 """In a log, a step that takes longer than this gets a line, and another each time the wait has doubled."""
-_WARNINGS = frozenset(
-    ("network_degraded", "settings_changed", "schedule_unknown", "step_skipped", "loss_spike", "loss_rising")
-)
+_WARNINGS = frozenset(("network_degraded", "settings_changed", "step_skipped", "loss_spike", "loss_rising"))
 _CHANGES = {"learning_rate": "learning rate of the next step"}
 
 
@@ -162,8 +160,6 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
             f"{_CHANGES.get(name, name)} {old} → {new}" for name, (old, new) in fields["changes"].items()
         )
         return f"resumed after step {fields['step']} with other settings: {', '.join(changes)}"
-    if event == "schedule_unknown":
-        return str(fields["reason"])
     if event == "step_skipped":
         return f"step {fields['step']} skipped: {fields['reason']}"
     if event == "loss_spike":

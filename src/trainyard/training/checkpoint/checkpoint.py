@@ -179,11 +179,11 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     with explain_lost_peers():
         load_tensors(path, index, _restorable_tensors(path, index, state), group=world.control)
     record = read_state(path)
-    generators = [record["generators"], *record.get("generators_of_other_ranks", [])]
+    generators = [record["generators"], *record["generators_of_other_ranks"]]
     restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
-    state.seconds = float(record.get("seconds", 0.0))
+    state.seconds = float(record["seconds"])
     state.restored_positions = record.get("data_positions", [])
-    state.pending_row = record.get("pending_row")
-    state.schedule = record.get("schedule")
-    state.losses = LossRecord(**record.get("losses", {}))
+    state.pending_row = record["pending_row"]
+    state.schedule = record["schedule"]
+    state.losses = LossRecord(**record["losses"])

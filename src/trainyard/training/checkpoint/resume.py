@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.keys import leaf_keys, section_at
-from trainyard.config.overrides import settings_text
+from trainyard.config.keys import leaf_keys, section_at, settings_text
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file

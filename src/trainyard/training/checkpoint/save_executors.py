@@ -21,7 +21,7 @@ from trainyard.training.checkpoint.writer_process import WriterProcess
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
-Mode = Literal["sync", "async", "async_process"]
+Mode = Literal["sync", "async"]
 
 
 class PendingResult(Protocol[Result_co]):
@@ -53,7 +53,7 @@ class Engine(Protocol):
 
 
 def open_engine(mode: Mode) -> Engine:
-    """The executor for `checkpointing.mode`; `async_process` is the older name of `async`."""
+    """The executor for `checkpointing.mode`."""
     return ForegroundEngine() if mode == "sync" else BackgroundEngine()
 
 

@@ -79,7 +79,7 @@ def _tensor(checkpoint: Path, index: Metadata, key: str, entry: TensorStorageMet
 
 def _piece(checkpoint: Path, place: Any) -> Tensor:
     """Read the tensor at `place`, which names a file, an offset and a length."""
-    with io.BufferedReader(open_regular(checkpoint / place.relative_path, links=False)) as file:
+    with open_regular(checkpoint / place.relative_path, links=False) as file:
         file.seek(place.offset)
         content = file.read(place.length)
     piece = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -43,7 +43,7 @@ class TrainingState:
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while a stop has postponed its validation."""
     schedule: dict[str, Any] | None = None
-    """The schedule of the steps, from `schedule_of`; None before the first step and in older checkpoints."""
+    """The schedule of the steps, from `schedule_of`; None before the first step."""
     losses: LossRecord = field(default_factory=LossRecord)
 
     def tensors(self) -> dict[str, Tensors]:

@@ -18,10 +18,9 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
-from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.run_settings import read_settings
 from trainyard.training.data.validation_split import with_split
 
-_SPLIT = "data.validation_split"
 # The sections that affect only the work before and after training.
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
@@ -75,7 +74,7 @@ def config_of_run(path: Path, overrides: Sequence[str], run_directory: Path | No
 
 
 def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
-    """Return whether the run of digest `recorded` has this configuration, perhaps by an older schema."""
+    """Return whether the run of digest `recorded` has this configuration, but for `_AROUND_TRAINING`."""
     if recorded == config_sha256(config):
         return True
     try:
@@ -133,15 +132,11 @@ def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
 
 
 def _with_split_of(file: Path, config: Config) -> Config:
-    """Fill in the validation split of the run. A run from before the key existed has held out complete files.
-
-    The run of a recipe that reads no text has the key as `auto`, and keeps it.
-    """
+    """Fill in the validation split of the run; one that reads no text has `auto`, and keeps it."""
     held_out = config.data.validation_path is None and config.data.validation_fraction > 0
     if not held_out or config.data.validation_split != "auto":
         return config
-    known = setting(read_settings(file.read_bytes(), str(file)), _SPLIT) is not None
-    return with_split(config, load_config(file).config.data.validation_split if known else "files")
+    return with_split(config, load_config(file).config.data.validation_split)
 
 
 def with_revision(config: Config, revision: str | None) -> Config:

@@ -95,7 +95,7 @@ def plan_export(
     checkpoint verifies.
     """
     require_run(directory.path)
-    model = load_config(directory.config_file, recorded=True).config.model
+    model = load_config(directory.config_file).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)
     path = (

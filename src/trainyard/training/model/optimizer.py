@@ -67,11 +67,9 @@ def schedule_of(
 def schedule_changes(step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the differences at the 0-based `step`, by name: the value of `before` and that of `now`.
 
-    The first is the learning rate of the step. A setting that `before` does not have, because it is of an
-    older version, is left out.
+    The first is the learning rate of the step.
     """
     old, new = before["training"], now["training"]
-    old = new | {name: value for name, value in old.items() if name in new}
     rates = [
         learning_rate(step, before["schedule_steps"], TrainingConfig(**old)),
         learning_rate(step, now["schedule_steps"], TrainingConfig(**new)),

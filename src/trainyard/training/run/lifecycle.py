@@ -179,21 +179,15 @@ class _Lifecycle:
         config, run_id = context.config, context.run_id
         world.run_on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
         self._segment.start_from_state(state)
-        self._follow_schedule(context, resumes=point is not None)
+        self._follow_schedule(context)
 
-    def _follow_schedule(self, context: RunContext, *, resumes: bool) -> None:
+    def _follow_schedule(self, context: RunContext) -> None:
         """Set the schedule of the steps; report how it differs from the one before the checkpoint."""
         state, before = context.state, context.state.schedule
         training, length = context.config.training, context.length
         state.schedule = schedule_of(training, length.steps, length.samples_per_step, before)
         if before is not None and (changes := schedule_changes(state.step, before, state.schedule)):
             context.record_event("settings_changed", step=state.step, changes=changes)
-        elif before is None and resumes and training.schedule_on_extension == "keep":
-            reason = (
-                "the checkpoint is of an older version, which recorded no schedule; "
-                f"training.schedule_on_extension: keep follows the schedule of {length.steps} steps"
-            )
-            context.record_event("schedule_unknown", step=state.step, reason=reason)
 
     def _report_start(self, context: RunContext) -> None:
         facts = {"step": context.state.step, "steps": context.length.steps, "run_id": context.run_id}

@@ -174,7 +174,7 @@ def _declaration_of_checkpoint(path: str, place: Path) -> DeclaredShape:
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():
-        recorded = load_config(run.config_file, recorded=True).config
+        recorded = load_config(run.config_file).config
         declared = _declaration_of_run(recorded, f"config.yaml of {run.path}")
         return DeclaredShape(declared.source, declared.values, path)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.overrides import settings_text
+from trainyard.config.keys import settings_text
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError
 from trainyard.training.weights.hugging_face_config import not_supported

@@ -13,8 +13,7 @@ from enum import IntEnum
 from importlib import resources
 from typing import Any
 
-import yaml
-
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.rule_index import RuleIndex
 
@@ -81,8 +80,8 @@ def rule_index() -> RuleIndex[Rule]:
 
 def table() -> list[dict[str, Any]]:
     """Return the rows of causes.yaml, with their examples."""
-    text = (resources.files(__package__) / "causes.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
+    file = resources.files(__package__) / "causes.yaml"
+    rows: list[dict[str, Any]] = parse_yaml(file.read_bytes(), str(file))
     return rows
 
 

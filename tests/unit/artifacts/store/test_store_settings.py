@@ -29,10 +29,9 @@ def test_no_store_anywhere_is_a_usage_error(tmp_path: Path, text: str) -> None:
         store_settings(config(tmp_path, text), url=None, encryption=None)
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 2026-13-45"])
-def test_a_configuration_that_is_no_yaml_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"config\.yaml:(\d+:)? not readable as YAML"):
-        store_settings(config(tmp_path, text), url=None, encryption=None)
+def test_a_configuration_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.yaml:(\d+:)? not valid YAML"):
+        store_settings(config(tmp_path, "a: ["), url=None, encryption=None)
 
 
 def test_a_run_directory_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def neighbour(
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.yaml").write_text(config)
     records = digests_now(RunDirectory(folder))
-    names = ("trained", "network", "stored", "repeatable")
+    names = ("trained", "learned", "network", "stored", "repeatable")
     parts = [{"name": part, "holds": part != fails, "evidence": ""} for part in names]
     proof = {"proven": proven, "run_id": of or name, "finished": finished, "records": records, "parts": parts}
     (folder / "report" / "proof.json").write_text(json.dumps(proof))

@@ -33,13 +33,3 @@ def test_a_configuration_is_known_by_its_values_and_by_its_bytes(tmp_path: Path)
     path = tmp_path / "config.yaml"
     path.write_text(dump_yaml(config))
     assert config_digests(path) == {config_sha256(config), hashlib.sha256(path.read_bytes()).hexdigest()}
-    path.write_text("recipe: of another trainer\n")
-    assert config_digests(path) == {hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def test_a_configuration_that_extends_another_file_is_known_by_its_bytes_alone(tmp_path: Path) -> None:
-    """No record of a run has that other file."""
-    path = tmp_path / "config.yaml"
-    path.write_text(f"extends: {ROOT / 'configs' / 'smoke.yaml'}\n")
-    assert load_config(path).config == load_config(ROOT / "configs" / "smoke.yaml").config
-    assert config_digests(path) == {hashlib.sha256(path.read_bytes()).hexdigest()}

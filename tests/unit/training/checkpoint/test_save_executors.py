@@ -19,7 +19,6 @@ from trainyard.training.checkpoint.save_executors import (
     BackgroundEngine,
     Engine,
     ForegroundEngine,
-    open_engine,
 )
 from trainyard.training.checkpoint.shards import live_tensors, share_out, write_checkpoint_index
 from trainyard.training.checkpoint.staging import NotFiniteError, all_finite
@@ -147,13 +146,6 @@ def test_one_that_was_killed_is_named_at_the_next_request(behind: BackgroundEngi
     os.kill(behind.do(os.getpid), signal.SIGKILL)
     with pytest.raises(CheckpointError, match="ended by SIGKILL"):
         behind.do(os.getpid)
-
-
-def test_an_older_name_of_async_is_the_same_engine() -> None:
-    engines = [open_engine(mode) for mode in ("sync", "async", "async_process")]
-    for engine in engines:
-        engine.close()
-    assert [type(engine) for engine in engines] == [ForegroundEngine, BackgroundEngine, BackgroundEngine]
 
 
 TRAINER = """

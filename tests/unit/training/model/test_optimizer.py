@@ -121,13 +121,6 @@ def test_what_a_resume_changes_is_found_with_the_rate_of_its_step(
         assert found == {f"training.{key}": pair for key, pair in settings.items() if pair[0] != pair[1]}
 
 
-def test_a_checkpoint_of_another_version_may_lack_settings_or_have_others() -> None:
-    before = schedule_of(CONFIG, 20, 8, None)
-    del before["training"]["decay_steps"]
-    before["training"]["of_a_newer_version"] = 1
-    assert schedule_changes(5, before, schedule_of(CONFIG, 20, 8, before)) == {}
-
-
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_run_shorter_than_the_warm_up_still_reaches_the_peak(steps: int) -> None:
     assert rates(CONFIG, steps)[-1] == 1.0

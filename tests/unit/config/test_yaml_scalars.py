@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.config.yaml.scalars import MAX_DIGITS, CoreLoader, dump_values, plain_value, value_of
+from trainyard.config.yaml_reader import MOST_DIGITS, CoreLoader, dump_values, plain_value, value_of
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_quotes_and_block_scalars_make_text() -> None:
 
 def test_an_explicit_tag_is_honoured_when_the_word_fits_it() -> None:
     assert value_of("tag:yaml.org,2002:float", "5") == 5.0
-    with pytest.raises(ValueError, match="not a value of the tag !!int"):
+    with pytest.raises(ValueError, match="invalid literal"):
         value_of("tag:yaml.org,2002:int", "five")
 
 
@@ -72,7 +72,7 @@ def test_other_tags_are_refused(tag: str) -> None:
 def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
     with pytest.raises(ValueError, match="a number of 10,000 characters"):
         plain_value("9" * 10_000)
-    assert plain_value("9" * MAX_DIGITS) == 10**MAX_DIGITS - 1
+    assert plain_value("9" * MOST_DIGITS) == 10**MOST_DIGITS - 1
 
 
 @pytest.mark.parametrize(
