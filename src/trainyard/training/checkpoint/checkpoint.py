@@ -185,7 +185,7 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     state.seconds = float(record["seconds"])
     if record.get("data_position") is not None:  # its stream would silently start from the beginning
         raise CheckpointError(
-            f"{path} is of a streamed dataset that processes read in turns, which no run can resume any more. "
+            f"{path} is of a streamed dataset that processes read in turns, which no run resumes any more. "
             "Start a new run."
         )
     state.restored_positions = record.get("data_positions", [])

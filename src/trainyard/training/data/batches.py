@@ -17,8 +17,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trainyard.errors import DataError
 from trainyard.training.data.order import Permutation
 
-if TYPE_CHECKING:  # it imports torch, which the preparation of data does not need
-    from trainyard.training.runtime.world import DataShare
+if TYPE_CHECKING:
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 _BLOCK_WINDOWS = 4096
 Places = npt.NDArray[np.int64]

@@ -24,8 +24,8 @@ from trainyard.training.data.order import Permutation
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 
-if TYPE_CHECKING:  # it imports torch, which the preparation of data does not need
-    from trainyard.training.runtime.world import DataShare
+if TYPE_CHECKING:
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 BLOCK = 1000
 """The number of sequences in which each part has exactly its share, so one of them is the smallest share."""
