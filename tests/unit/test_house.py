@@ -145,9 +145,9 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 12_362),
-    "training": (9_500, 12_284),
+    "training": (9_500, 12_289),
     "gateways": (7_500, 9_957),
-    "jobs": (6_500, 7_926),
+    "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_302),
     "programs": (5_500, 6_016),
     "report": (4_800, 5_614),
@@ -160,7 +160,7 @@ BUDGETS = {
     "config": (1_500, 2_722),
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
-    "src": (72_000, 91_347),
+    "src": (72_000, 91_360),
     "tests": (75_000, 101_336),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
