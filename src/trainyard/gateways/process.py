@@ -15,8 +15,9 @@ from typing import IO, Self
 
 from trainyard.gateways.process_tree import catchers, family, find_process, send
 
-USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals of batch systems before a time limit; they have a meaning only for a program that handles them."""
+_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, *_TIMERS)
+"""Signals, some of batch systems before a time limit, that mean something to a program that handles them."""
 SAME_SIGNAL_SECONDS = 2.0
 """A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, *USER_SIGNALS)

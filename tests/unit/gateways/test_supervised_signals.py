@@ -18,16 +18,18 @@ from typing import Any
 
 import pytest
 
-ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OF_USERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, *OF_USERS)
 MODES = ("catches", "does not", "ignores")
 COMMAND = """
 import dataclasses, json, sys
 from pathlib import Path
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.gateways.supervised_process import Supervision, run_supervised
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
-    sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
+    sys.argv[2:], lambda text: None, log=folder / "log", secrets=SecretFilter(), environment={}, directory=folder,
     supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
@@ -114,7 +116,7 @@ class Case:
 
 def expected(number: signal.Signals, mode: str) -> tuple[int, str | None, list[str], list[str]]:
     """The rule: who gets which signal, and what follows from it."""
-    is_of_users = number in (signal.SIGUSR1, signal.SIGUSR2)
+    is_of_users = number in OF_USERS
     has_a_meaning = mode == "catches" if is_of_users else number != signal.SIGHUP
     sent = number if has_a_meaning else signal.SIGTERM
     if sent == number and mode != "catches":
