@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.gateways.process_tree import find_process, processes_of_run
+from trainyard.gateways.process_tree import Process, find_process, processes_of_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -64,6 +64,12 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < until, what
         time.sleep(0.05)
+
+
+def process_of(pid: int) -> Process:
+    found = find_process(pid)
+    assert found is not None
+    return found
 
 
 def runs(pid: int) -> bool:
@@ -220,8 +226,7 @@ def test_only_what_may_train_counts_as_the_program(tmp_path: Path) -> None:
             start(kind, kind, start_new_session=True): kind
             for kind in ("torch", "writes", "reads", "logs", "nothing")
         }
-        found_leader = find_process(leader)
-        assert found_leader is not None
+        found_leader = process_of(leader)
         head = (leader, found_leader.start)
         training = {pid for pid, kind in outside.items() if kind in ("torch", "writes")}
         for node, given, expected in (
@@ -234,6 +239,20 @@ def test_only_what_may_train_counts_as_the_program(tmp_path: Path) -> None:
             assert {each.pid for each in found.training} == expected
             left = set() if not node else {leader, *outside} - expected
             assert {each.pid for each in found.left} == left
+        shell = ["sh", "-c", f'"{sys.executable}" -c "$0" nothing member & wait', HOLDS]
+        environment = {**os.environ, "TRAINYARD_RUN_DIR": str(tmp_path), "TRAINYARD_RUN_NODE": "1"}
+        started.append(subprocess.Popen(shell, cwd=tmp_path, env=environment, start_new_session=True))
+        wait_for((tmp_path / "ready-member").exists, "it starts")
+        found_leader = process_of(started[-1].pid)
+        started[-1].kill()
+        started[-1].wait()
+        found = processes_of_run(tmp_path, 1, (found_leader.pid, found_leader.start))
+        member = next(each for each in found.training if each.pid not in training)
+        assert member.session == found_leader.pid, "a program lives although the process that led it is dead"
+        os.kill(member.pid, signal.SIGKILL)
+        words = ["python", "-c", "import time; time.sleep(600)", "--api-key", "8f9a7b6c5d"]
+        started.append(subprocess.Popen(words, executable=sys.executable))
+        wait_for(lambda: process_of(started[-1].pid).words == "python -c", "only the beginning is shown")
     finally:
         for process in started:
             process.kill()

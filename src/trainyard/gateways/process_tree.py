@@ -147,8 +147,8 @@ def catchers(pid: int, number: int) -> list[Process]:
 def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | None = None) -> RunProcesses:
     """Return the processes of a run's program on this machine.
 
-    They are those of the session that `leader` (id and start) leads, and those whose environment names the
-    run; neither this process nor those above it. A launcher's workers have sessions of their own.
+    They are those of the session that `leader` (id and start) leads or led, and those whose environment names
+    the run; neither this process nor those above it. A launcher's workers have sessions of their own.
     """
     every = {each.pid: each for each in processes()}
     above, pid = set(), os.getpid()
@@ -156,11 +156,13 @@ def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | N
         above.add(pid)
         pid = every[pid].parent
     head = every.get(leader[0]) if leader is not None else None
-    head = head if head is not None and leader is not None and head.start == leader[1] else None
+    is_reused = head is not None and leader is not None and head.start != leader[1]
     training, left = list[Process](), list[Process]()
     for each in every.values():
-        of_session = head is not None and each.session == head.pid
-        if each.pid in above or not (of_session or _is_of_run(each, directory, node)):
+        of_session = leader is not None and each.session == leader[0] and not is_reused
+        # If the leader has ended, only the environment shows that the session is not another one by now.
+        is_known = of_session and head is not None
+        if each.pid in above or not (is_known or _is_of_run(each, directory, node)):
             continue
         (training if of_session or each.trains() else left).append(each)
     return RunProcesses(tuple(training), tuple(left))
