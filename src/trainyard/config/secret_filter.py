@@ -169,7 +169,8 @@ def _secrets_under(name: str, content: bytes) -> list[Place]:
 
 
 def _variable(name: str) -> str:
-    return re.sub(r"\W", "_", name).upper()
+    """Return the variable that an option suggests; none for one of a letter, such as the -c of a shell."""
+    return "" if len(name) == 1 else re.sub(r"\W", "_", name).upper()
 
 
 def _change(value: Any, change: Callable[[str, str, str], str], place: str = "") -> Any:

@@ -184,7 +184,8 @@ _OF_TEXT = frozenset(
         *("EOI", "START", "END", "STOP", "SPECIAL", "ADDITIONAL", "ADDED", "NEWLINE", "BLANK", "DECODER"),
         *("IMAGE", "IMG", "AUDIO", "VIDEO", "VISION", "TEXT", "PROMPT", "THINK", "TOOL", "SINGLE"),
         *("NUM", "MAX", "MIN", "PER", "NEXT", "PREV", "FIRST", "LAST", "BEGIN", "SEPARATOR", "CLASS"),
-        *("IGNORE", "QUERY", "POOL", "REGISTER"),
+        *("IGNORE", "QUERY", "POOL", "REGISTER", "PLACEHOLDER", "INITIALIZER", "MODIFIER", "TRIGGER"),
+        *("INSTANCE", "PREFIX", "MIDDLE", "SUFFIX"),
     )
 )
 # Nothing, a switch, or the path of a file that holds the secret.

@@ -155,6 +155,8 @@ def test_a_configuration_gets_its_secrets_again_only_from_where_they_may_be() ->
         "MY_API_KEY": PASSWORD,
     }
     assert restore_secrets(recorded, variables) == CONFIG
+    shell = find_secrets({"program": {"command": ["sh", "-c", f"python a.py --api-key {PASSWORD}"]}})
+    assert [found.variable for found in shell] == [""], "no variable C is suggested"
     for name, place in zip(variables, places, strict=True):
         with pytest.raises(ConfigError, match=f"program.{place}"):
             restore_secrets(recorded, {other: value for other, value in variables.items() if other != name})

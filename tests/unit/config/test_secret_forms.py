@@ -156,6 +156,8 @@ HARMLESS = {
     "EOS_TOKEN": "<|end_of_text|>",
     "UNK_TOKEN": "<unk>",
     "IMAGE_TOKEN": "<image>",
+    "PLACEHOLDER_TOKEN": "<my-concept>",
+    "INITIALIZER_TOKEN": "sculpture",
     "SPECIAL_TOKENS": "<s> </s>",
     "TOKENIZER_PATH": "/models/tokenizer.json",
     "TOKENIZER_NAME": "meta-llama/Llama-3.1-8B",
