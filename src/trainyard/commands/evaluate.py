@@ -33,7 +33,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.config.load import load_config
-from trainyard.config.secret_filter import restore_secrets
+from trainyard.config.secret_filter import SecretFilter, restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.model_signing import KeyVerifier
@@ -121,7 +121,8 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
             "--allow-command if you trust it, or --public-key if the run is signed."
         )
     step, checkpoint, digest = find_checkpoint(directory, args.step)
-    command = fill_command(words_with_secrets(words, args), directory, checkpoint)
+    started_with, words = command_of(words, args)
+    command = fill_command(started_with, directory, checkpoint)
     shown = shlex.join(fill_command(words, directory, checkpoint))
     output.announce("evaluation", f"step {step:,}: {shown}", copied=True)
     if args.dry_run:
@@ -133,7 +134,7 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
         "seconds": round(time.time() - started, 3),
         "step": step,
         "checkpoint_sha256": digest,
-        "command": [str(word) for word in words],
+        "command": words,
         **data_of(setting(settings, "evaluation.data")),
         "figures": figures,
         "thresholds": thresholds,
@@ -154,11 +155,12 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
     return ExitCode.NO
 
 
-def words_with_secrets(words: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """Return the command with its secrets, from --config or the environment. Raises ConfigError."""
+def command_of(words: Sequence[str], args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the command with secrets, from --config or the environment, and without. Raises ConfigError."""
     given = load_config(args.config, args.set).given.evaluation.command if args.config else words
-    restored = restore_secrets({"evaluation.command": [str(word) for word in given or ()]}, os.environ)
-    return list(restored["evaluation.command"])
+    recorded = {"evaluation.command": [str(word) for word in given or words]}
+    restored = restore_secrets(recorded, os.environ)["evaluation.command"]
+    return restored, SecretFilter.of({"environment": dict(os.environ)}, recorded).mask_values(restored)
 
 
 def find_checkpoint(directory: RunDirectory, step: int | None) -> tuple[int, Path, str]:

@@ -42,6 +42,7 @@ from trainyard.commands import COMMANDS
 from trainyard.commands.run_program import require_idle, take_over
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.process import SignalForwarder, run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
@@ -108,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         fetch = [pipeline.fetch()] if pipeline.has_fetch else []
         steps = (*pipeline.before(), *fetch, pipeline.train(), *pipeline.after())
-        output.print_text("\n".join(shlex.join(step) for step in steps))
+        lines = "\n".join(shlex.join(step) for step in steps)
+        output.print_text(SecretFilter.of({"environment": dict(os.environ)}).mask_under("", lines))
         if args.run_dir is None:
             output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
         return ExitCode.DONE

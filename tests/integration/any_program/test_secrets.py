@@ -186,6 +186,8 @@ def seen(owner: Owner) -> tuple[list[str], dict[str, str]]:
 def test_no_record_has_a_secret_of_any_form_that_came_in_any_way(owner: Owner) -> None:
     owner.configure()
     words = ("run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--", *owner.words())
+    plan = owner.call("run", "--dry-run", *words[1:])
+    assert [value for value in owner.secrets.values() if value in plan.stdout + plan.stderr] == []
     done = owner.call(*words)
     log = (owner.folder / "runs/a/logs/node-0.log").read_text()
     outcome = json.loads((owner.folder / "runs/a/run.json").read_text())["outcome"]

@@ -29,7 +29,8 @@ from trainyard.gateways.supervised_process import Supervision, run_supervised
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
-    sys.argv[2:], lambda text: None, log=folder / "log", secrets=SecretFilter(), environment={}, directory=folder,
+    sys.argv[2:], lambda text: None, log=folder / "log", secrets=SecretFilter(), environment={},
+    directory=folder,
     supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
