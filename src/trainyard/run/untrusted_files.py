@@ -93,13 +93,13 @@ def read_json_object(path: Path, *, links: bool = True) -> dict[str, Any]:
 def parse_json(content: bytes | str, name: str) -> Any:
     """Parse a JSON document, called `name` in messages.
 
-    Raises DamagedFileError, also for NaN, infinity and more than MOST_DEPTH levels.
+    Raises DamagedFileError, also for a key twice, NaN, infinity and more than MOST_DEPTH levels.
     """
     if len(content) > MOST_BYTES:
         raise DamagedFileError(f"{name}: damaged: more than {MOST_BYTES:,} bytes")
     text = decode_utf8(content, name) if isinstance(content, bytes) else content
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         place = f"{name}:{error.lineno}"
         raise DamagedFileError(f"{place}: damaged, not readable as JSON ({error.msg})") from None
@@ -205,6 +205,13 @@ def _kind(value: object) -> str:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
 
 
 def _require_flat(value: Any, name: str) -> None:
