@@ -144,9 +144,9 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 12_362),
+    "commands": (8_000, 12_366),
     "training": (9_500, 12_289),
-    "gateways": (7_500, 9_957),
+    "gateways": (7_500, 9_960),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_302),
     "programs": (5_500, 6_016),
@@ -154,14 +154,14 @@ BUDGETS = {
     "image": (3_900, 5_223),
     "cluster": (3_700, 4_368),
     "github": (2_400, 3_605),
-    "run": (2_500, 3_232),
+    "run": (2_500, 3_239),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_836),
-    "config": (1_500, 2_722),
+    "config": (1_500, 2_724),
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
-    "src": (72_000, 91_360),
-    "tests": (75_000, 101_336),
+    "src": (72_000, 91_376),
+    "tests": (75_000, 101_378),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

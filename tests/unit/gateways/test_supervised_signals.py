@@ -26,11 +26,17 @@ import dataclasses, json, sys
 from pathlib import Path
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.gateways.supervised_process import Supervision, run_supervised
+from trainyard.config.secret_filter import SecretFilter
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
+<<<<<<< HEAD
     sys.argv[2:], lambda text: None, log=folder / "log", secrets=SecretFilter(), environment={},
     directory=folder,
+=======
+    sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
+    secrets=SecretFilter(),
+>>>>>>> h4
     supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
@@ -81,7 +87,8 @@ class Case:
         command = [sys.executable, "-c", COMMAND, str(folder), *program]
         shell = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"] if nohup else []
         self.process = subprocess.Popen([*shell, *command], stdin=subprocess.DEVNULL, start_new_session=True)
-        wait_for((folder / "pid").exists, "the program starts")
+        wait_for(lambda: (folder / "pid").exists() or self.process.poll() is not None, "the program starts")
+        assert self.process.poll() is None
         self.pid = int((folder / "pid").read_text() or "0") or self._pid()
 
     def _pid(self) -> int:
