@@ -26,17 +26,11 @@ import dataclasses, json, sys
 from pathlib import Path
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.gateways.supervised_process import Supervision, run_supervised
-from trainyard.config.secret_filter import SecretFilter
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
-<<<<<<< HEAD
-    sys.argv[2:], lambda text: None, log=folder / "log", secrets=SecretFilter(), environment={},
-    directory=folder,
-=======
     sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
     secrets=SecretFilter(),
->>>>>>> h4
     supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
