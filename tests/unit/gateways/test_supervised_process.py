@@ -21,7 +21,8 @@ def save(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
-time.sleep(60)
+for _ in range(600):  # Python may miss a signal right before a sleep, until it ends
+    time.sleep(0.1)
 """
 IGNORES = """
 import signal, time

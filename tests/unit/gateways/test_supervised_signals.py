@@ -24,10 +24,12 @@ COMMAND = """
 import dataclasses, json, sys
 from pathlib import Path
 from trainyard.gateways.supervised_process import Supervision, run_supervised
+from trainyard.config.secret_filter import SecretFilter
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
     sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
+    secrets=SecretFilter(),
     supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
@@ -45,7 +47,7 @@ signal.signal(number, {"catches": note, "does not": signal.SIG_DFL, "ignores": s
 if (number, mode) == (signal.SIGINT, "does not"):
     signal.signal(number, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-Path("pid").write_text(str(os.getpid()))
+os.symlink(str(os.getpid()), "pid")
 while True:
     Path("beat").touch()
     time.sleep(0.02)
@@ -78,12 +80,9 @@ class Case:
         command = [sys.executable, "-c", COMMAND, str(folder), *program]
         shell = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"] if nohup else []
         self.process = subprocess.Popen([*shell, *command], stdin=subprocess.DEVNULL, start_new_session=True)
-        wait_for((folder / "pid").exists, "the program starts")
-        self.pid = int((folder / "pid").read_text() or "0") or self._pid()
-
-    def _pid(self) -> int:
-        wait_for(lambda: (self.folder / "pid").read_text(), "its id is complete")
-        return int((self.folder / "pid").read_text())
+        pid = folder / "pid"
+        wait_for(lambda: pid.is_symlink() or self.process.poll() is not None, "the program starts")
+        self.pid = int(str(pid.readlink()))
 
     def send(self, number: int) -> None:
         for _ in range(2):
