@@ -189,12 +189,14 @@ def test_a_strangers_job_in_both_zones_is_an_alert_of_status_and_watch(plane: An
         return found
 
     def is_running() -> bool:
-        return bool(shown("manage_training_job.py", "status", "theirs")["state"] == "Running")
+        return bool(
+            shown("manage_training_job.py", "status", "theirs", "--kind", "pytorchjob")["state"] == "Running"
+        )
 
     eventually(is_running, "the job to run")
-    (alert,) = shown("manage_training_job.py", "status", "theirs")["alerts"]
+    (alert,) = shown("manage_training_job.py", "status", "theirs", "--kind", "pytorchjob")["alerts"]
     assert "in 2 zones, which EFA does not cross" in alert
-    watched = shown("monitor_training.py", "--job", "theirs", "--once")
+    watched = shown("monitor_training.py", "--job", "theirs", "--kind", "pytorchjob", "--once")
     assert (watched["health"], watched["network"]["verdict"]) == ("unhealthy", "degraded")
     assert [each["rule"] for each in watched["alerts"]] == ["two-zones"]
     remove(plane, "pytorchjob")
