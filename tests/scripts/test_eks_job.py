@@ -18,7 +18,6 @@ from trainyard.commands import deploy_training_job, eks_job, manage_cluster, not
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.github.cluster_job import ClusterJob, read_cluster_job
-from trainyard.jobs.follow import job_retries
 from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
 
@@ -348,7 +347,7 @@ def test_a_job_that_is_sent_again_has_not_ended(
     put_job(workflow.cluster, state)
     found = JobReader(Api(workflow.cluster.access())).state(NAMESPACE, JOB, "pytorchjob")
     loop = SimpleNamespace(follow_to_end=lambda *_: RetryOutcome(found, "why", is_waiting=is_waiting))
-    monkeypatch.setattr(job_retries, "make_retry_loop", lambda *_: loop)
+    monkeypatch.setattr(eks_job, "make_retry_loop", lambda *_: loop)
     code, outputs = workflow.step("watch", plan=plan_of(auto_retry="2"))
     has_ended = state == "Failed" and not is_waiting
     assert (code, outputs["ended"]) == ((1, "true") if has_ended else (0, "false"))

@@ -61,11 +61,9 @@ def test_what_follows_a_job_that_was_sent(
     load_script: Load,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from trainyard.jobs import job_submission
-
-    monkeypatch.setattr(job_submission, "find", lambda *_: None)
-    monkeypatch.setattr(job_submission, "submit", lambda *_, **__: None)
     deploy, there, nobody = load_script("deploy_training_job"), plan(), argparse.Namespace()
+    monkeypatch.setattr(deploy, "find", lambda *_: None)
+    monkeypatch.setattr(deploy, "submit", lambda *_, **__: None)
     announced: list[tuple[str, str]] = []
     monkeypatch.setattr(
         deploy.output, "announce", lambda phase, text, *_, **__: announced.append((phase, text))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways import github_api, slack
+from trainyard.gateways import slack
 from trainyard.github import runner_watchdog
 from trainyard.run.segment import Segment
 
@@ -60,9 +60,9 @@ def watch_runners(load_script: Any) -> Any:
 
 
 @pytest.fixture
-def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
+def repository(watch_runners: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     there = Repository()
-    monkeypatch.setattr(github_api, "github_from", lambda **_: there)
+    monkeypatch.setattr(watch_runners, "github_from", lambda **_: there)
     monkeypatch.setenv("RUNNERS_TOKEN", "t")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))

@@ -144,7 +144,7 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 12_366),
+    "commands": (8_000, 12_359),
     "training": (9_500, 12_289),
     "gateways": (7_500, 9_960),
     "jobs": (6_500, 7_934),
@@ -153,15 +153,15 @@ BUDGETS = {
     "report": (4_800, 5_614),
     "image": (3_900, 5_223),
     "cluster": (3_700, 4_368),
-    "github": (2_400, 3_605),
+    "github": (2_400, 3_615),
     "run": (2_500, 3_239),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_836),
     "config": (1_500, 2_724),
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
-    "src": (72_000, 91_376),
-    "tests": (75_000, 101_372),
+    "src": (72_000, 91_379),
+    "tests": (75_000, 101_375),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
@@ -460,7 +460,11 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
-@over(COMMANDS)
+# Jobs of hosted runners call these without any package; only what posts to Slack needs one.
+WITHOUT_PACKAGES = ("watch_runners", "continue_lineage")
+
+
+@over([command for command in COMMANDS if command.stem not in WITHOUT_PACKAGES])
 def test_a_command_imports_at_its_top_all_but_what_is_slow(path: Path) -> None:
     """`trainyard NAME --help` takes half a second; the trainer's modules import torch or numpy."""
     inside = {name for function in functions(path) for name in imports(function, path)}

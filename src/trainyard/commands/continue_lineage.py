@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.commands.run_step import read_json
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment, place_to_dispatch
 from trainyard.github.job_end import next_command, outputs_of
+from trainyard.github.variables import read_json
 from trainyard.run.segment import read_handover
 from trainyard.run.untrusted_files import parse_json_object
 

@@ -33,13 +33,12 @@ from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands import notify_slack
 from trainyard.commands.run import Pipeline, has_stopped, run_steps, step
-from trainyard.errors import CheckFailedError, ConfigError, DamagedFileError, ExitCode, TrainyardError
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
-from trainyard.github.variables import ROLE, set_variables
-from trainyard.run.untrusted_files import parse_json_object
+from trainyard.github.variables import ROLE, read_json, set_variables
 
 STEPS = (
     "ready",
@@ -111,15 +110,6 @@ def run_step(name: str, plan: Json, pipeline: Pipeline) -> int:
         "notify": lambda: notify(plan, pipeline),
     }
     return steps[name]()
-
-
-def read_json(environment: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return the JSON object in an environment variable; empty if it is not set. Raises ConfigError."""
-    text = environment.get(name) or "{}"
-    try:
-        return dict(parse_json_object(text, name))
-    except DamagedFileError as error:
-        raise ConfigError(str(error)) from None
 
 
 def set_step_environment(name: str, plan: Json) -> None:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands import notify_slack
-from trainyard.commands.run_step import read_json, segment_of
+from trainyard.commands.run_step import segment_of
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
 from trainyard.gateways.github_api import github_from
+from trainyard.github.variables import read_json
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub

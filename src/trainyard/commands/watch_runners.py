@@ -26,13 +26,11 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
-from trainyard.gateways import slack
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github import runner_watchdog
 from trainyard.github.runner_version import has_these_rules, read_releases
 from trainyard.github.variables import labels_in_json
-from trainyard.report.slack.slack_message import mrkdwn
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
@@ -124,6 +122,10 @@ def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[Dea
 
 def send_to_slack(text: str) -> int:
     """Send one message. A failure of Slack is only a warning, because the red run has the same text."""
+    # A job on a hosted runner that finds nothing installs no package.
+    from trainyard.gateways import slack
+    from trainyard.report.slack.slack_message import mrkdwn
+
     message = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
     try:
         is_sent = slack.post(message, [{"type": "section", "text": {"type": "mrkdwn", "text": message}}])

@@ -5,13 +5,14 @@ docs/workflows.md describes each; a test checks that both have the same names.
 
 import json
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.untrusted_files import parse_json
+from trainyard.run.untrusted_files import parse_json, parse_json_object
 
 LABELS = "TRAINYARD_RUNNER_LABELS"
 STORE = "TRAINYARD_STORE"
@@ -256,3 +257,12 @@ def parse_role(arn: str) -> str:
     if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):
         raise ConfigError(f"{arn[:140]!r} is not a role such as arn:aws:iam::123456789012:role/trainyard-ci")
     return arn
+
+
+def read_json(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return the JSON object in an environment variable; empty if it is not set. Raises ConfigError."""
+    text = environment.get(name) or "{}"
+    try:
+        return dict(parse_json_object(text, name))
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None
