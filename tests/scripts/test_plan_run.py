@@ -47,7 +47,7 @@ DEADLY = ("TRAINYARD_STORE", "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PRO
 CONTINUES = (
     '{"lineage":"4711","number":2,"run_number":812,"commit":"'
     + "a" * 40
-    + '","step":9,"deaths":0,"thread":""}'
+    + '","step":9,"deaths":0,"outages":0,"thread":""}'
 )
 TRIGGERS: dict[str, tuple[dict[str, str], list[str]]] = {
     "push": ({"GITHUB_EVENT_NAME": "push"}, []),

@@ -118,7 +118,7 @@ def test_a_program_is_added_by_one_file(own: Path) -> None:
     sheet = json.loads(plan.program.files["program.json"])
     assert sheet["command"] == [
         *("own.py", "--batch=48", "--replicas=16"),
-        *("--out=/checkpoints/llama/program", "--steps=1000", "--more=1"),
+        *("--out=/checkpoints/team/llama/program", "--steps=1000", "--more=1"),
     ]
     assert sheet["environment"]["OWN_SEED"] == str(config.training.seed)
     assert json.loads(plan.program.files["own.json"]) == {"layers": config.model.architecture.num_layers}
