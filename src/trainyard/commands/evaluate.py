@@ -72,6 +72,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("give --run-dir, or --store with --run-number")
     if args.run_dir and (args.allow_command or args.public_key):
         parser.error("--allow-command and --public-key need --store")
+    if args.set and args.config is None:
+        parser.error("--set changes a value of the configuration: add --config FILE")
     return args
 
 

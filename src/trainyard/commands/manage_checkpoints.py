@@ -83,7 +83,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
     parser.add_argument("--step", default="", metavar="S|newest", help=newest)
-    parser.add_argument("--to", default="", metavar="DIR", help="with copy: a folder of this machine")
+    to = "with copy: a folder of this machine"
+    parser.add_argument("--to", type=arguments.path, metavar="DIR", help=to)
     parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
     parser.add_argument(
         "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
@@ -112,7 +113,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("--pod needs --path with an absolute folder in the pod")
     if args.step not in ("", "newest") and arguments.step(args.step) is None:
         parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
-    if "://" in args.to:
+    if args.to and args.to.parts[0].endswith(":"):  # a path has one slash of a URL's two
         parser.error(
             "--to names a folder; `trainyard store sync --checkpoint` stores a checkpoint from there"
         )
@@ -125,8 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    if args.command == "copy" and (to := arguments.path(args.to)).exists() and not to.is_dir():
-        raise ConfigError(f"--to {to} is a file; name a folder")
+    if args.command == "copy" and args.to.exists() and not args.to.is_dir():
+        raise ConfigError(f"--to {args.to} is a file; name a folder")
     access = requested_access(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
     api = Api(access, call_seconds=args.call_seconds)
@@ -162,7 +163,7 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
     checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
-    data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}
+    data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": str(args.to)}
     if args.dry_run:
         data |= {"copied": False}
         line = f"would copy {checkpoint.path}: {len(checkpoint.files)} files, {checkpoint.size:,} bytes"
@@ -170,7 +171,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         display = PhaseDisplay("copy")
         display.begin(checkpoint.path, checkpoint.size)
         with terminal.show_live(display):
-            copied = copy_to_folder(source, checkpoint, arguments.path(args.to), progress=display.advance)
+            copied = copy_to_folder(source, checkpoint, args.to, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
         data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
         line = copy_line(data)
