@@ -258,8 +258,7 @@ def test_a_check_without_a_source_that_builds_is_red(
         archive.writestr("README.md", "")
     client(aws, "s3", "us-east-1").put_object(Bucket=bucket, Key="bare.zip", Body=empty.getvalue())
     given = {key: text.format(bucket=bucket) for key, text in source.items()}
-    building = importlib.import_module("trainyard.image.building.aws_build")
-    monkeypatch.setattr(building, "send_source", lambda *_, **__: (given, True))
+    monkeypatch.setattr(check, "send_source", lambda *_, **__: (given, True))
     aws.scripts = [Script()] * 3
     words = ["--image", "registry.example/a:1", "--poll", "0.02", "--source-bucket", bucket]
     assert exit_code_of(lambda: check.main(words)) == 4

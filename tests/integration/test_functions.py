@@ -243,7 +243,8 @@ def test_a_dashboard_reports_on_a_metrics_file(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_every_documented_name_is_there_and_nothing_heavy_is_imported() -> None:
-    code = "import sys, trainyard.functions; print({'torch', 'boto3', 'pydantic', 'yaml'} & set(sys.modules))"
+    heavy = {"torch", "numpy", "rich", "boto3"}
+    code = f"import sys, trainyard.functions; print({heavy} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

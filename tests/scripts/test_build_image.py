@@ -11,11 +11,9 @@ import pytest
 def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
     load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.gateways.images import local_builder
-
     script, tagged = load_script("build_image"), []
     builder = SimpleNamespace(has=lambda _: True, tag=lambda image, name: tagged.append((image, name)))
-    monkeypatch.setattr(local_builder, "find_builder", lambda _: builder)
+    monkeypatch.setattr(script, "find_builder", lambda _: builder)
     args = script.parse_args(["--context", str(tmp_path), "--builder", "local"])
     request = SimpleNamespace(image="fsdp", tag="content-1", unpinned=(), record=dict)
     (result,) = script.build_here(args, [request])

@@ -13,7 +13,6 @@ from tests import warm_start
 
 from trainyard.commands import check_environment
 from trainyard.errors import ServiceError
-from trainyard.gateways import actions_runner
 from trainyard.gateways.github_api import GitHub
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +219,7 @@ def test_a_runner_that_github_refuses_is_reported_and_trains(
             raise ServiceError("GitHub could not be reached")
         return [{"tag_name": "v2.341.0", "published_at": "2026-09-01T00:00:00Z"}]
 
-    monkeypatch.setattr(actions_runner, "runner_version", lambda family: version)
+    monkeypatch.setattr(check_environment, "runner_version", lambda family: version)
     monkeypatch.setattr(GitHub, "runner_releases", releases)
     monkeypatch.setenv("GITHUB_SERVER_URL", server)
     found = [str(each.verdict) for each in check_environment.runner_findings()]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.images import ecr, local_builder
 from trainyard.image.building.build_request import LOCKS_LABEL
 from trainyard.image.release.check_levels import Answer, linux_markers, probe_answers, probe_request
 from trainyard.image.release.image_locks import demanded_packages
@@ -67,8 +66,8 @@ def test_a_tag_in_a_registry_is_pulled_although_an_older_copy_is_here(
     builder = SimpleNamespace(
         has=lambda _: here, inspect=lambda _: facts, pull=lambda name, _: pulled.append(name)
     )
-    monkeypatch.setattr(local_builder, "find_builder", lambda _: builder)
-    monkeypatch.setattr(ecr, "login_to", lambda _: None)
+    monkeypatch.setattr(script, "find_builder", lambda _: builder)
+    monkeypatch.setattr(script, "login_to", lambda _: None)
     monkeypatch.setattr(script, "probe", lambda *_: [])
     script.check_here(script.parse_args(["--image", image, "--builder", "local", "--level", "quick"]))
     assert pulled == [image] * pulls

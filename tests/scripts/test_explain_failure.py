@@ -155,7 +155,7 @@ def test_a_build_is_explained_by_its_phases_and_log(
         def call(self, service: str, operation: str, **words: object) -> object:
             return answers[operation]
 
-    monkeypatch.setattr("trainyard.gateways.aws_refusals.AwsAccount", Account)
+    monkeypatch.setattr(explain_failure, "AwsAccount", Account)
     found = explain("--build", "p:1", capsys=capsys)
     assert (found["class"], found["who"]) == ("installer", "configuration")
     assert found["evidence"][-1] == "log of p:1: the beginning of this log is missing"

@@ -13,7 +13,6 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.errors import ServiceError
-from trainyard.gateways import git
 from trainyard.run.directory import RunDirectory
 from trainyard.training.data import tokenize_corpus
 
@@ -83,10 +82,10 @@ def find_proven_run(load_script: Any) -> Any:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def here(find_proven_run: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The commit that is checked out and the data that are prepared, as a test needs them."""
     known: dict[str, Any] = {"git": {"commit": COMMIT, "dirty": False}, "data": (HEX, None)}
-    monkeypatch.setattr(git, "git_facts", lambda _: known["git"])
+    monkeypatch.setattr(find_proven_run, "git_facts", lambda _: known["git"])
     monkeypatch.setattr(tokenize_corpus, "prepared_data_of", lambda _: known["data"])
     return known
 

@@ -22,9 +22,9 @@ exit 0
 STEPS = {
     "image": (
         *("make install", "lint_image.py", "docker buildx", "build_image.py", "check_image.py"),
-        *("push_image.py", "import json"),
+        *("import hashlib", "push_image.py", "import json"),
     ),
-    "check": ("make install", "check_image.py"),
+    "check": ("make install", "check_image.py", "import hashlib"),
 }
 
 
@@ -74,7 +74,7 @@ def test_the_steps_are_those_of_the_buildspec() -> None:
     named = set()
     for line in commands(*PHASES):
         if re.search(r'test "\$TASK" (?:!= image|= train) \|\|', line):
-            named |= set(re.findall(r"(\w+\.py)|(docker buildx)|(import json)", line))
+            named |= set(re.findall(r"(\w+\.py)|(docker buildx)|(import json|import hashlib)", line))
     assert {"".join(found) for found in named} == {*STEPS["image"]} - {"make install"}
 
 
