@@ -128,7 +128,8 @@ class Runs:
         self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
         self.restart()
         monkeypatch.setattr(
-            "trainyard.commands.run_program.program_git_facts", lambda _: {"commit": self.commit, "dirty": False}
+            "trainyard.commands.run_program.program_git_facts",
+            lambda _: {"commit": self.commit, "dirty": False},
         )
 
     def restart(self) -> None:
