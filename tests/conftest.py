@@ -36,6 +36,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Modules imported at collection stay; searching them for garbage takes as long as importing them.
 gc.disable()
 
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup. A handler keeps these tests alive too, and the programs that they start do not inherit it.
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:

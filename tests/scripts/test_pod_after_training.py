@@ -116,7 +116,8 @@ def make_pod(
         script = load_script("run_pod")
         pod = Pod(script, launcher, config, tmp_path)
         for name in ("run_passing_signals", "run_beside"):
-            monkeypatch.setattr(f"trainyard.gateways.process.{name}", pod.play)
+            for module in ("run", "run_pod"):
+                monkeypatch.setattr(f"trainyard.commands.{module}.{name}", pod.play, raising=False)
         if launcher == "apart":
             place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
             for name, value in place.items():

@@ -128,7 +128,8 @@ class Runs:
         self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
         self.restart()
         monkeypatch.setattr(
-            "trainyard.gateways.git.program_git_facts", lambda _: {"commit": self.commit, "dirty": False}
+            "trainyard.commands.run_program.program_git_facts",
+            lambda _: {"commit": self.commit, "dirty": False},
         )
 
     def restart(self) -> None:
@@ -142,7 +143,7 @@ class Runs:
         def play(_command: Any, read: Callable[[str], None], **_: Any) -> ProgramExit:
             return self.played.play(attempt, read)
 
-        self._monkeypatch.setattr("trainyard.gateways.supervised_process.run_supervised", play)
+        self._monkeypatch.setattr("trainyard.commands.run_program.run_supervised", play)
         described = ProgramDescription(
             **{
                 "recipe": "verl",

@@ -213,8 +213,7 @@ def test_what_stopped_at_the_limit_of_its_cost_is_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its exit code is 1, so that nothing continues it; its record shows that it has a good checkpoint."""
-    read = "trainyard.report.facts.run_facts.read_record"
-    monkeypatch.setattr(read, lambda _path: {"outcome": {"status": "stopped"}})
+    monkeypatch.setattr(run, "read_record", lambda _path: {"outcome": {"status": "stopped", "exit_code": 1}})
     assert world.step("store", STEPS={"train": {"outcome": "failure", "outputs": {"exit_code": "1"}}}) == 0
     assert world.names == ["training_artifact_sync"]
 
