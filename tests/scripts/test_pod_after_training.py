@@ -313,15 +313,18 @@ def test_another_program_of_a_finished_run_is_not_started_again(
     path = ROOT / "configs" / "smoke.yaml"
     words = ["--config", str(path), "--run-dir", str(tmp_path / "job")]
     words += ["--program", str(tmp_path / "program.json")]
-    finish(tmp_path / "job", load_config(path).config)
+
+    def finish_known() -> None:
+        finish(tmp_path / "job", load_config(path).config)
+        run = json.loads((tmp_path / "job" / "run.json").read_text())
+        run["program_sha256"] = read_description(tmp_path / "known.json").program(ROOT).sha256
+        (tmp_path / "job" / "run.json").write_text(json.dumps(run))
+
+    finish_known()
     script = load_script("run_program")
     assert script.main(words) == 0
     assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
         (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
-        finish(tmp_path / "job", load_config(path).config)
-        run = json.loads((tmp_path / "job" / "run.json").read_text())
-        known = read_description(tmp_path / "known.json")
-        run["program_sha256"] = known.program(ROOT).sha256
-        (tmp_path / "job" / "run.json").write_text(json.dumps(run))
+        finish_known()
         assert script.main(words) != 0, "another command is run"

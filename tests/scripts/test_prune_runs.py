@@ -14,6 +14,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.proof import PARTS
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -72,10 +73,9 @@ def save(layout: RunDirectory, step: int, run_id: str, *, recorded: bool = True)
 def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
     """The record that prove_run.py leaves."""
     run = json.loads(layout.run_file.read_text())
-    names = ("trained", "network", "stored", "repeatable")
     record = {
         "proven": True,
-        "parts": [{"name": name, "holds": True, "evidence": "", "next_step": None} for name in names],
+        "parts": [{"name": name, "holds": True, "evidence": "", "next_step": None} for name in PARTS],
         "run_id": run["run_id"],
         "finished": run["outcome"].get("finished"),
         "run_number": NUMBERS.get(run["run_id"], 1),
