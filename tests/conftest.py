@@ -36,9 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Modules imported at collection stay; searching them for garbage takes as long as importing them.
 gc.disable()
 
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    # Under nohup. A handler keeps these tests alive too, and the programs that they start do not inherit it.
-    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    # Under nohup, or in the background. A handler keeps these tests alive too, and the programs that they
+    # start do not inherit it.
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, lambda _number, _frame: None)
 
 
 @pytest.hookimpl(wrapper=True)

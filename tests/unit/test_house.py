@@ -161,7 +161,7 @@ BUDGETS = {
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
     "src": (72_000, 91_382),
-    "tests": (75_000, 101_370),
+    "tests": (75_000, 101_386),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

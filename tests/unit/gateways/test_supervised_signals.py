@@ -31,7 +31,12 @@ received = []
 ended = run_supervised(
     sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
     secrets=SecretFilter(),
-    supervision=Supervision(grace=float((folder / "grace").read_text()), on_signal=received.append),
+    supervision=Supervision(
+        grace=float((folder / "grace").read_text()),
+        on_signal=received.append,
+        poll=(folder / "polled").touch,
+        poll_seconds=0.05,
+    ),
 )
 (folder / "end.json").write_text(json.dumps({**dataclasses.asdict(ended), "received": received}))
 """
@@ -81,8 +86,10 @@ class Case:
         command = [sys.executable, "-c", COMMAND, str(folder), *program]
         shell = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"] if nohup else []
         self.process = subprocess.Popen([*shell, *command], stdin=subprocess.DEVNULL, start_new_session=True)
-        wait_for(lambda: (folder / "pid").exists() or self.process.poll() is not None, "the program starts")
-        assert self.process.poll() is None
+        # A signal before the program is watched is a request to stop, whatever the program handles.
+        for mark in ("pid", "polled"):
+            wait_for(lambda: (folder / mark).exists() or self.process.poll() is not None, mark)  # noqa: B023
+            assert self.process.poll() is None
         self.pid = int((folder / "pid").read_text() or "0") or self._pid()
 
     def _pid(self) -> int:
