@@ -144,7 +144,7 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 12_362),
+    "commands": (8_000, 12_365),
     "training": (9_500, 12_289),
     "gateways": (7_500, 9_960),
     "jobs": (6_500, 7_934),
@@ -160,7 +160,7 @@ BUDGETS = {
     "config": (1_500, 2_724),
     "proof": (2_400, 2_234),
     REST: (2_200, 2_886),
-    "src": (72_000, 91_382),
+    "src": (72_000, 91_385),
     "tests": (75_000, 101_386),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

@@ -276,7 +276,10 @@ def warn_of_secrets(config: "Config") -> None:
     for found in find_secrets(config.to_plain()):
         LOG.warning(
             "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
-            *(found.place, found.mask.decode(), found.kind, found.variable or "a variable"),
+            found.place,
+            found.mask.decode(),
+            found.kind,
+            found.variable or "a variable",
         )
     restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
 

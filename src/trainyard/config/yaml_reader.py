@@ -35,7 +35,7 @@ _TAB = "a tab; write spaces, which YAML needs before words"
 
 
 class YamlError(Exception):
-    """What is wrong with a text, with its line and dotted key where they are known."""
+    """A fault of a text, with its line and dotted key where they are known."""
 
     def __init__(self, message: str, line: int | None = None, key: str = "") -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def compose(text: str) -> list[Any]:
                 raise YamlError(much, event.start_mark.line + 1)
         return [node for node in yaml.compose_all(text, Loader=CoreLoader) if node is not None]
     except yaml.YAMLError as error:
-        raise _explained(error, text) from None
+        raise _explain(error, text) from None
 
 
 def compose_one(text: str) -> Any:
@@ -79,7 +79,7 @@ def compose_one(text: str) -> Any:
     return roots[0] if roots else yaml.compose("null", Loader=CoreLoader)
 
 
-def _explained(error: yaml.YAMLError, text: str) -> YamlError:
+def _explain(error: yaml.YAMLError, text: str) -> YamlError:
     mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None:  # a character that YAML does not allow
         return YamlError(f"not valid YAML: {getattr(error, 'reason', None) or error}")

@@ -279,10 +279,10 @@ def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observe
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
     """
-    said = [(str(e.get("reason")), str(e.get("message"))) for e in observed.events if _is_of(e, pod)]
-    tried = reason == "ImagePullBackOff" or any(r == "BackOff" and "pulling image" in m for r, m in said)
+    known = [(str(e.get("reason")), str(e.get("message"))) for e in observed.events if _is_of(e, pod)]
+    tried = reason == "ImagePullBackOff" or any(r == "BackOff" and "pulling image" in m for r, m in known)
     if tried and not _FINAL_PULL.search(message):
-        message = next((m for _, m in said if "Failed to pull image" in m), message)
+        message = next((m for _, m in known if "Failed to pull image" in m), message)
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
     final = tried and bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
