@@ -34,15 +34,15 @@ def slowed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
 SLOW_DATA = """
 import time
-from trainyard.training import recipe
+from trainyard.commands import train
 from trainyard.training.runtime import world
 world._START_SECONDS = world._CONTROL_SECONDS = 15
-ready_data = recipe.ready_data
+ready_data = train.ready_data
 def prepared(*given):
     if os.environ["RANK"] == "1":
         time.sleep(22)
     return ready_data(*given)
-recipe.ready_data = prepared
+train.ready_data = prepared
 """
 """A machine prepares its data for longer than the processes wait to join, or for each other's messages."""
 
