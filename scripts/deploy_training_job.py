@@ -4,7 +4,7 @@
 import sys
 
 from trainyard.command.handler import exit_code_of
-from trainyard.commands.deploy_training_job import main
+from trainyard.commands.job_deploy import main
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

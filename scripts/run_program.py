@@ -4,7 +4,7 @@
 import sys
 
 from trainyard.command.handler import exit_code_of
-from trainyard.commands.run_program import main
+from trainyard.commands.step_program import main
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

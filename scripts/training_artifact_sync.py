@@ -4,7 +4,7 @@
 import sys
 
 from trainyard.command.handler import exit_code_of
-from trainyard.commands.training_artifact_sync import main
+from trainyard.commands.store_sync import main
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

@@ -20,7 +20,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainyard.commands.training_artifact_sync import (
+from trainyard.commands.store_sync import (
     calculate_file_hash,
     create_manifest,
     sync_to_s3,
@@ -66,12 +66,12 @@ def build_docker_image(
     --fix` does. `base_image` replaces the base whose FROM takes an argument.
     """
     options = {"image_name": image_name, "image_tag": image_tag or tag, "auto_fix": auto_fix, **options}
-    return _call("build_image", dockerfile=dockerfile, **options)
+    return _call("image_build", dockerfile=dockerfile, **options)
 
 
 def push_to_ecr(repository: str, *, image: str = "", **options: object) -> Json:
     """Push an image of this machine, by default `REPOSITORY:latest`; `image` of the answer has its digest."""
-    return _call("push_image", repository=repository, image=image or f"{repository}:latest", **options)
+    return _call("image_push", repository=repository, image=image or f"{repository}:latest", **options)
 
 
 def manage_eks_cluster(
@@ -83,8 +83,8 @@ def manage_eks_cluster(
     `validate_components` the answer is the free capacity.
     """
     options = {"cluster": cluster_name, **options}
-    fixed = _call("manage_cluster", "fix", apply=True, **options) if auto_fix else {}
-    found = _call("manage_cluster", "check" if validate_components else "capacity", **options)
+    fixed = _call("cluster", "fix", apply=True, **options) if auto_fix else {}
+    found = _call("cluster", "check" if validate_components else "capacity", **options)
     return {**found, "steps": fixed["steps"]} if fixed else found
 
 
@@ -110,7 +110,7 @@ def deploy_training_job(
         )
     retries = RETRIES if auto_retry is True else int(auto_retry)
     return _call(
-        "deploy_training_job",
+        "job_deploy",
         job_name=job_name,
         cluster=cluster_name,
         config=config,

@@ -144,7 +144,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
 ) -> None:
     import importlib
 
-    script = importlib.import_module("trainyard.commands.check_store")
+    script = importlib.import_module("trainyard.commands.store_check")
     assert script.main(["--store", f"s3://{bucket}"]) == 1
     assert "versioning           not ok     never enabled" in capsys.readouterr().out
     assert script.main(["--store", f"s3://{bucket}", "--fix", "--json"]) == 0

@@ -76,7 +76,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
     """Calls the script's `main` in this process, which saves a start of Python per call."""
-    script = importlib.import_module("trainyard.commands.build_image")
+    script = importlib.import_module("trainyard.commands.image_build")
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -167,7 +167,7 @@ def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None
 def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     aws: ScriptedAws, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = importlib.import_module("trainyard.commands.check_image")
+    check = importlib.import_module("trainyard.commands.image_check")
     monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
@@ -196,7 +196,7 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each end of a build that succeeded × both commands that check an image in AWS."""
-    check = importlib.import_module("trainyard.commands.check_image")
+    check = importlib.import_module("trainyard.commands.image_check")
     monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
     tag = planned(run)["tag"]
     digest = pushed(aws, context.name, lambda: tag)
@@ -250,7 +250,7 @@ def test_a_check_without_a_source_that_builds_is_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The backend refuses what CodeBuild refuses, so that the test above proves that its source exists."""
-    check = importlib.import_module("trainyard.commands.check_image")
+    check = importlib.import_module("trainyard.commands.image_check")
     monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)

@@ -277,7 +277,7 @@ def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
     klass: str, tmp_path: Path
 ) -> None:
     """The run's record, the job summary, Slack's message and explain_failure name one cause and one fix."""
-    from trainyard.commands.explain_failure import failed_run
+    from trainyard.commands.explain import failed_run
     from trainyard.report.dashboard.markdown import markdown_report
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.slack.slack_events import FAILED

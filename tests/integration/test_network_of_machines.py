@@ -14,7 +14,7 @@ import pytest
 from tests.integration.test_launchers import CONFIG, Nodes, free_port, hyperpod, nodes, trainjob
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
-from trainyard.commands import explain_failure, prove_run
+from trainyard.commands import explain, prove
 from trainyard.errors import ExitCode
 
 __all__ = ["nodes"]
@@ -82,7 +82,7 @@ def settings_of(who: str, nodes: Nodes, *, endless: bool) -> tuple[str, ...]:
 
 def network_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     capsys.readouterr()
-    prove_run.main(["--run-dir", str(folder), "--only", "network", "--json"])
+    prove.main(["--run-dir", str(folder), "--only", "network", "--json"])
     parts = json.loads(capsys.readouterr().out)["parts"]
     return next(part for part in parts if part["name"] == "network")
 
@@ -149,7 +149,7 @@ def test_a_run_that_opened_sockets_ends_within_a_minute_and_is_red(
     log = nodes.folder / "errors.log"
     for code, errors in both:
         log.write_text(errors)
-        explain_failure.main(["--log", str(log), "--exit-code", str(code), "--json"])
+        explain.main(["--log", str(log), "--exit-code", str(code), "--json"])
         found = json.loads(capsys.readouterr().out)
         assert (found["class"], found["retryable"]) == ("tcp-fallback", False)
     assert time.time() > opened

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.test_launchers import Nodes, free_port, nodes, trainjob
 
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.commands import explain_failure
+from trainyard.commands import explain
 
 __all__ = ["nodes"]
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_program_that_hangs_is_ended_with_the_stacks_of_its_threads(
     assert [event["step"] for event in events if event["event"] == "hang_suspected"] == [3]
     for place in (["--run-dir", str(tmp_path / "runs/one")], ["--log", str(tmp_path / "pod.log")]):
         (tmp_path / "pod.log").write_text(outcome["log"])
-        explain_failure.main([*place, "--json"])
+        explain.main([*place, "--json"])
         found = json.loads(capsys.readouterr().out)
         assert (found["class"], found["retryable"]) == ("hang", True), found
 

@@ -18,7 +18,7 @@ from tests.integration.attachments import read_attachment
 from tests.integration.scripted_aws import REGION, ScriptedAws
 
 from trainyard.command.handler import exit_code_of
-from trainyard.commands import push_image
+from trainyard.commands import image_push
 from trainyard.gateways.images.registry import RECORD_TYPE, Registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def push(places: Places, capsys: pytest.CaptureFixture[str]) -> Iterator[Callabl
         (places.home / "docker-images.json").write_text(json.dumps(images))
         capsys.readouterr()
         line = ["--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words]
-        code = exit_code_of(lambda: push_image.main(line))
+        code = exit_code_of(lambda: image_push.main(line))
         said = capsys.readouterr()
         return code, said.out + said.err
 
@@ -291,7 +291,7 @@ def test_every_repository_of_the_project_gets_the_same_digest(
     for repository in (places.repository, second):
         assert server.tags(repository)[GIT_TAG] == data["digest"]
     monkeypatch.setenv("ECR_REPOSITORY", f"{places.repository} {second}")
-    args = push_image.parse_args(["--image", "trainer:1"])
+    args = image_push.parse_args(["--image", "trainer:1"])
     assert args.repository == [places.repository, second]
 
 

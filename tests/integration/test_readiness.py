@@ -44,7 +44,7 @@ Check = Callable[..., Done]
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
     """Runs the script's `main` in this process; keyword arguments are variables, empty ones are not set."""
-    script = importlib.import_module("trainyard.commands.check_readiness")
+    script = importlib.import_module("trainyard.commands.doctor")
     hidden = ("GITHUB_", "TRAINYARD_", "RUNNER_")
 
     def run(*words: str, **variables: str) -> Done:

@@ -263,7 +263,7 @@ def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
     proxy: RefusingProxy, server: Any, monkeypatch: pytest.MonkeyPatch, operation: str, is_patient: bool
 ) -> None:
     """At 2 Mbit/s the 5 MiB of a part take 20 seconds, most of it after the kernel has taken the bytes."""
-    script = importlib.import_module("trainyard.commands.check_readiness")
+    script = importlib.import_module("trainyard.commands.doctor")
     monkeypatch.setattr(script, "CALL_SECONDS", 3.0)
     proxy.slow = {operation: 6.0}
     code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))

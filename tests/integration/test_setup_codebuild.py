@@ -28,7 +28,7 @@ from tests.integration.test_image_refusals import REFUSALS
 from tests.unit.infrastructure.template_reader import ResolvedTemplate
 
 from trainyard.command import handler
-from trainyard.commands import build_image, setup_codebuild
+from trainyard.commands import image_build, init_aws
 from trainyard.gateways import cloudformation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def client(service: str, url: str) -> Any:
 def set_up(*flags: str, code: int = 0) -> dict[str, str]:
     """Call the script in this process, which is quicker; return resource -> its standing."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert setup_codebuild.main([*flags, "--json"]) == code, said.getvalue()
+        assert init_aws.main([*flags, "--json"]) == code, said.getvalue()
     return {each["resource"]: each["standing"] for each in json.loads(said.getvalue())["resources"]}
 
 
@@ -78,7 +78,7 @@ def test_the_shell_script_makes_everything_from_any_folder(aws: str) -> None:
 
 
 def resources() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(setup_codebuild.TEMPLATE.read_text())["Resources"]
+    found: dict[str, Any] = yaml.safe_load(init_aws.TEMPLATE.read_text())["Resources"]
     return found
 
 
@@ -86,7 +86,7 @@ def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
     aws: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("--project-name", "lab", "--ecr-repository", "team/lab")
-    assert setup_codebuild.main([*GITHUB, *names]) == 0
+    assert init_aws.main([*GITHUB, *names]) == 0
     said = capsys.readouterr().out
     told = dict(re.findall(r"^gh variable set (\S+) --repo me/lab --body (\S+)$", said, re.M))
     assert told == {
@@ -97,16 +97,16 @@ def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
     }
     assert all(f"vars.{name} " in IMAGE_WORKFLOW for name in told)
     (line,) = re.findall(r"^scripts/build_image\.py (.*)$", said, re.M)
-    build = build_image.parse_args(line.split())
+    build = image_build.parse_args(line.split())
     assert (build.image, build.project, build.region) == ("team/lab", "lab", REGION)
     assert Path(ROOT, *build.dockerfile).is_file()
 
 
 def test_with_a_cluster_github_is_given_its_name_and_role_too() -> None:
-    args = setup_codebuild.parse_args([*GITHUB, "--cluster", "gpus"])
+    args = init_aws.parse_args([*GITHUB, "--cluster", "gpus"])
     state = cloudformation.StackState("id", "CREATE_COMPLETE", {"Repository": "trainyard", "Cluster": "gpus"})
     account = SimpleNamespace(partition="aws", number=ACCOUNT, region=REGION)
-    said = setup_codebuild.next_steps(args, state, cast("Any", account))
+    said = init_aws.next_steps(args, state, cast("Any", account))
     given = dict(re.findall(r"^gh variable set (TRAINYARD_EKS\S+) --repo me/lab --body (\S+)$", said, re.M))
     role = f"arn:aws:iam::{ACCOUNT}:role/trainyard-github"
     assert given == {"TRAINYARD_EKS_CLUSTER": "gpus", "TRAINYARD_EKS_ROLE": role}
@@ -119,10 +119,10 @@ def test_the_role_trusts_the_environments_of_the_workflows_that_assume_it(flags:
     jobs = [job for name in workflows for job in yaml.safe_load(workflow(name))["jobs"].values()]
     assuming = [job for job in jobs if (job.get("permissions") or {}).get("id-token") == "write"]
     expected = {f"repo:me/lab:environment:{job['environment']['name']}" for job in assuming}
-    given = setup_codebuild.given_parameters(setup_codebuild.parse_args([*GITHUB, *flags]))
+    given = init_aws.given_parameters(init_aws.parse_args([*GITHUB, *flags]))
     assert expected and set(given["Subjects"].split(",")) == expected
-    named = setup_codebuild.parse_args([*GITHUB, "--environment", "a", "--environment", "b"])
-    subjects = setup_codebuild.given_parameters(named)["Subjects"]
+    named = init_aws.parse_args([*GITHUB, "--environment", "a", "--environment", "b"])
+    subjects = init_aws.given_parameters(named)["Subjects"]
     assert [text[-1] for text in subjects.split(",")] == ["a", "b"]
 
 
@@ -216,7 +216,7 @@ def test_wrong_flags_are_named_and_nothing_is_made(aws: str, flags: tuple[str, .
 
 def exit_code(*flags: str) -> int:
     try:
-        return handler.exit_code_of(partial(setup_codebuild.main, list(flags)))
+        return handler.exit_code_of(partial(init_aws.main, list(flags)))
     except SystemExit as ended:
         return int(ended.code or 0)
 
@@ -235,7 +235,7 @@ def test_a_stack_that_was_made_by_hand_is_taken_over(aws: str) -> None:
     subject = {"ParameterKey": "Subjects", "ParameterValue": "repo:me/lab:environment:training"}
     client("cloudformation", aws).create_stack(
         StackName="trainyard",
-        TemplateBody=setup_codebuild.TEMPLATE.read_text(),
+        TemplateBody=init_aws.TEMPLATE.read_text(),
         Capabilities=["CAPABILITY_NAMED_IAM"],
         Parameters=[subject],
     )

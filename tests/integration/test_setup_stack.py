@@ -15,7 +15,7 @@ from tests.integration.scripted_cloudformation import NAMED_BY, READS, ScriptedC
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
 from trainyard.command import handler
-from trainyard.commands import setup_codebuild
+from trainyard.commands import init_aws
 from trainyard.gateways import cloudformation
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.image.building.stack_template import IDENTIFIERS, Account, importable_template
@@ -47,12 +47,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 def rows(*flags: str) -> tuple[int, Rows]:
     """Exit code, and resource -> its record."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = int(setup_codebuild.main([*flags, "--json"]))
+        code = int(init_aws.main([*flags, "--json"]))
     return code, {each["resource"]: each for each in json.loads(printed.getvalue())["resources"]}
 
 
 def refusal(*flags: str, code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    assert handler.exit_code_of(partial(setup_codebuild.main, list(flags))) == code
+    assert handler.exit_code_of(partial(init_aws.main, list(flags))) == code
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return " ".join(printed.err.split())
@@ -98,7 +98,7 @@ def interrupted_dry_run(aws: Aws) -> None:
 
 def failed_creation(aws: Aws) -> None:
     aws.refuses = {"Builds": "no such image"}
-    assert handler.exit_code_of(partial(setup_codebuild.main, [*GITHUB])) == 4
+    assert handler.exit_code_of(partial(init_aws.main, [*GITHUB])) == 4
     assert aws.status == "ROLLBACK_COMPLETE"
     aws.refuses = {}
 
@@ -172,7 +172,7 @@ def test_resources_that_exist_are_imported_and_the_rest_is_made(aws: Aws) -> Non
 
 def test_an_account_without_these_resources_gets_the_template_as_it_is_in_one_step(aws: Aws) -> None:
     assert rows(*GITHUB)[0] == 0
-    assert aws.body == setup_codebuild.TEMPLATE.read_text()
+    assert aws.body == init_aws.TEMPLATE.read_text()
     assert (aws.status, aws.calls.count("execute_change_set")) == ("CREATE_COMPLETE", 1)
 
 
@@ -242,7 +242,7 @@ def test_only_the_importable_template_imports_a_resource_of_each_type(aws: Aws, 
     found = ResolvedTemplate(values).resources()
     name = next(name for name, each in found.items() if each[0] == kind)
     aws.taken[kind] = {found[name][1][NAMED_BY[kind]]}
-    text = setup_codebuild.TEMPLATE.read_text()
+    text = init_aws.TEMPLATE.read_text()
     importable = importable_template(parsed(text), values, Account(ACCOUNT, REGION))
     for body, action in ((text, "Add"), (json.dumps(importable), "Import")):
         stack = cloudformation.CloudFormationStack(aws, PROJECT)
@@ -265,7 +265,7 @@ def test_the_reason_of_a_failure_is_printed_and_a_second_run_starts_again(
     assert rows(*GITHUB)[0] == 0
 
 
-@pytest.mark.parametrize("status", setup_codebuild.STUCK)
+@pytest.mark.parametrize("status", init_aws.STUCK)
 def test_a_stack_that_is_stuck_is_named_with_its_resources_and_the_way_out(
     aws: Aws, capsys: pytest.CaptureFixture[str], status: str
 ) -> None:
@@ -368,7 +368,7 @@ def test_a_stack_that_does_not_settle_ends_with_5_and_a_change_set_too(
 def test_the_progress_of_the_stack_is_printed_while_it_is_made(
     aws: Aws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert setup_codebuild.main([*GITHUB]) == 0
+    assert init_aws.main([*GITHUB]) == 0
     printed = capsys.readouterr()
     assert "CREATE_COMPLETE" in printed.err and "S3 Bucket SourceBucket" in printed.err
     assert printed.err.count("CREATE_IN_PROGRESS") == 1

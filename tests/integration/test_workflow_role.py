@@ -23,7 +23,7 @@ from tests.github_identity import github_identity
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.command import handler
-from trainyard.commands import check_readiness, run, run_action
+from trainyard.commands import doctor, run, step_action
 from trainyard.errors import PermissionRefusedError
 from trainyard.gateways.kubernetes.cluster_access import read_access
 from trainyard.run.directory import RunDirectory
@@ -82,7 +82,7 @@ def test_the_check_before_a_run_assumes_the_role_by_itself(
 ) -> None:
     url = f"s3://{role_store.endpoint.new_bucket()}/runs"
     in_step(TRAINYARD_AWS_ACCESS=access)
-    code = handler.exit_code_of(lambda: check_readiness.main(["--store", url, "--json"]))
+    code = handler.exit_code_of(lambda: doctor.main(["--store", url, "--json"]))
     found = json.loads(capsys.readouterr().out)
     assert (code, found["verdict"]) == (0, "ok")
     assert found["findings"][0]["found"].endswith("role/trainyard-ci can be assumed")
@@ -97,7 +97,7 @@ def test_the_check_reports_a_role_that_does_not_trust_the_job(
     url = f"s3://{role_store.endpoint.new_bucket()}/runs"
     monkeypatch.setitem(role_store.identity.claims, "sub", "repo:me/lab:ref:refs/heads/feature")
     in_step()
-    code = handler.exit_code_of(lambda: check_readiness.main(["--store", url, "--json"]))
+    code = handler.exit_code_of(lambda: doctor.main(["--store", url, "--json"]))
     findings = {found["check"]: found for found in json.loads(capsys.readouterr().out)["findings"]}
     assert code == 1
     assert set(findings) == {"role"}
@@ -198,7 +198,7 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
     monkeypatch.setattr(run, "main", train)
-    assert run_action.train(["--run-dir", "x"]) == 0
+    assert step_action.train(["--run-dir", "x"]) == 0
     assert found == ["--run-dir", "x"]
 
 

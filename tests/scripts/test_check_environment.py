@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-from trainyard.commands import check_environment
+from trainyard.commands import step_environment
 from trainyard.errors import ServiceError
 from trainyard.gateways.github_api import GitHub
 
@@ -195,7 +195,7 @@ def test_a_run_directory_that_the_next_job_deletes_is_refused(
     monkeypatch: pytest.MonkeyPatch, place: str, is_kept: bool, in_actions: str
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", in_actions)
-    findings = list(check_environment.run_directory_findings(ROOT / place))
+    findings = list(step_environment.run_directory_findings(ROOT / place))
     expected = [] if is_kept or in_actions == "false" else ["run directory"]
     assert [each.check for each in findings if each.verdict == "failed"] == expected
 
@@ -219,8 +219,8 @@ def test_a_runner_that_github_refuses_is_reported_and_trains(
             raise ServiceError("GitHub could not be reached")
         return [{"tag_name": "v2.341.0", "published_at": "2026-09-01T00:00:00Z"}]
 
-    monkeypatch.setattr(check_environment, "runner_version", lambda family: version)
+    monkeypatch.setattr(step_environment, "runner_version", lambda family: version)
     monkeypatch.setattr(GitHub, "runner_releases", releases)
     monkeypatch.setenv("GITHUB_SERVER_URL", server)
-    found = [str(each.verdict) for each in check_environment.runner_findings()]
+    found = [str(each.verdict) for each in step_environment.runner_findings()]
     assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)

@@ -9,7 +9,7 @@ import pytest
 from tests.scripts import test_manage_training_job
 from tests.scripts.test_manage_training_job import Cluster, failed
 
-from trainyard.commands import debug_dump, explain_failure
+from trainyard.commands import debug_dump, explain
 from trainyard.errors import ConfigError
 
 cluster = test_manage_training_job.cluster
@@ -147,6 +147,6 @@ def test_without_a_cluster_a_wrong_name_says_so(tmp_path: Path) -> None:
 
 def test_the_failed_job_is_explained(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     plant_job(cluster)
-    assert explain_failure.main(["--job", "job", "--json", "--kubeconfig", str(cluster.kubeconfig)]) == 0
+    assert explain.main(["--job", "job", "--json", "--kubeconfig", str(cluster.kubeconfig)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["class"], bool(found["fix"]), bool(found["cause"])) == ("oom-host", True, True)

@@ -14,7 +14,9 @@ from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.command import handler
-from trainyard.commands import deploy_training_job, eks_job, manage_cluster, notify_slack
+from trainyard.commands import cluster as cluster_command
+from trainyard.commands import job_deploy, step_eks
+from trainyard.commands import notify as notify_command
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.github.cluster_job import ClusterJob, read_cluster_job
@@ -101,7 +103,7 @@ class Workflow:
         output = self.folder / "output"
         output.write_text("")
         self.patch.setenv("TRAINYARD_PLAN", plan)
-        code = int(handler.exit_code_of(lambda: eks_job.main(words)))
+        code = int(handler.exit_code_of(lambda: step_eks.main(words)))
         return code, outputs_in(output.read_text())
 
     def run(self, plan: str, *, first: bool) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def workflow(
         messages.append(words)
         return 0
 
-    monkeypatch.setattr(notify_slack, "main", notify)
+    monkeypatch.setattr(notify_command, "main", notify)
     with memory_cluster() as cluster:
         document = {
             "current-context": "here",
@@ -187,7 +189,7 @@ def plan_of(**values: Any) -> str:
 @pytest.fixture
 def sent(workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> str:
     """The plan of a job that was sent and runs."""
-    monkeypatch.setattr(deploy_training_job, "main", lambda words: 0)
+    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
     put_job(workflow.cluster, "Running")
     code, outputs = workflow.step("send", plan=plan_of())
     assert code == 0
@@ -204,7 +206,7 @@ def test_a_job_that_was_sent_is_a_deployment_of_its_commit(workflow: Workflow, s
 def test_a_job_is_sent_although_github_does_not_record_it(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(deploy_training_job, "main", lambda words: 0)
+    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
     workflow.github.refuses = "deployments"
     code, outputs = workflow.step("send", plan=plan_of())
     assert (code, read_cluster_job(outputs["plan"]).deployment) == (0, 0)
@@ -218,8 +220,8 @@ def test_the_end_of_a_job_is_reported_once_by_polls_that_end_green(
     """From the first run, which ends with "still running", to the run that a poll dispatches."""
     github = workflow.github
     github.as_text = as_text
-    monkeypatch.setattr(deploy_training_job, "main", lambda words: 0)
-    monkeypatch.setattr(eks_job, "POLL_SECONDS", 1.0)
+    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
+    monkeypatch.setattr(step_eks, "POLL_SECONDS", 1.0)
     put_job(workflow.cluster, "Running")
     plan = workflow.step("send", plan=plan_of())[1]["plan"]
     needs = workflow.run(plan, first=True)
@@ -287,20 +289,20 @@ def test_a_job_sent_while_the_polls_are_switched_off_switches_them_on(workflow: 
 def test_a_cluster_that_does_not_answer_is_red_and_the_other_jobs_are_polled(
     workflow: Workflow, sent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(eks_job, "POLL_SECONDS", 1.0)
+    monkeypatch.setattr(step_eks, "POLL_SECONDS", 1.0)
     put_job(workflow.cluster, "Succeeded")
     away = plan_of(job="gh-2", cluster="away")
     for number, text in ((2, away), (1, sent)):
         workflow.github.records[number] = {"id": number, "created_at": stamp(0), "payload": text}
         workflow.github.statuses[number] = [{"state": "in_progress", "created_at": stamp(0)}]
-    real = eks_job.api_of
+    real = step_eks.api_of
 
     def api_of(job: ClusterJob) -> Any:
         if job.cluster == "away":
             raise ServiceError("the cluster away cannot be reached")
         return real(job)
 
-    monkeypatch.setattr(eks_job, "api_of", api_of)
+    monkeypatch.setattr(step_eks, "api_of", api_of)
     assert workflow.step("poll")[0] == 4
     assert "gh-2: the cluster away cannot be reached" in capsys.readouterr().err
     assert [each["inputs"]["job_name"] for each in workflow.github.dispatches] == [JOB]
@@ -347,7 +349,7 @@ def test_a_job_that_is_sent_again_has_not_ended(
     put_job(workflow.cluster, state)
     found = JobReader(Api(workflow.cluster.access())).state(NAMESPACE, JOB, "pytorchjob")
     loop = SimpleNamespace(follow_to_end=lambda *_: RetryOutcome(found, "why", is_waiting=is_waiting))
-    monkeypatch.setattr(eks_job, "make_retry_loop", lambda *_: loop)
+    monkeypatch.setattr(step_eks, "make_retry_loop", lambda *_: loop)
     code, outputs = workflow.step("watch", plan=plan_of(auto_retry="2"))
     has_ended = state == "Failed" and not is_waiting
     assert (code, outputs["ended"]) == ((1, "true") if has_ended else (0, "false"))
@@ -401,17 +403,17 @@ def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_d
     parsed: dict[str, Any] = {}
 
     def check(words: list[str]) -> int:
-        parsed["check"] = manage_cluster.parse_args(words)
+        parsed["check"] = cluster_command.parse_args(words)
         return 0
 
     def deploy(words: list[str]) -> int:
-        parsed["deploy"] = deploy_training_job.parse_args(words)
+        parsed["deploy"] = job_deploy.parse_args(words)
         if parsed["deploy"].output:
             parsed["deploy"].output.write_text(json.dumps(RESOLVED))
         return 0
 
-    monkeypatch.setattr(manage_cluster, "main", check)
-    monkeypatch.setattr(deploy_training_job, "main", deploy)
+    monkeypatch.setattr(cluster_command, "main", check)
+    monkeypatch.setattr(job_deploy, "main", deploy)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given = {"config": "configs/smoke.yaml", "overrides": OVERRIDES, "num_nodes": "", "plan": None, **inputs}
@@ -439,7 +441,7 @@ def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_d
 def test_a_cluster_that_is_not_ready_ends_the_plan(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manage_cluster, "main", lambda words: 1)
+    monkeypatch.setattr(cluster_command, "main", lambda words: 1)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("INPUTS", json.dumps({"config": "configs/smoke.yaml"}))

@@ -15,7 +15,7 @@ from tests.unit.artifacts.record.test_signature import Pair
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command.handler import exit_code_of
-from trainyard.commands import evaluate, promote_artifact, prove_run
+from trainyard.commands import evaluate, prove, store_promote
 from trainyard.gateways.model_signing import KEY, signer_from
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
@@ -66,7 +66,7 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     assert not finished_run.evaluations_file.exists()
     sync_run(open_store(store), finished_run, None)
     proven = ("--store", store, "--only", "learned")
-    code, text = call(prove_run.main, *where, *proven)
+    code, text = call(prove.main, *where, *proven)
     assert code == 1
     assert "its last checkpoint was not evaluated" in text
     assert "evaluate.py --run-dir" in text
@@ -85,7 +85,7 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     )
 
     sync_run(open_store(store), finished_run, None)
-    code, text = call(prove_run.main, *where, *proven, "--json")
+    code, text = call(prove.main, *where, *proven, "--json")
     assert code == 1
     proof = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
     learned, stored = (next(p for p in proof["parts"] if p["name"] == name) for name in ("learned", "stored"))
@@ -94,7 +94,7 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
         "figures"
     ]
     name = ("--store", store, "--run-number", 1, "--step", 20, "--name", "best")
-    code, text = call(promote_artifact.main, *name)
+    code, text = call(store_promote.main, *name)
     assert code == 1
     assert "not good enough: accuracy 0.41" in text
     assert not (tmp_path / "store" / "promoted").exists()
@@ -107,15 +107,15 @@ def test_a_good_evaluation_of_a_stored_checkpoint_lets_it_be_promoted(
     configure(finished_run, {"accuracy": 0.7}, {"accuracy": ">= 0.60"})
     sync_run(open_store(store), finished_run, None)
     name = ("--store", store, "--run-number", 1, "--step", 10, "--name", "best")
-    code, text = call(promote_artifact.main, *name)
+    code, text = call(store_promote.main, *name)
     assert code == 1
     assert f"evaluate.py --store {store} --run-number 1 --step 10" in text
     for step, code in ((20, 1), (10, 0)):  # each checkpoint needs its own
         words = ("--store", store, "--run-number", 1, "--step", step, "--allow-command")
         assert call(evaluate.main, *words)[0] == 0
-        assert call(promote_artifact.main, *name)[0] == code
+        assert call(store_promote.main, *name)[0] == code
     assert len((tmp_path / "store" / "evaluations" / "run-1.jsonl").read_text().splitlines()) == 2
-    assert call(prove_run.main, "--run-dir", finished_run.path, "--store", store, "--only", "stored")[0] == 0
+    assert call(prove.main, "--run-dir", finished_run.path, "--store", store, "--only", "stored")[0] == 0
 
 
 def test_the_command_of_a_store_runs_only_where_it_is_allowed(
@@ -163,7 +163,7 @@ def test_a_run_that_did_not_learn_is_not_promoted(
     store = (tmp_path / "store").as_uri()
     sync_run(open_store(store), finished_run, None)
     code, text = call(
-        promote_artifact.main, "--store", store, "--run-number", 1, "--step", "newest", "--name", "best"
+        store_promote.main, "--store", store, "--run-number", 1, "--step", "newest", "--name", "best"
     )
     assert code == 1
     assert "did not get better" in text

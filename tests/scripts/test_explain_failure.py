@@ -8,7 +8,7 @@ import pytest
 from tests.unit.gateways import test_github_api
 from tests.unit.gateways.test_github_api import TOKEN, Server
 
-from trainyard.commands import explain_failure
+from trainyard.commands import explain as explain_command
 from trainyard.errors import ConfigError
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
@@ -21,7 +21,7 @@ CANCELED = "2026-11-20T12:00:00.1234567Z ##[error]The operation was canceled.\n"
 
 
 def explain(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert explain_failure.main([*map(str, words), "--json"]) == 0
+    assert explain_command.main([*map(str, words), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(found) == {"class", "cause", "who", "fix", "retryable", "other_node", "evidence"}
     return found
@@ -56,7 +56,7 @@ def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
     assert found["class"] == "disk-full" and "; then: " in found["fix"] and "an other" in found["fix"]
 
     with pytest.raises(ConfigError, match="not a run"):
-        explain_failure.main(["--run-dir", str(tmp_path)])
+        explain_command.main(["--run-dir", str(tmp_path)])
 
 
 def test_a_run_that_trained_is_explained_by_its_proof(
@@ -85,7 +85,7 @@ def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, capsys: pytest.Capt
         assert "ended without an outcome" not in explain("--run-dir", run, capsys=capsys)["cause"]
     (run / "logs" / "node-0.log").write_text("OSError: [Errno 28] No space left on device\n")
     assert explain("--run-dir", run, capsys=capsys)["class"] == "disk-full"
-    explain_failure.main(["--log", str(run / "run.json")])
+    explain_command.main(["--log", str(run / "run.json")])
     assert "  retry: not known" in capsys.readouterr().out.splitlines()
 
 
@@ -155,7 +155,7 @@ def test_a_build_is_explained_by_its_phases_and_log(
         def call(self, service: str, operation: str, **words: object) -> object:
             return answers[operation]
 
-    monkeypatch.setattr(explain_failure, "AwsAccount", Account)
+    monkeypatch.setattr(explain_command, "AwsAccount", Account)
     found = explain("--build", "p:1", capsys=capsys)
     assert (found["class"], found["who"]) == ("installer", "configuration")
     assert found["evidence"][-1] == "log of p:1: the beginning of this log is missing"

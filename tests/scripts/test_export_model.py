@@ -24,7 +24,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def export(capsys: pytest.CaptureFixture[str]) -> Export:
     """Run the script here, which saves importing torch; return its status, stdout and stderr."""
-    script = importlib.import_module("trainyard.commands.export_model")
+    script = importlib.import_module("trainyard.commands.export")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

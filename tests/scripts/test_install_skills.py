@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import install_skills, run_command
+from trainyard.commands import run_command, skills_install
 from trainyard.errors import ConfigError, ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,13 +28,13 @@ def install(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[
     return code, rows
 
 
-@pytest.mark.parametrize("agent", install_skills.FOLDERS)
+@pytest.mark.parametrize("agent", skills_install.FOLDERS)
 @pytest.mark.parametrize("scope", [(), ("--user",)], ids=["project", "user"])
 def test_every_agent_gets_all_skills_in_its_folder(
     agent: str, scope: tuple[str, ...], project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, rows = install("--for", agent, *scope, capsys=capsys)
-    folder = (project.parent / "home" if scope else project) / install_skills.FOLDERS[agent]
+    folder = (project.parent / "home" if scope else project) / skills_install.FOLDERS[agent]
     assert (code, [row["action"] for row in rows]) == (0, ["new"] * len(NAMES))
     for name in NAMES:
         assert (folder / name / "SKILL.md").read_bytes() == (ROOT / "skills" / name / "SKILL.md").read_bytes()

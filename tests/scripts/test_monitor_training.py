@@ -15,7 +15,7 @@ from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import condition, job, pod
 
 from trainyard.command import output
-from trainyard.commands import monitor_training
+from trainyard.commands import watch as watch_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.rank_times import write_rank_time
@@ -87,7 +87,7 @@ def watch(
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*words: str | Path) -> tuple[int, str]:
-        code = monitor_training.main([str(word) for word in words])
+        code = watch_command.main([str(word) for word in words])
         return code, capsys.readouterr().out
 
     return run
@@ -305,7 +305,7 @@ def test_a_pod_that_does_not_answer_hangs(
 ) -> None:
     smi(*BUSY)
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 8\n")
-    monkeypatch.setattr(monitor_training, "POD_SECONDS", 1.0)
+    monkeypatch.setattr(watch_command, "POD_SECONDS", 1.0)
     code, text = watch(*cluster.words, "--json")
     look = json.loads(text)
     assert (code, look["step"]) == (1, 400)
@@ -320,9 +320,9 @@ def test_a_pod_that_still_runs_the_last_command_is_not_asked_again(
 ) -> None:
     smi(*BUSY)
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 8\n")
-    monkeypatch.setattr(monitor_training, "POD_SECONDS", 0.5)
-    args = monitor_training.parse_args(cluster.words)
-    with monitor_training.JobWatch(args, str(tmp_path)) as watched:
+    monkeypatch.setattr(watch_command, "POD_SECONDS", 0.5)
+    args = watch_command.parse_args(cluster.words)
+    with watch_command.JobWatch(args, str(tmp_path)) as watched:
         looks = [watched.read_status() for _ in range(3)]
     assert [{alert.rule for alert in look.open_alerts} for look in looks] == [{"hung"}] * 3
     readings = [asked for asked in cluster.server.asked if "@gpus" in asked["command"][2]]
@@ -356,8 +356,8 @@ def test_a_job_is_followed_by_two_watches_and_its_last_figures_stay(
 
 def test_a_job_that_is_not_seen_any_more_is_not_healthy(cluster: Cluster, smi: Smi) -> None:
     smi(*BUSY)
-    args = monitor_training.parse_args(cluster.words)
-    with monitor_training.JobWatch(args, str(cluster.kubeconfig.parent)) as watched:
+    args = watch_command.parse_args(cluster.words)
+    with watch_command.JobWatch(args, str(cluster.kubeconfig.parent)) as watched:
         assert watched.read_status().health == "healthy"
         cluster.server.break_watches()
         eventually = (watched.read_status() for _ in range(20))

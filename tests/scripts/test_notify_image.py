@@ -12,7 +12,7 @@ from tests.scripts.test_notify_slack import WORKFLOW, Done, FakeSlack
 from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.command import handler
-from trainyard.commands import notify_image
+from trainyard.commands import step_notify_image
 
 ROOT = Path(__file__).resolve().parents[2]
 Program = Callable[..., Done]
@@ -30,7 +30,7 @@ TITLES = {
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    script = importlib.import_module("trainyard.commands.notify_image")
+    script = importlib.import_module("trainyard.commands.step_notify_image")
     for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
         monkeypatch.delenv(name)
     for name, value in WORKFLOW.items():
@@ -132,4 +132,4 @@ def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) 
 def test_the_end_of_a_job_comes_from_its_steps(
     status: str, steps: dict[str, Any], event: str, reason: str
 ) -> None:
-    assert notify_image.end_of(json.dumps(steps), status) == (event, reason)
+    assert step_notify_image.end_of(json.dumps(steps), status) == (event, reason)

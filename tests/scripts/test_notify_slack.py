@@ -43,7 +43,7 @@ class Done:
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
     """Runs the script in this process, which saves forty starts, in the test's folder and outside CI."""
-    script = importlib.import_module("trainyard.commands.notify_slack")
+    script = importlib.import_module("trainyard.commands.notify")
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
         monkeypatch.delenv(name)

@@ -128,7 +128,7 @@ class Runs:
         self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
         self.restart()
         monkeypatch.setattr(
-            "trainyard.commands.run_program.program_git_facts",
+            "trainyard.commands.step_program.program_git_facts",
             lambda _: {"commit": self.commit, "dirty": False},
         )
 
@@ -143,7 +143,7 @@ class Runs:
         def play(_command: Any, read: Callable[[str], None], **_: Any) -> ProgramExit:
             return self.played.play(attempt, read)
 
-        self._monkeypatch.setattr("trainyard.commands.run_program.run_supervised", play)
+        self._monkeypatch.setattr("trainyard.commands.step_program.run_supervised", play)
         described = ProgramDescription(
             **{
                 "recipe": "verl",

@@ -12,7 +12,7 @@ from tests.scripts.test_evaluate import Call, call, configure  # noqa: F401 - `c
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.commands import evaluate, promote_artifact, verify_artifact
+from trainyard.commands import evaluate, store_promote, store_verify
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 
@@ -35,7 +35,7 @@ class Shelf:
 
     def promote(self, *words: object, step: object = 20) -> tuple[int, str]:
         where = ("--store", self.url, "--run-number", 1, "--step", step, "--name", "best")
-        code, text = self.call(promote_artifact.main, *where, *words)
+        code, text = self.call(store_promote.main, *where, *words)
         assert (self.folder / "promoted" / "best.json").exists() is (code == 0), text
         return code, text
 
@@ -74,7 +74,7 @@ def test_a_damaged_record_of_the_run_promotes_nothing(shelf: Shelf, name: str, d
     assert code == 1
     assert f"run-1/{name} " in text
     words = shlex.split(text.partition("verify_artifact.py ")[2].partition(" lists")[0])
-    assert verify_artifact.parse_args(words).store == shelf.url
+    assert store_verify.parse_args(words).store == shelf.url
 
 
 @pytest.mark.parametrize(

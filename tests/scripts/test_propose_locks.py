@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.command import handler
-from trainyard.commands import propose_locks
+from trainyard.commands import step_propose_locks
 
 
 class Repository:
@@ -64,7 +64,7 @@ def propose(
         monkeypatch.chdir(tmp_path)
         (tmp_path / "requirements-core.txt").write_text("a==2\n")
         (tmp_path / "notes.md").write_text("### Changes\n")
-        return int(handler.exit_code_of(lambda: propose_locks.main(["--notes", "notes.md", *words])))
+        return int(handler.exit_code_of(lambda: step_propose_locks.main(["--notes", "notes.md", *words])))
 
     return run
 
@@ -111,7 +111,7 @@ def test_a_dry_run_asks_nobody(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements-core.txt").write_text("")
     (tmp_path / "notes.md").write_text("### Changes\n")
-    assert propose_locks.main(["--notes", "notes.md", "--dry-run"]) == 0
+    assert step_propose_locks.main(["--notes", "notes.md", "--dry-run"]) == 0
     assert "requirements-core.txt would be proposed on trainyard/locks" in capsys.readouterr().out
 
 

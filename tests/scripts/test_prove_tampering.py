@@ -120,7 +120,7 @@ class Yard:
 
 
 def prove_run() -> Any:
-    return importlib.import_module("trainyard.commands.prove_run")
+    return importlib.import_module("trainyard.commands.prove")
 
 
 @pytest.fixture(scope="session")

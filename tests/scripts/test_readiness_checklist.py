@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import check_readiness, notify_slack
-from trainyard.commands.check_readiness import (
+from trainyard.commands import doctor, notify
+from trainyard.commands.doctor import (
     AREAS,
     Checklist,
     code_items,
@@ -155,7 +155,7 @@ def test_a_token_of_slack_counts_only_if_slack_knows_it(serve_github: Serve, cas
 def test_a_webhook_cannot_be_looked_at_and_none_is_not_used() -> None:
     item = slack_item({"SLACK_WEBHOOK_URL": "https://x"})
     assert item.state is UNKNOWN
-    assert notify_slack.parse_args(item.fix.split()[2:]).event == "started"
+    assert notify.parse_args(item.fix.split()[2:]).event == "started"
     assert slack_item({}).state is UNUSED
 
 
@@ -169,7 +169,7 @@ def test_the_checklist_of_a_checkout_is_printed_and_can_be_signed(
     (tmp_path / "my store").mkdir()
     page = tmp_path / "READY.md"
     words = ["--all", "--config", str(CONFIG), "--store", f"file://{tmp_path}/my%20store", "--json"]
-    code = check_readiness.main([*words, "--sign-off", str(page), "--run-dir", str(tmp_path / "run")])
+    code = doctor.main([*words, "--sign-off", str(page), "--run-dir", str(tmp_path / "run")])
     found = json.loads(capsys.readouterr().out)
     states = {(item["area"], item["name"]): item["state"] for item in found["items"]}
     assert states["machine", "packages"] == states["machine", "gpu"] == states["store", "store"] == "ok"
@@ -189,7 +189,7 @@ def test_an_area_that_is_left_out_is_not_checked_but_listed(
     for name in ("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     skipped = [word for area in AREAS if area != left for word in ("--skip", area)]
-    assert check_readiness.main(["--all", "--config", str(CONFIG), *skipped, "--json"]) == 0
+    assert doctor.main(["--all", "--config", str(CONFIG), *skipped, "--json"]) == 0
     found = {item["area"]: item for item in json.loads(capsys.readouterr().out)["items"]}
     assert list(found) == list(AREAS)
     for area, item in found.items():
@@ -200,6 +200,6 @@ def test_an_area_that_is_left_out_is_not_checked_but_listed(
 @pytest.mark.parametrize("words", [["--store", "file:///s", "--skip", "machine"], ["--skip", "moon"]])
 def test_skip_is_for_areas_of_the_checklist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        check_readiness.main(words)
+        doctor.main(words)
     assert ended.value.code == 2
     assert "--skip" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import notify_slack, run, run_step, wait_for_runner
+from trainyard.commands import notify, run, step_wait
+from trainyard.commands import step as step_command
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ class World:
         self.environment.setenv("TRAINYARD_VARIABLES", json.dumps(VARIABLES))
         for variable, value in contexts.items():
             self.environment.setenv(variable, value if isinstance(value, str) else json.dumps(value))
-        return run_step.main([name])
+        return step_command.main([name])
 
     def outputs(self) -> dict[str, str]:
         file = self.folder / "output"
@@ -106,9 +107,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = World(tmp_path, monkeypatch)
-    monkeypatch.setattr(run_step, "run_steps", there.run)
+    monkeypatch.setattr(step_command, "run_steps", there.run)
     monkeypatch.setattr(run, "run_steps", there.run)
-    monkeypatch.setattr(run_step, "replace_process", lambda command: there.run([command]))
+    monkeypatch.setattr(step_command, "replace_process", lambda command: there.run([command]))
     return there
 
 
@@ -266,7 +267,7 @@ def test_a_superseded_push_is_dropped_by_choice(
         assert "/actions/workflows/training_ci.yml/runs?event=push&branch=main" in path
         return 200, {"workflow_runs": RUNS}
 
-    world.environment.setattr(run_step, "proven_run", lambda *_: "")
+    world.environment.setattr(step_command, "proven_run", lambda *_: "")
     known = {"GITHUB_API_URL": serve_github(answer), "GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t"}
     known |= {"GITHUB_RUN_NUMBER": number, "GITHUB_EVENT_NAME": event, "TRAINYARD_SUPERSEDE": asked}
     world.step("fetch", {"unless_proven": "true"}, **known)
@@ -304,7 +305,7 @@ def test_the_last_job_reports_what_no_job_has_reported_in_slack_and_in_the_summa
         "train": {"result": "failure", "outputs": {"end": end}},
     }
     steps = {"continue": {"outcome": "failure", "outputs": {"reason": "no further segment"}}}
-    world.environment.setattr(notify_slack, "annotations", lambda *_: [])
+    world.environment.setattr(notify, "annotations", lambda *_: [])
     assert world.step("notify", NEEDS=needs, STEPS=steps, GITHUB_RUN_ATTEMPT=attempt) == 0
     told, summary = capsys.readouterr().out, (world.folder / "summary").read_text()
     assert "Training 812 failed" in told
@@ -320,7 +321,7 @@ def test_the_last_job_reports_what_no_job_has_reported_in_slack_and_in_the_summa
 def test_a_plan_that_is_none_is_refused(world: World, text: str) -> None:
     world.environment.setenv("TRAINYARD_PLAN", text)
     with pytest.raises(ConfigError, match="TRAINYARD_PLAN"):
-        run_step.main(["check"])
+        step_command.main(["check"])
 
 
 STATUSES = [
@@ -365,7 +366,7 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
         "GITHUB_ACTIONS": "true",
     }.items():
         world.environment.setenv(name, value)
-    assert wait_for_runner.main([]) == ExitCode.DONE
+    assert step_wait.main([]) == ExitCode.DONE
     told = capsys.readouterr()
     if reported is None:
         assert "Training 812" not in told.out

@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.commands import list_artifacts, training_dashboard
+from trainyard.commands import report, store_ls
 from trainyard.run.directory import RunDirectory
 
 
@@ -64,13 +64,13 @@ def test_a_list_of_runs_is_green_only_where_a_run_is_proven(
         if lost:
             (tmp_path / f"store-{number}" / f"run-{number}" / lost).unlink()
         status = "failed" if way == "not proven" else "succeeded"
-        list_artifacts.main(["--store", url])
+        store_ls.main(["--store", url])
         row = capsys.readouterr().out.splitlines()[1]
         assert f"  {way}  {status}  " in row, row
-        list_artifacts.main(["--store", url, "--json"])
+        store_ls.main(["--store", url, "--json"])
         [run] = json.loads(capsys.readouterr().out)["runs"]
         assert (run["proof"], run["status"]) == (way, status)
-        training_dashboard.main(["--store", url, "--output", str(page)])
+        report.main(["--store", url, "--output", str(page)])
         colour = "proven" if way == "proven" else "failed"
         assert f'data-label="proof"><span class="{colour}">{way}</span>' in page.read_text()
         assert f'data-label="training">{status}</td>' in page.read_text()

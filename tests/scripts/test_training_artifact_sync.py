@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script() -> ModuleType:
-    return importlib.import_module("trainyard.commands.training_artifact_sync")
+    return importlib.import_module("trainyard.commands.store_sync")
 
 
 def make_run(path: Path, run_id: str) -> RunDirectory:

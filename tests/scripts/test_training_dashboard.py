@@ -12,7 +12,7 @@ import yaml
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.commands import training_dashboard
+from trainyard.commands import report
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.markdown import escape_markdown
 from trainyard.run.directory import RunDirectory
@@ -204,7 +204,7 @@ def test_arguments_that_do_not_go_together_are_refused(
     given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        training_dashboard.parse_args(given)
+        report.parse_args(given)
     assert refused.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -227,7 +227,7 @@ def test_a_run_is_watched_until_it_is_over(
 
     monkeypatch.setattr(time, "sleep", wait)
     words = [str(finished_run.path), "--watch", "--interval", "3s", "--output", str(page)]
-    assert training_dashboard.main(words) == 0
+    assert report.main(words) == 0
     ((seconds, before),) = seen
     assert seconds == 3
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in before
@@ -240,7 +240,7 @@ def test_a_store_has_an_index_of_all_its_runs(finished_run: RunDirectory, tmp_pa
     store = f"file://{tmp_path}/my store"
     sync_run(open_store(store), finished_run, 7)
     target = tmp_path / f"index.{form}"
-    assert training_dashboard.main(["--store", store, "--output", str(target), "--format", form]) == 0
+    assert report.main(["--store", store, "--output", str(target), "--format", form]) == 0
     text = target.read_text()
     if form == "json":
         (run,) = json.loads(text)["runs"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.workflows.conftest import ROOT, Shipped, read
 
-from trainyard.commands import COMMANDS, eks_job
+from trainyard.commands import COMMANDS, step_eks
 from trainyard.github.cluster_job import POLL, WORKFLOW
 
 RESULTS = ("success", "failure", "cancelled", "skipped")
@@ -36,8 +36,8 @@ def test_the_file_is_short_and_each_step_is_one_command_that_its_parser_takes(
             assert (program, COMMANDS[name]) == (".venv/bin/trainyard", "eks_job"), step["name"]
             assert step["run"].startswith("exec "), "a cancellation has to reach Python"
             given = [word.strip('"').replace("$TIMEOUT", "10m") for word in words]
-            found.append(eks_job.parse_args(given).command)
-    assert found == list(eks_job.COMMANDS)
+            found.append(step_eks.parse_args(given).command)
+    assert found == list(step_eks.COMMANDS)
 
 
 def test_no_value_is_chosen_by_an_expression(eks: Shipped, poll: Shipped) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import run_step
+from trainyard.commands import step as step_command
 from trainyard.commands.run import parse_args, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import STORING_MINUTES
@@ -128,7 +128,7 @@ def test_every_shell_line_of_a_step_is_one_command_of_python_that_gets_the_signa
                 assert step["run"].startswith("exec .venv/bin/python -m trainyard step "), step["name"]
                 assert "\n" not in step["run"]
                 called.append((name, steps_called({"steps": [step]})[0]))
-    known = {*run_step.STEPS, "plan", "continue", "wait"}
+    known = {*step_command.STEPS, "plan", "continue", "wait"}
     assert {step for _, step in called} == known
 
 

@@ -1,74 +1,101 @@
-"""One module per command: arguments in, calls to the rooms, text out. `COMMANDS` lists those of `trainyard`.
+"""One module per command, with the command's name: arguments in, calls to the rooms, text out.
 
-A new command is one module here and one line in the registry. `scripts/NAME.py` exists for the steps that
-workflows, the buildspec and documents name; it calls the module of the same name.
+A new command is one module here and one line in the registry. The thirteen files in `scripts/` have the names
+that documents use; each calls the module of its command.
 """
 
-import ast
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 
 from trainyard import __version__
 from trainyard.command.handler import exit_code_of
 from trainyard.command.visible_text import visible_line
 from trainyard.errors import ConfigError, ExitCode
 
-COMMANDS = {
-    "run": "run",
-    "train": "train",
-    "pod": "run_pod",
-    "evaluate": "evaluate",
-    "prove": "prove_run",
-    "report": "training_dashboard",
-    "watch": "monitor_training",
-    "tell": "notify_slack",
-    "export": "export_model",
-    "plan": "plan_training",
-    "doctor": "check_readiness",
-    "environment": "check_environment",
-    "prepare": "prepare_data",
-    "fetch": "fetch_resume",
-    "step": "run_step",
-    "step plan": "plan_run",
-    "step continue": "continue_lineage",
-    "step wait": "wait_for_runner",
-    "explain": "explain_failure",
-    "debug-dump": "debug_dump",
-    "network": "judge_network",
-    "network measure": "measure_network",
-    "config show": "show_config",
-    "config check": "check_configs",
-    "store sync": "training_artifact_sync",
-    "store ls": "list_artifacts",
-    "store verify": "verify_artifact",
-    "store restore": "restore_artifact",
-    "store promote": "promote_artifact",
-    "store prune": "prune_artifacts",
-    "store check": "check_store",
-    "cluster": "manage_cluster",
-    "job deploy": "deploy_training_job",
-    "job checkpoints": "manage_checkpoints",
-    "job ls": "manage_training_job list",
-    "job": "manage_training_job",
-    "eks": "eks_job",
-    "image lint": "lint_image",
-    "image build": "build_image",
-    "image check": "check_image",
-    "image push": "push_image",
-    "lint-environment": "lint_environment",
-    "init github": "setup_github",
-    "init aws": "setup_codebuild",
-    "init trust-policy": "write_trust_policy",
-    "skills install": "install_skills",
-    "completion": "print_completion",
+# The words of a command -> what it does. Its module has the same name: `store sync` is `store_sync`. The
+# longest match counts: `job status` is `job` with `status` as its first argument.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Train a model": {
+        "run": "Train, store and prove a model: the pipeline.",
+        "train": "Train from a configuration.",
+        "prepare": "Prepare the data of a configuration before training.",
+        "plan": "Print the plan of a training: mesh, batches, memory, network, time and cost.",
+        "doctor": "Check what a run needs: the machine, the store, AWS, GitHub, Slack and W&B.",
+        "init github": "Set a GitHub repository up for training.",
+        "init aws": "Create what training and image builds need in AWS.",
+        "config show": "Print the resolved configuration.",
+        "config check": "Check configuration files.",
+    },
+    "Look at it": {
+        "report": "Show a run: progress, figures, checkpoints, proof. With --write as a page.",
+        "watch": "Watch a run or a job live, and report how it ended.",
+        "explain": "Explain why a run or a job failed.",
+        "debug-dump": "Collect records, logs and stacks of a run into one archive.",
+        "notify": "Post the state of a run to Slack.",
+    },
+    "Prove it and keep it": {
+        "prove": "Prove a run: trained, learned, network, stored, repeatable.",
+        "evaluate": "Evaluate a checkpoint by the command of the configuration.",
+        "export": "Export the weights of a checkpoint as a folder that transformers loads.",
+        "store sync": "Store a run, while it trains or once it has ended.",
+        "store ls": "List the runs of a store.",
+        "store verify": "Verify a stored run against its manifest.",
+        "store restore": "Restore a checkpoint from a store.",
+        "store promote": "Promote a proven checkpoint under a name.",
+        "store prune": "Plan the removal of old checkpoints from a store, and do it.",
+        "store check": "Check that a store can keep runs.",
+    },
+    "Clusters, jobs, images": {
+        "cluster": "Check a cluster: check, capacity, nodes, fix, list.",
+        "job deploy": "Send a training job to a cluster.",
+        "job": "Follow and change jobs: list, status, logs, events, cancel, delete, resubmit, retry.",
+        "job checkpoints": "List, find and download the checkpoints on a volume of a cluster.",
+        "image lint": "Check a Dockerfile for known conflicts.",
+        "image build": "Build an image in CodeBuild or here.",
+        "image check": "Check that an image can train.",
+        "image push": "Push an image to ECR.",
+        "network": "Judge the network that a run used, by NCCL's logs.",
+        "network measure": "Measure the bandwidth between processes.",
+        "lint-environment": "Check requirements files for known conflicts.",
+    },
+    "Also": {
+        "skills install": "Install the skills for coding agents.",
+        "completion": "Print the script that completes commands in a shell.",
+    },
 }
-# Words of the command line -> the module, and arguments that come before the given ones. The longest match
-# counts: `job status` is `manage_training_job` with `status` as its first argument.
+# What workflows and pods call; not listed.
+INTERNAL = (
+    "pod",
+    "init trust-policy",
+    "step",
+    "step action",
+    "step check-release",
+    "step continue",
+    "step eks",
+    "step environment",
+    "step fetch",
+    "step native",
+    "step notify-image",
+    "step plan",
+    "step program",
+    "step propose-locks",
+    "step proven",
+    "step prune-runs",
+    "step ray",
+    "step records",
+    "step wait",
+    "step watch-runners",
+)
+COMMANDS = (*(name for group in GROUPS.values() for name in group), *INTERNAL)
 _MOST_WORDS = 2
+
+
+def module_name(name: str) -> str:
+    """Return the name of a command's module in this package."""
+    return name.replace(" ", "_").replace("-", "_")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,29 +105,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command that `words` begin with, and return its exit code. Without one, print the list."""
-    if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(command_list())
+    first = words[0] if words else ""
+    if first in ("", "help", "-h", "--help"):
+        if len(words) > 1:  # `help store sync` is `store sync --help`
+            return run_command([*words[1:], "--help"])
+        sys.stdout.write(command_list(GROUPS))
         return ExitCode.DONE if words else ExitCode.USAGE
-    if words[0] == "--version":
+    if first in ("version", "--version"):
         sys.stdout.write(f"trainyard {__version__}\n")
         return ExitCode.DONE
     for count in range(_MOST_WORDS, 0, -1):
         name = " ".join(words[:count])
         if name in COMMANDS:
-            module, *first = COMMANDS[name].split()
-            if first:  # `job ls` is `job` with `list`
-                name = next(other for other, command in COMMANDS.items() if command == module)
-            sys.argv = [f"trainyard {name}", *first, *words[count:]]  # usage lines name the command
-            return int(import_module(f"{__name__}.{module}").main())
-    if words[1:2] in (["-h"], ["--help"]) and (group := names_in(words[0])):
-        sys.stdout.write(command_list(group))
+            sys.argv = [f"trainyard {name}", *words[count:]]  # usage lines name the command
+            return int(import_module(f"{__name__}.{module_name(name)}").main())
+    if words[1:2] in (["-h"], ["--help"]) and (group := names_in(first)):
+        found = {name: text for names in GROUPS.values() for name, text in names.items() if name in group}
+        sys.stdout.write(command_list({f"trainyard {first}": found}))
         return ExitCode.DONE
     raise ConfigError(explain_unknown(words))
 
 
 def names_in(group: str) -> list[str]:
-    """Return the commands of a group, such as `store`."""
-    return [name for name in COMMANDS if name.startswith(f"{group} ")]
+    """Return the listed commands of a group, such as `store`."""
+    return [name for name in COMMANDS if name.startswith(f"{group} ") and name not in INTERNAL]
 
 
 def explain_unknown(words: Sequence[str]) -> str:
@@ -118,24 +146,13 @@ def explain_unknown(words: Sequence[str]) -> str:
     return f"trainyard has no command {visible_line(words[0])[:60]!r}.{meant} See trainyard --help."
 
 
-def command_list(names: Iterable[str] = COMMANDS) -> str:
-    """Return the help text: the commands, each with the first sentence of its module's docstring."""
-    width = max(map(len, COMMANDS)) + 4
-    rows = [
-        textwrap.fill(f"  {name:<{width - 2}}{summary(name)}", 80, subsequent_indent=" " * width)
-        for name in names
-    ]
-    return "\n".join(
-        ["usage: trainyard COMMAND [options]; trainyard COMMAND --help explains one", "", *rows, ""]
-    )
-
-
-def summary(name: str) -> str:
-    """Return the first sentence about a command, from the docstring of its module, which is not imported."""
-    module, *first = COMMANDS[name].split()
-    if first:
-        group = next(other for other, command in COMMANDS.items() if command == module)
-        return f"The same as {' '.join((group, *first))}."
-    source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
-    docstring = " ".join((ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0].split())
-    return docstring.partition(". ")[0].removesuffix(".") + "."
+def command_list(groups: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the help text: each group's title, and its commands with what they do, in 80 columns."""
+    width = max(len(name) for names in groups.values() for name in names) + 4
+    lines = ["usage: trainyard COMMAND [options]; trainyard help COMMAND explains one"]
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        for name, text in names.items():
+            line = f"  {name:<{width - 2}}{text}"
+            lines.append(textwrap.fill(line, 80, subsequent_indent=" " * width))
+    return "\n".join([*lines, ""])

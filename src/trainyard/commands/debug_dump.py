@@ -29,7 +29,7 @@ from trainyard.cluster.object_path import path_part
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.commands.explain_failure import (
+from trainyard.commands.explain import (
     add_job_options,
     explanation_lines,
     failed_job,

@@ -36,10 +36,8 @@ from typing import IO, TYPE_CHECKING, Any
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands import COMMANDS
-from trainyard.commands.run_program import require_idle, take_over
+from trainyard.commands.step_program import require_idle, take_over
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
@@ -278,10 +276,10 @@ class Pipeline:
     def before(self) -> list[list[str]]:
         """Return the steps before the training: check the machine and the store, prepare the data."""
         where = ["--run-dir", str(self.run_dir), "--store", self.store]
-        prepare = [step("prepare_data", *self.configuration)] if self.prepares else []
+        prepare = [step("prepare", *self.configuration)] if self.prepares else []
         return [
-            step("check_environment", *self.configuration, *where),
-            step("check_readiness", *self.configuration, *where, "--run-number", self.run_number),
+            step("step environment", *self.configuration, *where),
+            step("doctor", *self.configuration, *where, "--run-number", self.run_number),
             *prepare,
         ]
 
@@ -293,14 +291,14 @@ class Pipeline:
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints the value for --resume."""
         words = ["--resume", self.resume, "--fetch", self.searches, "--segment", str(self.segment)]
-        return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
+        return step("step fetch", *self.store_options, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:
         words = [*self.configuration, "--run-dir", str(self.run_dir)]
         words += [] if self.grace is None else ["--grace", f"{self.grace:.3f}s"]
         words += ["--nproc-per-node", str(self.processes)] if self.processes else []
         if self.program:
-            return step("run_program", "--program", str(self.program), *words)
+            return step("step program", "--program", str(self.program), *words)
         words += [] if self.deadline is None else ["--deadline", f"{self.deadline:.3f}s"]
         return step("train", *words, "--resume", self.resume)
 
@@ -317,7 +315,7 @@ class Pipeline:
         ]
 
     def store_run(self) -> list[str]:
-        return step("training_artifact_sync", *self.store_options, "--once")
+        return step("store sync", *self.store_options, "--once")
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -326,11 +324,11 @@ class Pipeline:
 
     def prove(self) -> list[str]:
         only = ["--only", ",".join(self.required_parts)] if self.program else []
-        return step("prove_run", *self.store_options, *only)
+        return step("prove", *self.store_options, *only)
 
     def report(self) -> list[str]:
         summary = ["--github-summary"] if os.environ.get("GITHUB_STEP_SUMMARY") else []
-        return step("training_dashboard", str(self.run_dir), "--write", *summary)
+        return step("report", str(self.run_dir), "--write", *summary)
 
     def after(self) -> list[list[str]]:
         """Return the steps after a training that is done: evaluate, store, prove, report."""
@@ -339,7 +337,7 @@ class Pipeline:
     def notify(self, event: str, *words: str) -> list[list[str]]:
         """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
         lineage = ["--lineage", self.lineage] if self.lineage else []
-        line = step("notify_slack", event, "--run-dir", str(self.run_dir), *lineage, *words)
+        line = step("notify", event, "--run-dir", str(self.run_dir), *lineage, *words)
         return [line] if self.notifies else []
 
     def run(self, commands: Sequence[list[str]]) -> int:
@@ -348,12 +346,8 @@ class Pipeline:
 
 
 def step(name: str, *words: str) -> list[str]:
-    """Return the command of a step: its script, or `trainyard NAME` where there are no scripts."""
-    script = REPOSITORY_ROOT / "scripts" / f"{name}.py"
-    if script.exists():
-        return [sys.executable, str(script), *words]
-    command = next(each for each, module in COMMANDS.items() if module == name)
-    return [sys.executable, "-m", "trainyard", *command.split(), *words]
+    """Return the command line of a step."""
+    return [sys.executable, "-m", "trainyard", *name.split(), *words]
 
 
 def run_pipeline(pipeline: Pipeline) -> int:

@@ -31,8 +31,7 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands import run_program
-from trainyard.commands.run_program import warn_of_secrets
+from trainyard.commands.step_program import warn_of_secrets
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_processes
 from trainyard.config.registries import RECIPES
@@ -112,7 +111,7 @@ def run(argv: Sequence[str] | None) -> int:
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
     if not is_worker and is_of_another_program(args):
         args.program = None
-        return run_program.run(args)
+        return step_program.run(args)
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data

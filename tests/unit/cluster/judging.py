@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
 
 @cache
 def script() -> ModuleType:
-    return importlib.import_module("trainyard.commands.manage_cluster")
+    return importlib.import_module("trainyard.commands.cluster")
 
 
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:

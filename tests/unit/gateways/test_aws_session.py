@@ -221,10 +221,10 @@ def test_a_role_that_does_not_trust_the_job_names_the_subject_and_the_command_th
 
 @pytest.fixture
 def load_trust(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], Any]:
-    from trainyard.commands import write_trust_policy
+    from trainyard.commands import init_trust_policy
 
     def load(words: list[str]) -> Any:
-        assert write_trust_policy.main(words) == 0
+        assert init_trust_policy.main(words) == 0
         return json.loads(capsys.readouterr().out)
 
     return load

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from trainyard.commands import lint_image
+from trainyard.commands import image_lint
 
 METADATA: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "package_metadata.json").read_text()
@@ -28,7 +28,7 @@ for _one in METADATA:
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
 WHEELS = "https://download.pytorch.org/whl"
 
-pytestmark = pytest.mark.skipif(not lint_image.find_uv(), reason="uv is not installed")
+pytestmark = pytest.mark.skipif(not image_lint.find_uv(), reason="uv is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def lint(
             (tmp_path / name).write_text(content)
         capsys.readouterr()
         place = ["--dockerfile", str(tmp_path / "Dockerfile"), "--index", str(index)]
-        code = lint_image.main([*place, "--json", *words])
+        code = image_lint.main([*place, "--json", *words])
         return code, json.loads(capsys.readouterr().out)
 
     return run
@@ -298,7 +298,7 @@ def test_without_an_index_nothing_is_resolved_and_the_last_line_is_not_all_clear
     file.write_text(
         f"FROM python:3.11@sha256:{'a' * 64}\nRUN pip install torch==2.6.0 torchvision==0.19.1\nUSER 1\n"
     )
-    assert lint_image.main(["--dockerfile", str(file), "--index", "none"]) == 0
+    assert image_lint.main(["--dockerfile", str(file), "--index", "none"]) == 0
     shown = capsys.readouterr().out
     assert "not checked   what pip would refuse" in shown
     assert shown.rstrip().endswith("no problem in what is stated")

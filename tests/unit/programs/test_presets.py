@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.plans import request
 
-from trainyard.commands.run_program import program_here
+from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.config.schema import Config

@@ -9,7 +9,7 @@ from trainyard.artifacts.record.run_numbers import missing_run, used_numbers
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.commands import list_artifacts
+from trainyard.commands import store_ls
 from trainyard.run.directory import RunDirectory
 
 
@@ -23,7 +23,7 @@ def test_the_numbers_in_use_are_named_and_the_command_lists_them(
     command = shlex.split(problem.partition("50. ")[2].removesuffix(" lists them."))
     words = command[command.index("store") :]
     assert words[:2] == ["store", "ls"]
-    assert list_artifacts.main([*words[2:], "--json"]) == 0
+    assert store_ls.main([*words[2:], "--json"]) == 0
     listed = capsys.readouterr().out
     assert all(f'"run_number": {number}' in listed for number in (1, 2, 50))
 

@@ -43,7 +43,7 @@ def test_the_script_takes_a_registered_event(
 ) -> None:
     for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT", "SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL"):
         monkeypatch.delenv(name, raising=False)
-    script = importlib.import_module("trainyard.commands.notify_slack")
+    script = importlib.import_module("trainyard.commands.notify")
     assert script.main(["paused", "--run-dir", str(tmp_path / "none"), "--dry-run", "--json"]) == 0
     assert "paused" in json.loads(capsys.readouterr().out)["text"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.commands import prepare_data as command
+from trainyard.commands import prepare as command
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import DataError
 from trainyard.training.data.batches import TokenBatches

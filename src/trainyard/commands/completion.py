@@ -24,7 +24,7 @@ from importlib import import_module
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.commands import COMMANDS
+from trainyard.commands import COMMANDS, module_name
 from trainyard.errors import ExitCode
 
 SHELLS = ("bash", "zsh", "fish")
@@ -117,13 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def known_words() -> Words:
     """Return what can follow the words that were typed, read from the help of every command."""
     found: dict[str, tuple[str, ...]] = {"": tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))}
-    for name, command in COMMANDS.items():
+    for name in COMMANDS:
         group, _, second = name.partition(" ")
-        module, *first = command.split()
-        text = help_of(module)
+        text = help_of(module_name(name))
         options = dict(_OPTION.findall(text)) | dict.fromkeys(_OTHER_NAME.findall(text), "")
         positional = _POSITIONAL.search(text)
-        actions = () if first or not positional else re.split(r", *", positional[1] or positional[2])
+        actions = () if not positional else re.split(r", *", positional[1] or positional[2])
         found[name] = (*found.get(name, ()), *actions, *options)
         found |= {f"{name} {flag}": tuple(choices.split(",")) for flag, choices in options.items() if choices}
         if second:

@@ -33,7 +33,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove_run import compared_run, prove_from_store
+from trainyard.commands.prove import compared_run, prove_from_store
 from trainyard.errors import ConfigError, ExitCode, VerificationError
 from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
 from trainyard.proof.learning import Curves

@@ -93,7 +93,7 @@ class Pod(Pipeline):
     def measure(self) -> list[str]:
         """Return the command that measures the network before training."""
         count = [] if self.processes is None else ["--nproc-per-node", str(self.processes)]
-        return step("measure_network", *count, "--output", str(self.network_file))
+        return step("network measure", *count, "--output", str(self.network_file))
 
     @property
     def network_file(self) -> Path:
@@ -105,11 +105,11 @@ class Pod(Pipeline):
 
         `node` is the mark that an earlier start left in the directory; None in a new directory.
         """
-        fetch = step("fetch_resume", *self.store_options, "--resume", "auto", "--fetch", "true")
+        fetch = step("step fetch", *self.store_options, "--resume", "auto", "--fetch", "true")
         if node is None:
             return [fetch]
         settle = f"{SETTLE_SECONDS}s"
-        left = step("training_artifact_sync", *self.store_options, "--once", "--others", settle)
+        left = step("store sync", *self.store_options, "--once", "--others", settle)
         return [left, fetch if node.is_main else [*fetch, "--wait", settle]]
 
     def beside(self) -> list[str]:
@@ -118,7 +118,7 @@ class Pod(Pipeline):
         At the end the main machine waits for the parts of other machines until their pods are killed.
         """
         waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
-        return step("training_artifact_sync", *self.store_options, "--follow", *waits)
+        return step("store sync", *self.store_options, "--follow", *waits)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -34,7 +34,7 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, lau
 from trainyard.training.runtime.network_bandwidth import write_measurement
 
 _logger = logging.getLogger(__name__)
-_WORKER = "from trainyard.commands.measure_network import work; work()"
+_WORKER = "from trainyard.commands.network_measure import work; work()"
 _GRACE_SECONDS = 30
 SLOW = "the network between the machines is slow"
 """The text by which the table of causes finds this failure in the log of a pod."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.commands.run_program import is_alive
+from trainyard.commands.step_program import is_alive
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import requested_access

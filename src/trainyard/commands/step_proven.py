@@ -27,7 +27,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove_run import data_of_program, prove_stored
+from trainyard.commands.prove import data_of_program, prove_stored
 from trainyard.config.load import config_sha256
 from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter

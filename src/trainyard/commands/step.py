@@ -31,7 +31,7 @@ from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands import notify_slack
+from trainyard.commands import notify as notify_command
 from trainyard.commands.run import Pipeline, has_stopped, run_steps, step
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
@@ -178,7 +178,7 @@ def follower_file() -> Path:
 def check_ready(pipeline: Pipeline) -> int:
     """Check the store, the run number and the signing key from a hosted runner."""
     words = [*pipeline.configuration, "--store", pipeline.store, "--run-number", pipeline.run_number]
-    return run_steps([step("check_readiness", *words)])
+    return run_steps([step("doctor", *words)])
 
 
 def check(plan: Json, pipeline: Pipeline) -> int:
@@ -254,7 +254,7 @@ def proven_run(plan: Json, pipeline: Pipeline) -> str:
         return ""
     words = [*pipeline.configuration, "--store", pipeline.store, "--json"]
     with tempfile.TemporaryFile() as printed:
-        run_steps([step("find_proven_run", *words)], stdout=printed)
+        run_steps([step("step proven", *words)], stdout=printed)
         printed.seek(0)
         try:
             number = json.loads(printed.read() or b"{}").get("run_number")
@@ -322,13 +322,13 @@ def report(pipeline: Pipeline) -> int:
     """Write the report and the records to keep, and remove old runs that are proven and stored."""
     records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
     run_steps([pipeline.report()])
-    run_steps([step("gather_records", "--run-dir", str(pipeline.run_dir), "--to", str(records))])
+    run_steps([step("step records", "--run-dir", str(pipeline.run_dir), "--to", str(records))])
     keep = os.environ.get("TRAINYARD_KEEP_RUNS") or "3"
     proof = read_json(os.environ, "STEPS").get("prove") or {}
     if keep != "all" and proof.get("outcome") == "success":
         words = ["--runs-directory", str(pipeline.run_dir.parent), "--current", str(pipeline.run_dir)]
         words += ["--store", pipeline.store, "--keep-last", keep, "--apply"]
-        run_steps([step("prune_runs", *words)])
+        run_steps([step("step prune-runs", *words)])
     return ExitCode.DONE
 
 
@@ -351,10 +351,12 @@ def notify(plan: Json, pipeline: Pipeline) -> int:
     ]
     posted = True
     if (steps.get("train") or {}).get("outcome") in ("success", "failure"):
-        notify_slack.notify(notify_slack.parse_args(["degraded", *words, "--thread", thread]))
+        notify_command.notify(notify_command.parse_args(["degraded", *words, "--thread", thread]))
     if end.event:
         words += ["--reason", end.reason, "--next-step", end.next_step, "--job-status", status]
-        posted, thread = notify_slack.notify(notify_slack.parse_args([end.event, *words, "--thread", thread]))
+        posted, thread = notify_command.notify(
+            notify_command.parse_args([end.event, *words, "--thread", thread])
+        )
     if (steps.get("keep") or {}).get("outcome") == "failure":
         text = "GitHub refused the artifact of report and records, or took too long. The verdict holds."
         annotate(Level.WARNING, f"{text} They are in {pipeline.run_dir} on the runner, and in the store")
@@ -378,8 +380,8 @@ def notify_of_jobs(plan: Json) -> int:
     handed = outputs_of(needs, "train")
     folder = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / f"gh-{run}"
     words = ["failed", "--run-dir", str(folder), "--lineage", number, "--needs", json.dumps(needs)]
-    args = notify_slack.parse_args([*words, "--thread", handed.get("thread") or plan.get("thread") or ""])
-    posted, _ = notify_slack.notify(args)
+    args = notify_command.parse_args([*words, "--thread", handed.get("thread") or plan.get("thread") or ""])
+    posted, _ = notify_command.notify(args)
     if args.reason:
         append_summary(f"### ❌ {args.reason}\n\nNext: `{args.next_step}`\n")
     return ExitCode.DONE if posted else ExitCode.REFUSED

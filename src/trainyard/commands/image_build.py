@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands import lint_image
+from trainyard.commands import image_lint
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.git import git_facts, origin_address, tags_at_head
@@ -203,7 +203,7 @@ def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Map
     given = [f"--build-arg={name}={value}" for name, value in build_args.items()]
     words = ["--context", str(args.context), "--dockerfile", str(args.context / name), *given, *more]
     with contextlib.redirect_stdout(sys.stderr):
-        return lint_image.main(words)
+        return image_lint.main(words)
 
 
 def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:

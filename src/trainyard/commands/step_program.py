@@ -40,7 +40,7 @@ from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.command.time_limits import job_seconds
-from trainyard.commands.explain_failure import read_log
+from trainyard.commands.explain import read_log
 from trainyard.config.load import config_sha256, dump_yaml, load_config, mask_config
 from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets

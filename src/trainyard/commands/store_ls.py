@@ -20,7 +20,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove_run import failing_parts
+from trainyard.commands.prove import failing_parts
 from trainyard.errors import ExitCode
 
 DEPTHS = ("listing", "sample", "full")

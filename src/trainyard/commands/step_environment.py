@@ -33,7 +33,7 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.run_program import program_here
+from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError

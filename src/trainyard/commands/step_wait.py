@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands import notify_slack
-from trainyard.commands.run_step import segment_of
+from trainyard.commands import notify
+from trainyard.commands.step import segment_of
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
 from trainyard.gateways.github_api import github_from
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"
     words = ["degraded", "--run-dir", str(folder), "--reason", text, "--next-step", command]
     words += ["--lineage", str(plan["run_number"]), "--segment", segment_of(plan), "--thread", plan["thread"]]
-    notify_slack.notify(notify_slack.parse_args(words))
+    notify.notify(notify.parse_args(words))
     return ExitCode.DONE
 
 

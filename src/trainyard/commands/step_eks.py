@@ -28,14 +28,20 @@ from trainyard.command import arguments, output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands import (
-    deploy_training_job,
-    gather_records,
-    manage_cluster,
-    notify_slack,
-    plan_run,
-    prove_run,
-    restore_artifact,
-    training_dashboard,
+    cluster as cluster_command,
+)
+from trainyard.commands import (
+    job_deploy,
+    notify,
+    step_plan,
+    step_records,
+    store_restore,
+)
+from trainyard.commands import (
+    prove as prove_command,
+)
+from trainyard.commands import (
+    report as report_command,
 )
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
@@ -120,13 +126,13 @@ def plan() -> int:
     config, overrides = given.get("config", ""), given.get("overrides", "")
     only = "true" if given.get("dry_run") == "True" else "false"
     words = ["--config", config, "--overrides", overrides, "--target", "eks", "--only-plan", only]
-    if code := plan_run.main(words):
+    if code := step_plan.main(words):
         return code
     job = requested_job(given)
-    if code := manage_cluster.main(["check", *cluster_words(job)]):
+    if code := cluster_command.main(["check", *cluster_words(job)]):
         return code
     planned = folder() / "plan.json"
-    if code := deploy_training_job.main(["--dry-run", "--output", str(planned), *job_words(job)]):
+    if code := job_deploy.main(["--dry-run", "--output", str(planned), *job_words(job)]):
         return code
     job = job.model_copy(update=read_json_object(planned))
     set_output("plan", job.to_text())
@@ -177,7 +183,7 @@ def send(*, dry_run: bool) -> int:
     """Send the job unless it is there already, report it to Slack, and record it as a deployment."""
     job = planned_job()
     words = [*job_words(job), *(["--dry-run"] if dry_run else [])]
-    if (code := deploy_training_job.main(words)) or dry_run:
+    if (code := job_deploy.main(words)) or dry_run:
         return code
     job = job.model_copy(update={"thread": started_thread(job)})
     try:
@@ -196,7 +202,7 @@ def send(*, dry_run: bool) -> int:
 
 def started_thread(job: ClusterJob) -> str:
     """Report the start to Slack, and return the thread; empty where there is none."""
-    exit_code_of(lambda: notify_slack.main(["started", "--run-dir", str(run_dir(job)), "--lineage", job.job]))
+    exit_code_of(lambda: notify.main(["started", "--run-dir", str(run_dir(job)), "--lineage", job.job]))
     return read_thread(run_dir(job) / FILE_NAME).address
 
 
@@ -279,11 +285,11 @@ def prove() -> int:
     job = planned_job()
     run = str(run_dir(job))
     store = ["--store", job.store]
-    if code := restore_artifact.main([*store, "--run-id", job.job, "--step", "none", "--to", run]):
+    if code := store_restore.main([*store, "--run-id", job.job, "--step", "none", "--to", run]):
         return code
-    code = prove_run.main(["--run-dir", run, *store, "--run-number", "auto"])
-    exit_code_of(lambda: training_dashboard.main([run, "--write", "--github-summary"]))
-    exit_code_of(lambda: gather_records.main(["--run-dir", run, "--to", str(folder() / "records")]))
+    code = prove_command.main(["--run-dir", run, *store, "--run-number", "auto"])
+    exit_code_of(lambda: report_command.main([run, "--write", "--github-summary"]))
+    exit_code_of(lambda: step_records.main(["--run-dir", run, "--to", str(folder() / "records")]))
     return code
 
 
@@ -314,7 +320,7 @@ def report(needs: str) -> int:
     event = "failed" if end.event == "running" else end.event
     name, thread = (job.job, job.thread) if job else (f"gh-{os.environ.get('GITHUB_RUN_ID', '')}", "")
     words = ["--run-dir", str(folder() / "records"), "--lineage", name, "--thread", thread]
-    return notify_slack.main([event, *words, "--needs", needs])
+    return notify.main([event, *words, "--needs", needs])
 
 
 def keep_polling(job: ClusterJob) -> bool:
