@@ -31,6 +31,7 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands import step_program
 from trainyard.commands.step_program import warn_of_secrets
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_processes
