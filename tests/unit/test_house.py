@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "image": SHARED,
     "machine": SHARED,
     "watch": SHARED,
-    "proof": SHARED | {"watch"},
+    "proof": SHARED | {"artifacts", "watch"},
     "jobs": SHARED | {"cluster", "programs", "watch"},
     "github": SHARED | {"proof"},
     "report": SHARED | FACTS,

@@ -20,8 +20,8 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove import failing_parts
 from trainyard.errors import ExitCode
+from trainyard.proof.stored_runs import failing_parts
 
 DEPTHS = ("listing", "sample", "full")
 

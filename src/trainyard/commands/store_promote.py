@@ -33,13 +33,12 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove import compared_run, prove_from_store
 from trainyard.errors import ConfigError, ExitCode, VerificationError
 from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
 from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_events import course_of
-from trainyard.report.facts.resolved_config import settings_of_config
-from trainyard.run.run_settings import setting
+from trainyard.proof.stored_runs import compared_run, prove_from_store
+from trainyard.run.run_settings import setting, settings_of_config
 from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_line
 
