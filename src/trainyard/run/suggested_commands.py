@@ -87,11 +87,6 @@ DEFAULT_CLUSTER = ClusterTarget()
 """The cluster that a script takes if no option names one."""
 
 
-def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
-    """Return the target that a command line names; `given` has its options by name."""
-    return ClusterTarget(**{name: str(given.get(name) or "") for name in ClusterTarget.__dataclass_fields__})
-
-
 def script_command(name: str) -> str:
     """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
