@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.commands import doctor, notify
-from trainyard.commands.doctor import (
+from trainyard.deployment_checks import (
     AREAS,
     Checklist,
     code_items,
