@@ -237,7 +237,7 @@ def test_in_actions_what_fails_is_annotated(
 
 
 def test_a_folder_that_is_no_run_is_named(program: Program) -> None:
-    done = program("prove_run.py", "--run-dir", "missing")
+    done = program("prove", "--run-dir", "missing")
     assert done.returncode == 2
     assert "run.json: missing, so missing is not a run directory" in done.stderr
 
