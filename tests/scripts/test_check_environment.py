@@ -79,7 +79,17 @@ def test_in_a_workflow_a_refusal_is_the_job_summary(driver: Path, tmp_path: Path
         "PATH": f"{driver}:{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(summary),
     }
-    line = [sys.executable, "-m", "trainyard", "step", "environment", "--config", SMOKE, "--set", "model.device=cuda:0"]
+    line = [
+        sys.executable,
+        "-m",
+        "trainyard",
+        "step",
+        "environment",
+        "--config",
+        SMOKE,
+        "--set",
+        "model.device=cuda:0",
+    ]
     assert warm_start.run(line, env=environment, timeout=120, cwd=ROOT).returncode == 1
     assert summary.read_text().startswith("### ❌ Not started: gpu\n")
 
