@@ -187,6 +187,316 @@ def refuse(findings: tuple[PreflightFinding, ...]) -> None:
     raise CheckFailedError(refusal_text(findings))
 
 
+<<<<<<< HEAD
+=======
+def collect_answers(args: argparse.Namespace) -> Answers:
+    """Collect the facts about the store and the signing key that the checks need."""
+    url, encryption = store_of(args)
+    run_id, may_be_stored = run_of(args.run_dir)
+    number, writes = parse_run_number(args.run_number), not args.dry_run
+
+    stores: list[Store] = []
+
+    def open_limited(**limits: float) -> "Store":
+        options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
+        stores.append(open_store(url, encryption=encryption, **options))
+        return stores[-1]
+
+    def query() -> "StoreAnswer":
+        quick = partial(open_limited, call_seconds=CALL_SECONDS)
+        return query_store(
+            quick, run_id, number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
+        )
+
+    role, role_problem = assume_role(url, args.timeout) if names_a_store(url) else ("", "")
+    assumed = not role_problem if role else args.role_outcome == "success"
+    try:
+        facts = asdict(time_limits.within(args.timeout, query)) if assumed else {"queried": False}
+    except KeyboardInterrupt:
+        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
+        raise
+    except WaitTimeoutError:
+        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
+    return Answers(
+        url,
+        run_id,
+        again=f"{trainyard_command('doctor')} --store",
+        is_address=names_a_store(url),
+        written=writes,
+        role=role or args.role,
+        role_is_assumed=assumed,
+        role_problem=role_problem,
+        grace_seconds=args.grace,
+        grace_needed=grace_needed(args.run_dir),
+        **facts,
+        **query_signer(args.timeout),
+    )
+
+
+def assume_role(url: str, seconds: float) -> tuple[str, str]:
+    """Return the workflow's role for a store in S3, and why it cannot be assumed; empty texts without a role.
+
+    Raises ConfigError for variables that cannot be used.
+    """
+    role = workflow_role() if url.startswith("s3://") else None
+    if role is None:
+        return "", ""
+    try:
+        time_limits.within(seconds, assume_workflow_role)
+    except (ServiceError, WaitTimeoutError) as error:
+        return role.arn, str(error)
+    return role.arn, ""
+
+
+def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
+    """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
+    for store in stores:
+        with contextlib.suppress(WaitTimeoutError):
+            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
+
+
+def store_of(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the store's address and encryption from the options, or else from the configuration."""
+    encryption, configured = "AES256", None
+    if args.config:
+        artifacts = load_config(args.config, args.set).config.artifacts
+        encryption, configured = artifacts.encryption, artifacts.store
+    url = args.store or configured
+    if not url:
+        raise ConfigError(
+            "No store: give --store (make train STORE=…), or set artifacts.store in the configuration."
+        )
+    return url, encryption
+
+
+def run_of(directory: Path | None) -> tuple[str, bool]:
+    """Return the identity of the run, and whether the store may contain it already."""
+    if directory is not None and (file := RunDirectory(directory).run_file).exists():
+        return str(read_run(file)["run_id"]), True
+    return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
+
+
+def query_signer(seconds: float) -> dict[str, Any]:
+    """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
+    try:
+        if time_limits.within(seconds, signer_from) is None:
+            return {}
+    except ConfigError as error:
+        return {"signing_problem": str(error)}
+    except (ServiceError, WaitTimeoutError) as error:
+        return {"signing_problem": f"Sigstore: {error}", "signing_is_away": True}
+    return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """The configuration, store and run directory of a deployment to check."""
+
+    config: Path
+    overrides: Sequence[str] = ()
+    store: str = ""
+    run_dir: Path | None = None
+    dry_run: bool = False
+    skipped: tuple[str, ...] = ()
+    """Areas that are not checked, and listed as not used."""
+
+
+def collect_items(wanted: Checklist) -> list[CheckItem]:
+    """Return the items of all areas, in the order of `AREAS`."""
+    given = [f"--set={change}" for change in wanted.overrides]
+    config = ["--config", str(wanted.config), *given]
+    store = ["--store", wanted.store] if wanted.store else []
+    run_dir = ["--run-dir", str(wanted.run_dir)] if wanted.run_dir else []
+    dry = ["--dry-run"] if wanted.dry_run else []
+    checks: dict[str, Callable[[], Iterable[CheckItem]]] = {
+        "machine": lambda: run_check(
+            "machine", ["environment", *config, *store, *run_dir, "--json"], items_of_findings
+        ),
+        "store": lambda: run_check(
+            "store", ["doctor", *config, *store, *run_dir, *dry, "--json"], items_of_findings
+        ),
+        "configuration": lambda: configuration_items(wanted),
+        "code": lambda: code_items(Path.cwd()),
+        "workflows": lambda: workflow_items(Path.cwd()),
+        "github": lambda: run_check("github", ["init", "github", "--dry-run", "--json"], items_of_setup),
+        "cluster": lambda: cluster_items(config, os.environ),
+        "image": lambda: image_items(os.environ),
+        "wandb": lambda: tracker_items(wanted),
+        "slack": lambda: [slack_item(os.environ)],
+    }
+
+    def check(area: str) -> list[CheckItem]:
+        if area in wanted.skipped:
+            return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
+        return list(checks[area]())
+
+    with ThreadPoolExecutor(len(AREAS)) as pool:
+        return [item for found in pool.map(check, AREAS) for item in found]
+
+
+def run_check(
+    area: str, words: Sequence[str], read: Callable[[str, Mapping[str, Any]], list[CheckItem]]
+) -> list[CheckItem]:
+    """Run a command, and return the items in its JSON, or one item with the reason why it printed none."""
+    # The commands must not write summaries, outputs or annotations; only the checklist does.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_STEP_")}
+    kept = {name: value for name, value in kept.items() if name not in ("GITHUB_OUTPUT", "GITHUB_ACTIONS")}
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CODE), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "trainyard", *words]
+    done = run_program(command, seconds=COMMAND_SECONDS, environment=kept)
+    try:
+        return read(area, json.loads(done.stdout))
+    except (ValueError, KeyError, TypeError):
+        pass
+    message = " ".join(done.stderr.split())[-400:]
+    if done.exit_code is None:
+        return [
+            CheckItem(area, area, CheckState.UNKNOWN, message or f"no answer within {COMMAND_SECONDS:.0f} s")
+        ]
+    is_away = done.exit_code in (4, 5) or area == "github"
+    state = CheckState.UNKNOWN if is_away else CheckState.FAILED
+    return [CheckItem(area, area, state, message)]
+
+
+def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
+    area, place = "configuration", os.path.relpath(wanted.config)
+    try:
+        load_config(wanted.config, wanted.overrides)
+    except ConfigError as error:
+        yield CheckItem(area, place, CheckState.FAILED, str(error))
+    else:
+        yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
+
+
+def code_items(folder: Path) -> Iterator[CheckItem]:
+    """Yield items: is there a commit, is the tree clean, is the commit pushed?"""
+    facts = git_facts(folder)
+    if not facts:
+        yield CheckItem("code", "commit", CheckState.FAILED, f"git knows no commit of {folder}", "git commit")
+        return
+    commit = str(facts["commit"])[:12]
+    if "dirty" not in facts:
+        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git did not answer whether it is clean")
+    elif facts["dirty"]:
+        text = f"changed since {commit}: a run is not repeatable"
+        yield CheckItem("code", "tree", CheckState.FAILED, text, "git commit, or git stash")
+    else:
+        yield CheckItem("code", "tree", CheckState.OK, "clean")
+    ahead = run_git(folder, "rev-list", "--count", "@{upstream}..HEAD", seconds=10)
+    if ahead.exit_code != 0:
+        yield CheckItem("code", "commit", CheckState.UNKNOWN, f"{commit}; the branch has no upstream")
+    elif ahead.stdout.strip() == "0":
+        yield CheckItem("code", "commit", CheckState.OK, f"{commit}, pushed")
+    else:
+        text = f"{commit} is not pushed: GitHub trains an older one"
+        yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
+
+
+def workflow_items(folder: Path) -> Iterator[CheckItem]:
+    """Yield an item: are the workflows valid for actionlint, or without it at least YAML?"""
+    files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
+    if not files:
+        yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
+        return
+    problems = []
+    for file in files:
+        try:
+            parse_yaml(file.read_bytes(), file.name)
+        except DamagedFileError as error:
+            problems.append(str(error))
+    if problems:
+        yield CheckItem("workflows", "syntax", CheckState.FAILED, "; ".join(problems))
+        return
+    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
+    count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
+    if not program:
+        text = f"{count}: valid YAML; not checked further, because actionlint is not installed"
+        yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
+        return
+    done = run_program([program, "-oneline", *map(str, files)], seconds=60)
+    if done.exit_code == 0:
+        yield CheckItem("workflows", "syntax", CheckState.OK, f"{count}, checked by actionlint")
+    elif done.exit_code == 1:
+        yield CheckItem("workflows", "syntax", CheckState.FAILED, done.stdout.strip())
+    else:
+        yield CheckItem(
+            "workflows", "syntax", CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
+        )
+
+
+def cluster_items(config: Sequence[str], environment: Mapping[str, str]) -> Sequence[CheckItem]:
+    """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
+    name = environment.get("TRAINYARD_EKS_CLUSTER")
+    if not name and not environment.get("KUBECONFIG"):
+        text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
+        return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
+    options = ["--cluster", name] if name else []
+    return run_check("cluster", ["cluster", "check", *config, *options, "--json"], items_of_cluster)
+
+
+def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
+    """Yield an item: does the ECR repository exist and give a login?"""
+    name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
+    if not name:
+        yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
+        return
+
+    def query() -> str:
+        repository = EcrRepository(name, "")
+        repository.fixed_tags()
+        return f"{repository.login().host}/{name} exists, and a login is given"
+
+    yield within_limit("image", "ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
+
+
+def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
+    """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
+    try:
+        is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
+    except ConfigError:
+        return  # `configuration_items` reports it
+    key = api_key(os.environ)
+    if not is_wanted:
+        yield CheckItem("wandb", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
+    elif os.environ.get("WANDB_MODE", "online") != "online":
+        yield CheckItem("wandb", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
+    elif not key:
+        text = "no key: it logs offline, into the run directory"
+        yield CheckItem("wandb", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
+    else:
+        yield within_limit("wandb", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
+
+
+def slack_item(environment: Mapping[str, str]) -> CheckItem:
+    """Return an item: does Slack know the bot token? A webhook can only be checked by sending a message."""
+    if token := environment.get("SLACK_BOT_TOKEN"):
+        return within_limit(
+            "slack",
+            "token",
+            lambda: owner_of_token(token, environment),
+            fix="a new token: the app's page in Slack, OAuth & Permissions, Bot User OAuth Token",
+        )
+    if environment.get("SLACK_WEBHOOK_URL"):
+        text = "a webhook can only be checked by sending a message"
+        fix = "trainyard notify started --run-dir runs/slack-test"
+        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, fix)
+    text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
+    return CheckItem("slack", "token", CheckState.UNUSED, text)
+
+
+def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> CheckItem:
+    """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
+    try:
+        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, query))
+    except (ServiceTroubleError, WaitTimeoutError) as error:
+        return CheckItem(area, name, CheckState.UNKNOWN, str(error))
+    except (ServiceError, ConfigError) as error:
+        return CheckItem(area, name, CheckState.FAILED, str(error), fix)
+
+
+>>>>>>> d3b1ef47cbb3af7933658b5ba05b253dbc466efa
 def facts_to_sign(config: Path) -> dict[str, str]:
     """Return what a signature refers to: the commit, the configuration, the machine and the time."""
     facts = git_facts(Path.cwd())
