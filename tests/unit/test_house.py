@@ -21,13 +21,13 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 POSITIONAL = 4
 PURE = {"config", "run", "errors"}
 SHARED = PURE | {"plan"}
-EVERYWHERE = {"commands", "deployment_checks"}  # may import every part
+EVERYWHERE = {"checkpoint_functions", "commands", "deployment_checks"}  # may import every part
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
     "__main__": {"commands"},
-    "functions": {"commands", "errors", "report"},
+    "functions": {"checkpoint_functions", "commands", "errors", "report"},
     "command": {"config", "errors", "run"},
     "config": {"errors"},
     "run": {"config", "errors"},
