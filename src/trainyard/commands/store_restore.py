@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
         store = open_store(args.store, call_seconds=args.call_seconds)
-        selection = parse_selection(store, _run_number(args, store), args.step)
+        number = find_number(store, args.run_number, run_id=args.run_id)
+        selection = parse_selection(store, number, args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:
             plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
@@ -91,13 +92,13 @@ def set_manifest_outputs(store: "Store", run_number: int) -> None:
         set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
 
 
-def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
-    text = args.run_number
-    if args.run_id:
-        found = number_of_run(store, args.run_id)
+def find_number(store: "Store", text: str | None, *, run_id: str | None) -> int | None:
+    """Return the number of a command line or of the run `run_id`; None where neither is given."""
+    if run_id:
+        found = number_of_run(store, run_id)
         if found is None or text not in (None, str(found)):
             under = f" under number {text}" if text else ""
-            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
+            raise VerificationError(f"{store.url} holds no run {run_id}{under}")
         return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
