@@ -47,12 +47,9 @@ RUNS = 50
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_config=True, reads_store=True)
     newest = f"read the manifests of the newest N runs; default: {RUNS}"
     parser.add_argument("--runs", type=arguments.positive, default=RUNS, metavar="N", help=newest)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.chain import newest_run
 from trainyard.artifacts.store.store_address import open_setup, open_store
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
@@ -29,17 +29,9 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
+    parser = script_parser(__doc__, reads_store=True)
     wanted = "encryption that the bucket must have; --fix sets it"
     parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
-    parser.add_argument(
-        "--call-seconds",
-        metavar="SECONDS",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of one call; default: 20 for a cluster, 30 for a store",
-    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fix", action="store_true", help="correct wrong settings")

@@ -18,7 +18,7 @@ Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 45
 import argparse
 import getpass
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.artifacts.promotion import find_promotable, promote, read_promotion, require_name, withdraw
@@ -45,8 +45,7 @@ def requirements(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_store=True)
     parser.add_argument("--run-number", metavar="N", help="the run's number")
     parser.add_argument("--step", metavar="S|newest", help="a step, or newest")
     parser.add_argument(
@@ -61,8 +60,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by", help="the person to record; default: the actor of the workflow, else the user"
     )
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
@@ -86,44 +83,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         step = arguments.step(args.step)
         if step is None:
             raise ConfigError(f"--step {args.step[:80]}: neither a step nor newest")
-    return promote_checkpoint(
-        store,
-        args.name,
-        number,
-        step,
-        by=by,
-        depth=Depth(args.depth),
-        required=args.require,
-        dry_run=args.dry_run,
-        as_json=args.json,
-    )
-
-
-def promote_checkpoint(
-    store: "Store",
-    name: str,
-    number: int,
-    step: int | None,
-    *,
-    by: str,
-    depth: Depth,
-    required: Collection[str] = (),
-    dry_run: bool = False,
-    as_json: bool = False,
-) -> int:
-    """Give the checkpoint of a run at `step`, None for the newest, a name; return the exit code."""
-    require_name(name)
+    require_name(args.name)
+    depth = Depth(args.depth)
     run_id, checkpoint = find_promotable(store, number, step, depth=depth)
-    require_learned(store, checkpoint, required)
-    what = f"{name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
-    if dry_run:
+    require_learned(store, checkpoint, args.require)
+    what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
+    if args.dry_run:
         output.announce("promoted", f"{what}; nothing was changed", "ok")
         return ExitCode.DONE
-    pointer = promote(store, name, checkpoint, run_id=run_id, by=by, depth=depth)
+    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=by, depth=depth)
     was = pointer.previous
     before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
     output.announce("promoted", what + before, "ok")
-    if as_json:
+    if args.json:
         output.print_json(pointer.to_json())
     return ExitCode.DONE
 

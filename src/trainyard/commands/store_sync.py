@@ -39,13 +39,11 @@ from trainyard.checkpoint_functions import (
 )
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import TrainyardError
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
-from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.facts.proof_record import lacks_store
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import read_run
 from trainyard.run.suggested_commands import made_by, trainyard_command
 
 # Source document 004 imports these functions from the script of this command.
@@ -94,8 +92,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
-    if (reason := _option_conflict(args)) is not None:
-        parser.error(reason)
+    if args.checkpoint and not args.metrics:
+        parser.error("--checkpoint needs --metrics FILE")
+    if args.code and not args.checkpoint:
+        parser.error("--code is for --checkpoint: a run directory records its code itself")
+    if args.follow and args.checkpoint:
+        parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
+    if args.behind and not args.follow:
+        parser.error("--behind needs --follow")
     return args
 
 
@@ -118,19 +122,6 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
 
 
-def _option_conflict(args: argparse.Namespace) -> str | None:
-    """Return why these options do not go together; None if they do."""
-    if args.checkpoint and not args.metrics:
-        return "--checkpoint needs --metrics FILE"
-    if args.code and not args.checkpoint:
-        return "--code is for --checkpoint: a run directory records its code itself"
-    if args.follow and args.checkpoint:
-        return "--follow needs --run-dir: nothing is added to a single checkpoint"
-    if args.behind and not args.follow:
-        return "--behind needs --follow"
-    return None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
@@ -140,9 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
     if args.checkpoint:
         return store_checkpoint(
-            args.checkpoint,
-            args.metrics,
-            code=args.code,
+            *(args.checkpoint, args.metrics, args.code),
             store=args.store,
             run_number=number,
             options=options,
@@ -188,20 +177,16 @@ def store_run(
     Without `store` it is that of the run's configuration; without `run_number` that of the run in the store,
     else a free one. `others` is how many seconds to wait for the parts of other machines.
     """
-    directory = RunDirectory(run_dir)
-    signer = None if dry_run else signer_from()
+    directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
     with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
         there = open_store_of(run_dir, store, options, display.advance)
+        where = there, directory, run_number
         if dry_run:
-            plan = preview_run(there, directory, run_number)
-        elif is_further_machine(directory):
-            report = sync_node(there, directory, run_number, progress=display)
+            return _print_plan(preview_run(*where), as_json=as_json)
+        if is_further_machine(directory):
+            report = sync_node(*where, progress=display)
         else:
-            report = sync_run(
-                there, directory, run_number, signer=signer, progress=display, others_seconds=others
-            )
-    if dry_run:
-        return _print_plan(plan, as_json=as_json)
+            report = sync_run(*where, signer=signer, progress=display, others_seconds=others)
     code = _report(report, as_json=as_json)
     if not report.problems:
         _suggest_proof(directory, there.url)
@@ -230,37 +215,31 @@ def follow_run(
     stop = signals.run_in_background(behind)
     limits = Patience(silence, outage, others_seconds=others)
     wait_for_run(directory, limits, stop)
-    there = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6))
-    report: SyncReport | FollowReport
+    where = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6)), directory, run_number
     if is_further_machine(directory):
-        report = follow_node(there, directory, run_number, stop=stop, patience=limits)
-    else:
-        report = follow_training(there, directory, run_number, stop=stop, patience=limits, signer=signer)
-    return _report(report, as_json=as_json)
+        return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
+    return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
 
 
 def store_checkpoint(
     checkpoint: Path,
     metrics: Path,
+    code: Path | None,
     *,
-    code: Path | None = None,
-    store: str | None = None,
-    run_number: int | None = None,
-    options: OpenOptions = DEFAULTS,
-    dry_run: bool = False,
-    as_json: bool = False,
+    store: str | None,
+    run_number: int | None,
+    options: OpenOptions,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
     signer = None if dry_run else signer_from()
     with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
-        files = open_store_of(None, store, options, display.advance), checkpoint, metrics
+        files = open_store_of(None, store, options, display.advance), checkpoint, metrics, run_number
         origin = origin_of_checkpoint(checkpoint, code)
         if dry_run:
-            plan = preview_files(*files, run_number, provenance=origin)
-        else:
-            report = sync_files(*files, run_number, provenance=origin, signer=signer, progress=display)
-    if dry_run:
-        return _print_plan(plan, as_json=as_json)
+            return _print_plan(preview_files(*files, provenance=origin), as_json=as_json)
+        report = sync_files(*files, provenance=origin, signer=signer, progress=display)
     return _report(report, as_json=as_json)
 
 
@@ -279,12 +258,7 @@ def _report(report: SyncReport | FollowReport, *, as_json: bool) -> int:
 
 def _suggest_proof(directory: RunDirectory, url: str) -> None:
     """Print the command that proves the run again, if its last proof did not find it in the store."""
-    if made_by():
+    if made_by() or not lacks_store(directory):
         return
-    try:
-        proof = read_proof(directory, read_run(directory.run_file))
-    except TrainyardError:  # a machine with only a part of the run, or a damaged record: it is stored anyway
-        return
-    if proof is not None and any(part.name == "stored" for part in proof.failing):
-        words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
-        output.announce("next", trainyard_command(f"prove {shlex.join(words)}"), copied=True)
+    words = shlex.join(["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"])
+    output.announce("next", trainyard_command(f"prove {words}"), copied=True)
