@@ -27,10 +27,8 @@ from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
 from trainyard.commands.step_environment import find_on_machine
 from trainyard.config.load import load_config
-from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import (
     ConfigError,
-    DamagedFileError,
     ExitCode,
     ServiceError,
     ServiceTroubleError,
@@ -89,16 +87,13 @@ def query_readiness(
     run_dir: Path | None = None,
     store: str | None = None,
     run_number: int | None = None,
-    role: str = "",
-    role_is_assumed: bool = True,
     timeout: float = SECONDS,
     grace: float = GRACE_SECONDS,
     writes: bool = True,
 ) -> Answers:
     """Return the facts about the store, the run number, the role and the signing key that are judged.
 
-    `role` is what an earlier step tried to assume; a role of the environment is assumed here instead. Raises
-    ConfigError if neither `store` nor the configuration names a store.
+    Raises ConfigError if neither `store` nor the configuration names a store.
     """
     url, encryption = _store_of(config, changes, store)
     run_id, may_be_stored = _run_of(run_dir)
@@ -115,10 +110,9 @@ def query_readiness(
             quick, run_id, run_number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
         )
 
-    own_role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
-    assumed = not role_problem if own_role else role_is_assumed
+    role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
     try:
-        facts = asdict(time_limits.within(timeout, query)) if assumed else {"queried": False}
+        facts = {} if role_problem else asdict(time_limits.within(timeout, query))
     except KeyboardInterrupt:
         _remove_probe_objects(stores[-1:] if writes else (), timeout)
         raise
@@ -132,8 +126,7 @@ def query_readiness(
         again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
         written=writes,
-        role=own_role or role,
-        role_is_assumed=assumed,
+        role=role,
         role_problem=role_problem,
         grace_seconds=grace,
         grace_needed=grace_needed(run_dir),
@@ -303,35 +296,22 @@ def code_items(folder: Path) -> Iterator[CheckItem]:
 
 
 def workflow_items(folder: Path) -> Iterator[CheckItem]:
-    """Yield an item: are the workflows valid for actionlint, or without it at least YAML?"""
+    """Yield an item: are the workflows valid for actionlint?"""
     files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
+    count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
+    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
     if not files:
         yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
-        return
-    problems = []
-    for file in files:
-        try:
-            parse_yaml(file.read_bytes(), file.name)
-        except DamagedFileError as error:
-            problems.append(str(error))
-    if problems:
-        yield CheckItem("workflows", "syntax", CheckState.FAILED, "; ".join(problems))
-        return
-    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
-    count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
-    if not program:
-        text = f"{count}: valid YAML; not checked further, because actionlint is not installed"
+    elif not program:
+        text = f"{count}: not checked, because actionlint is not installed"
         yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
-        return
-    done = run_program([program, "-oneline", *map(str, files)], seconds=60)
-    if done.exit_code == 0:
-        yield CheckItem("workflows", "syntax", CheckState.OK, f"{count}, checked by actionlint")
-    elif done.exit_code == 1:
-        yield CheckItem("workflows", "syntax", CheckState.FAILED, done.stdout.strip())
     else:
-        yield CheckItem(
-            "workflows", "syntax", CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
-        )
+        done = run_program([program, "-oneline", *map(str, files)], seconds=60)
+        state, text = CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
+        if done.exit_code in (0, 1):
+            state = CheckState.FAILED if done.exit_code else CheckState.OK
+            text = done.stdout.strip() if done.exit_code else f"{count}, checked by actionlint"
+        yield CheckItem("workflows", "syntax", state, text)
 
 
 def github_items() -> list[CheckItem]:

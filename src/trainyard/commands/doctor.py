@@ -67,8 +67,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
     )
-    parser.add_argument("--role", default="", metavar="ARN", help="a role that an earlier step assumed")
-    parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="the outcome of that step")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"
@@ -105,8 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir=args.run_dir,
         store=args.store,
         run_number=parse_run_number(args.run_number),
-        role=args.role,
-        role_is_assumed=args.role_outcome == "success",
         timeout=args.timeout,
         grace=args.grace,
         dry_run=args.dry_run,
@@ -121,8 +117,6 @@ def check_readiness(
     run_dir: Path | None = None,
     store: str | None = None,
     run_number: int | None = None,
-    role: str = "",
-    role_is_assumed: bool = True,
     timeout: float = SECONDS,
     grace: float = GRACE_SECONDS,
     dry_run: bool = False,
@@ -138,8 +132,6 @@ def check_readiness(
         run_dir=run_dir,
         store=store,
         run_number=run_number,
-        role=role,
-        role_is_assumed=role_is_assumed,
         timeout=timeout,
         grace=grace,
         writes=not dry_run,
