@@ -86,7 +86,11 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
             for name in ("a.whl", "a.tar.gz"):
                 (folder / "dist" / name).write_text(name)
             subprocess.run(
-                "sha256sum * > SHA256SUMS", shell=True, cwd=folder / "dist", check=True, timeout=60
+                "sha256sum *.whl *.tar.gz > SHA256SUMS",
+                shell=True,
+                cwd=folder / "dist",
+                check=True,
+                timeout=60,
             )
             if changed:
                 (folder / "dist" / "a.whl").write_text("other")
