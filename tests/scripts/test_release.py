@@ -108,4 +108,4 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
                 draft == "none" and not changed
             ):
                 wrong.append((draft, changed, "notes"))
-    assert wrong == []
+    assert wrong == [], "\n".join(map(repr, wrong))
