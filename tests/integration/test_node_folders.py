@@ -40,7 +40,7 @@ class Machines(Nodes):
         return ended(begun)
 
     def script(self, script: str, *words: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(REPOSITORY_ROOT / "scripts" / script), *words]
+        command = [sys.executable, "-m", "trainyard", *script.split(), *words]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
         started = warm_start.Popen(
             command,
@@ -103,11 +103,11 @@ def test_killed_machines_go_on_in_fresh_folders_from_the_store_with_the_weights_
     assert (first / "manifest.json").read_bytes() == (second / "manifest.json").read_bytes()
     assert not (second.parents[1] / "run.json").exists()
 
-    for code, said in machines.on_both(RUN, "training_artifact_sync.py"):
+    for code, said in machines.on_both(RUN, "store sync"):
         assert code == 0, said
     for number in range(2):
         shutil.rmtree(machines.machine(number, RUN))
-    for code, said in machines.on_both(RUN, "fetch_resume.py", "--resume", "auto", "--fetch", "true"):
+    for code, said in machines.on_both(RUN, "step fetch", "--resume", "auto", "--fetch", "true"):
         assert code == 0, said
     assert (
         names_in(second)
