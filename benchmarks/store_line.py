@@ -96,15 +96,11 @@ def script(name: str, *arguments: object) -> list[str]:
 
 def sync(run: Path, number: int) -> list[str]:
     store = f"s3://bench/ours-{number}"
-    return script(
-        "store sync", "--run-dir", run, "--store", store, "--run-number", 1, "--once"
-    )
+    return script("store sync", "--run-dir", run, "--store", store, "--run-number", 1, "--once")
 
 
 def restore(target: Path, number: int) -> list[str]:
-    return script(
-        "store restore", "--store", f"s3://bench/ours-{number}", "--run-number", 1, "--to", target
-    )
+    return script("store restore", "--store", f"s3://bench/ours-{number}", "--run-number", 1, "--to", target)
 
 
 def timed(line: Sequence[str]) -> Taken:

@@ -18,7 +18,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -160,14 +160,16 @@ def list_files() -> Iterator[str]:
         yield f"| `{path.name}` | `trainyard {words}` |"
 
 
-def render_script_reference(scripts: Sequence[Script]) -> str:
+def render_script_reference(
+    scripts: Sequence[Script], groups: Mapping[str, Mapping[str, str]] = GROUPS
+) -> str:
     """Return the complete document: the listed commands by group, the internal ones, and the scripts."""
     by_words = {script.words: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     common = _common_options(scripts)
     internal = ", ".join(f"`{script.title}`" for script in scripts if script.is_internal)
     sections = []
-    for title, names in GROUPS.items():
+    for title, names in groups.items():
         sections += [f"\n## {title}", *(_section(by_words[words], set(common)) for words in names)]
     return "\n".join(
         [

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.integration.test_launchers import Nodes, free_port, nodes, trainjob
 
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands import explain
 
 __all__ = ["nodes"]

@@ -100,7 +100,7 @@ def calls(text: str) -> Iterator[tuple[str, list[str]]]:
         rest = found["rest"].partition("scripts/")[0].partition(" #")[0].partition(" -- ")[0]
         if found["script"]:
             file = ROOT / "scripts" / f"{found['script']}.py"
-            name = re.findall(r"commands\.(\w+) import", text_of(file))[0] if file.exists() else found["script"]
+            name = re.findall(r"commands\.(\w+) import", text_of(file))[0] if file.exists() else "no script"
         else:
             name = module_name(found["words"])
         yield name, re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)
