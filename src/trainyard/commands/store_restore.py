@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
+    parser = script_parser(__doc__)
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
@@ -45,6 +46,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
+    )
+    parser.add_argument(
+        "--call-seconds",
+        metavar="SECONDS",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of one call; default: 20 for a cluster, 30 for a store",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
@@ -58,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
         store = open_store(args.store, call_seconds=args.call_seconds)
-        number = find_number(store, args.run_number, run_id=args.run_id)
-        selection = parse_selection(store, number, args.step)
+        selection = parse_selection(store, _run_number(args, store), args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:
             plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
@@ -84,13 +91,13 @@ def set_manifest_outputs(store: "Store", run_number: int) -> None:
         set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
 
 
-def find_number(store: "Store", text: str | None, *, run_id: str | None) -> int | None:
-    """Return the number of a command line or of the run `run_id`; None where neither is given."""
-    if run_id:
-        found = number_of_run(store, run_id)
+def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
+    text = args.run_number
+    if args.run_id:
+        found = number_of_run(store, args.run_id)
         if found is None or text not in (None, str(found)):
             under = f" under number {text}" if text else ""
-            raise VerificationError(f"{store.url} holds no run {run_id}{under}")
+            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
         return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
