@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from trainyard.command.handler import exit_code_of
 from trainyard.command.output import configure_logging
-from trainyard.commands.step_program import require_idle, take_over
+from trainyard.program_training import require_idle, take_over
 def main():
     configure_logging(None)
     if "--takeover" in sys.argv:

@@ -25,6 +25,7 @@ from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
 from trainyard.run.directory import RunDirectory
@@ -122,15 +123,11 @@ def config_of(steps: int) -> Config:
 
 
 class Runs:
-    """Starts attempts with the script, in this process."""
+    """Starts attempts in this process."""
 
-    def __init__(self, folder: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.restart()
-        monkeypatch.setattr(
-            "trainyard.commands.step_program.program_git_facts",
-            lambda _: {"commit": self.commit, "dirty": False},
-        )
 
     def restart(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -140,10 +137,6 @@ class Runs:
         self.played = Played(own)
 
     def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
-        def play(_command: Any, read: Callable[[str], None], **_: Any) -> ProgramExit:
-            return self.played.play(attempt, read)
-
-        self._monkeypatch.setattr("trainyard.commands.step_program.run_supervised", play)
         described = ProgramDescription(
             **{
                 "recipe": "verl",
@@ -155,15 +148,18 @@ class Runs:
                 **sheet,
             }
         )
-        run = self._script.ProgramRun(
+        run = ProgramRun(
             described.program(Path.cwd()),
             config_of(attempt.steps),
             node or NodeLauncher(1, 0, 1),
             self.directory,
             SecretFilter(),
             nodes=described.nodes,
+            code={"commit": self.commit, "dirty": False},
         )
-        return int(run.run("played"))
+        if (code := run.begin("played")) is not None:
+            return code
+        return run.end(self.played.play(attempt, run.read), {})
 
     @property
     def record(self) -> dict[str, Any]:
@@ -189,9 +185,9 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    return Runs(tmp_path / "job", load_script("run_program"), monkeypatch)
+    return Runs(tmp_path / "job")
 
 
 def shapes() -> list[Attempt]:

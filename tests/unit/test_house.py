@@ -226,7 +226,7 @@ def over(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[
 @over(MODULES)
 def test_a_part_imports_only_the_parts_it_may(path: Path) -> None:
     part = part_of(path)
-    if part == "commands":
+    if part in ("commands", "program_training"):
         return
     assert part in MAY_IMPORT, f"{part} has no row in the table of allowed imports"
     assert parts_imported(path) - {part} - MAY_IMPORT[part] == set()

@@ -33,7 +33,6 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
@@ -62,6 +61,7 @@ from trainyard.machine.preflight import (
 )
 from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
 from trainyard.plan.main_memory import main_memory_need, reserve_bytes
+from trainyard.program_training import program_here
 from trainyard.programs.inputs import find_data
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.untrusted_files import read_named_text

@@ -1,0 +1,362 @@
+"""Train with another program than the trainer of this repository, in this process, and keep a run directory.
+
+    first node    run.json, config.yaml, events ──> program ──> rows, its checkpoints, outcome
+    other nodes   program ──> rows, if this node prints them ──> its exit code
+
+The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job. Its
+rows of metrics come from its output, from the files that it writes, or from `trainyard.log`. Its checkpoints
+are copied into the run directory as soon as they are complete by the rules of their format. It resumes from
+the newest one. Signals and the deadline reach all of its processes. docs/bring_your_own.md explains what is
+proven. `programs.supervisor` decides what is recorded; the processes and the facts of the machine are from
+here.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.time_limits import job_seconds
+from trainyard.config.load import load_config, mask_config
+from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
+from trainyard.errors import ConfigError, TrainyardError, WaitTimeoutError
+from trainyard.gateways.git import program_git_facts, repository_facts
+from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.local_machine import network_devices
+from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process_tree import (
+    NODE_VARIABLE,
+    RUN_VARIABLE,
+    find_process,
+    processes_of_run,
+    send,
+    stop_processes,
+)
+from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
+from trainyard.jobs.recipes import preset_recipe
+from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.programs.presets import load_preset
+from trainyard.programs.program import program_of
+from trainyard.programs.program_hang import HANG
+from trainyard.programs.program_records import COST_LIMIT
+from trainyard.programs.supervisor import ProgramRun
+from trainyard.proof.completion import steps_of_program
+from trainyard.report.facts.run_facts import seconds_to_cost_limit
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, read_run
+from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
+from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
+from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
+from trainyard.run.waiting import describe_wait
+from trainyard.training.data.config_of_run import has_been_trained
+from trainyard.watch.failure_logs.log_explanation import explain_logs, read_log
+from trainyard.watch.network_record import expectation_here
+from trainyard.watch.node_network import NodeNetwork
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.gateways.process_tree import RunProcesses
+    from trainyard.programs.program import Program
+
+LOG = logging.getLogger(__name__)
+POLL_SECONDS = 2.0
+# How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
+GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOrder:
+    """The training of a program that is requested; times are in seconds."""
+
+    config: Path
+    changes: Sequence[str] = ()
+    """The values of `--set`."""
+    run_dir: Path | None = None
+    """None: runs/<run id>."""
+    program: Path | None = None
+    """The program of a job, as the plan wrote it; None: that of the configuration."""
+    resume: str = "auto"
+    """`none`, `auto`, or a checkpoint."""
+    processes: int | None = None
+    """Processes of this machine."""
+    grace: float = 30.0
+    """From SIGTERM until the program is killed."""
+    deadline: float | None = None
+    """From the start of this job until the program must stop."""
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """How the program ended on this node."""
+
+    exit_code: int
+    outcome: dict[str, Any]
+    """The outcome in run.json; empty on other nodes than the first, and without a record."""
+
+
+def train_program(order: ProgramOrder) -> ProgramOutcome:
+    """Run the program on this node, and record the run. Only the main thread may call it.
+
+    Signals that this process receives meanwhile reach the program; their handlers are restored. The program
+    writes to the `sys.stdout` of this process.
+    """
+    run, given, run_id = _prepare(order)
+    require_idle(run.directory.path, run.number)
+    limit = run.config.limits.cost_usd if run.is_first else None
+    paid = seconds_to_cost_limit(limit, run.directory.path, nodes=run.machines)
+    if is_done(order, run):
+        LOG.info("%s: all steps were done before, so the program is not started again", run.directory.path)
+        code = 0
+    else:
+        run.started = given.with_words(partial(restore_secrets, environment=os.environ))
+        if run.is_first:
+            warn_of_secrets(load_config(order.config, order.changes).given)
+        with locked(run.directory.path) if run.is_first else nullcontext():
+            code = _run(run, run_id, _deadline(order, run.directory, paid))
+    if not run.is_first or not run.directory.run_file.is_file():
+        return ProgramOutcome(code, {})
+    outcome = read_run(run.directory.run_file).get("outcome", {})
+    announce_end(outcome)
+    return ProgramOutcome(code, outcome)
+
+
+def describe_start(order: ProgramOrder) -> dict[str, Any]:
+    """Return the command that `train_program` would run, and the variables that the program adds to it."""
+    run, _, _ = _prepare(order)
+    run.found = run.checkpoint_to_resume()
+    return {"command": run.command(), "environment": dict(run.program.environment)}
+
+
+def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Program", str]:
+    """Return the run of the program, the program with its secrets, and the id of a new run."""
+    loaded = load_config(order.config, order.changes)
+    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    config = mask_config(loaded.config, secrets)
+    place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
+    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
+        node = replace(node, rank=node_number(os.environ))
+    run_id = choose_run_id(order.run_dir, several=node.nodes > 1)
+    directory = RunDirectory((order.run_dir or Path("runs") / run_id).absolute())
+    nodes = None
+    if order.program:
+        sheet = read_description(order.program)
+        given, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+    else:
+        processes = node.processes if isinstance(node.processes, int) else config.program.processes
+        given = program_here(loaded.given, directory.path, nodes=node.nodes, processes=processes)
+    program = given.with_words(secrets.mask_values)
+    run = ProgramRun(
+        program,
+        config,
+        node,
+        directory,
+        secrets=secrets,
+        nodes=nodes,
+        resume=order.resume,
+        grace=order.grace,
+    )
+    return run, given, run_id
+
+
+def _deadline(order: ProgramOrder, directory: RunDirectory, paid: float | None) -> dict[str, Any]:
+    """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
+    deadline = deadline_for_storing(order.deadline, directory.path.parent, checkpoint_bytes(directory.path))
+    deadline = None if deadline is None else deadline - job_seconds()
+    if paid is None or (deadline is not None and deadline <= paid):
+        return {"deadline": deadline}
+    return {"deadline": paid, "deadline_name": COST_LIMIT}
+
+
+def _run(run: ProgramRun, run_id: str, deadline: dict[str, Any]) -> int:
+    """Run the program between the first and the last record; return the exit code of this node."""
+    run.code, run.network = _code_of(run), _network_of(run)
+    if (code := run.begin(run_id)) is not None:
+        return code
+    names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(run.number)}
+    keeps_variables = run.node.agent or not run.is_launched
+    with SignalForwarder():  # a signal after the program's end must not end the record of it
+        ended = run_supervised(
+            run.command(),
+            run.read,
+            log=run.log,
+            secrets=run.secrets,
+            environment={**names, **run.environment()},
+            directory=run.program.directory,
+            without=(*(() if keeps_variables else VARIABLES), *withheld_names(os.environ)),
+            supervision=Supervision(
+                grace=run.grace,
+                **deadline,
+                on_start=run.note_session,
+                on_signal=run.note_signal,
+                on_stop=run.note_stop,
+                poll=run.poll,
+                poll_seconds=POLL_SECONDS,
+                hung=HANG,
+            ),
+        )
+        return run.end(ended, _explain_failure(run, ended) if run.is_first else {})
+
+
+def _code_of(run: ProgramRun) -> dict[str, Any]:
+    """Return the facts about the code of the program, for the record of the first node."""
+    if not run.is_first:
+        return {}
+    if run.is_exact:
+        return program_git_facts(run.program.command)
+    return repository_facts(run.program.directory) or code_facts(run.program.directory)
+
+
+def _network_of(run: ProgramRun) -> NodeNetwork | None:
+    """Return the check of the network between the machines; None for a single one."""
+    if run.machines == 1:
+        return None
+    requested = run.config.compute
+    expected = expectation_here(
+        requested.network,
+        network_devices(),
+        os.environ,
+        nodes=run.machines,
+        processes=run.machines * run.processes,
+    )
+    return NodeNetwork(run.directory, run.node, expected, on_fallback=requested.on_fallback)
+
+
+def _explain_failure(run: ProgramRun, ended: ProgramExit) -> dict[str, str]:
+    """Return the cause that the program's output shows; empty if it did not fail or shows none."""
+    logs = sorted(run.directory.logs.glob("node-*.log"))
+    if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
+        return {}
+    found = explain_logs([replace(read_log(path), name=path.name) for path in logs], ended.exit_code)
+    if not found.who:
+        return {}
+    advice = f"{found.cause}. Fix ({found.who}): {found.fix}"
+    return {"class": str(found.klass), "cause": advice, "line": found.evidence[0]}
+
+
+def announce_end(outcome: dict[str, Any]) -> None:
+    """Report in one line how the program ended."""
+    if outcome.get("status") != "succeeded":
+        verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
+        output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
+        return
+    first, last = outcome.get("first_loss"), outcome.get("final_loss")
+    loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
+    output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
+
+
+def program_here(
+    config: "Config", run_directory: Path, *, nodes: int = 1, processes: int | None = None
+) -> "Program":
+    """Return the program of a configuration on this machine. Raises ConfigError if it names none."""
+    if config.recipe in RECIPES:
+        raise ConfigError(
+            f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
+            "program.command to run another program, or start scripts/train.py."
+        )
+    if config.recipe == COMMAND:
+        return program_of(config, Path.cwd())
+    return preset_recipe.program_here(
+        load_preset(config.recipe),
+        config,
+        Path.cwd(),
+        nodes=nodes,
+        processes=processes or config.program.processes,
+        run_directory=run_directory,
+    )
+
+
+def warn_of_secrets(config: "Config") -> None:
+    """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
+    for found in find_secrets(config.to_plain()):
+        LOG.warning(
+            "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
+            found.place,
+            found.mask.decode(),
+            found.kind,
+            found.variable or "a variable",
+        )
+    restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
+
+
+def require_idle(directory: Path, node: int = 0) -> None:
+    """Raise ConfigError if a command trains in the run directory, or the program of one that was killed.
+
+    What a program has left without a GPU, torch or an open checkpoint is only named.
+    """
+    with suppress(OSError):  # the error of a file system without locks has its own message
+        if not node and is_locked(directory):
+            raise in_use(directory)
+    found = program_processes(directory, node)
+    if found.training:
+        each = found.training[0]
+        raise ConfigError(
+            f"{directory} is being trained by process {each.pid} ({each.words}){since(each.started)}; its "
+            "command was killed. A second one would damage the run. Wait for it, stop it first with "
+            "trainyard run --takeover, or choose another --run-dir. Nothing was started."
+        )
+    for each in found.left:
+        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
+
+
+def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
+    """Return the processes that a program of this run has on this machine."""
+    return processes_of_run(directory, node, None if node else leader_here(directory))
+
+
+def is_alive(directory: Path) -> bool:
+    """Return whether the lock of a run is held, or its program trains. Raises OSError if it is not known."""
+    return is_locked(directory) or bool(program_processes(directory).training)
+
+
+def take_over(directory: Path) -> None:
+    """Stop the command that trains in the run directory, and the program of one that was killed.
+
+    Raises ConfigError if it is on another host, WaitTimeoutError if it does not end.
+    """
+    if is_locked(directory):
+        holder = last_holder(directory)
+        command = find_process(holder.pid) if holder is not None and holder.is_here else None
+        if holder is None or command is None:
+            raise ConfigError(f"{in_use(directory)} --takeover stops only processes of this host.")
+        LOG.warning("%s: stopping %s", directory, holder.describe())
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            send([command], number)
+        until = time.monotonic() + TAKEOVER_SECONDS
+        with describe_wait(f"the end of process {command.pid}", TAKEOVER_SECONDS):
+            while is_locked(directory) and time.monotonic() < until:
+                time.sleep(POLL_SECONDS / 10)
+    found = program_processes(directory).training
+    for each in found:
+        LOG.warning("%s: stopping process %s (%s)", directory, each.pid, each.words)
+    if is_locked(directory) or stop_processes(found, GRACE_SECONDS):
+        raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
+
+
+def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
+    """Return whether the recorded run did all steps of this program with this configuration."""
+    path, program = run.directory.path, run.program
+    if not has_been_trained(path, order.config, order.changes, by_program=True, given=run.config):
+        return False
+    try:
+        record = read_run(run.directory.run_file)
+    except (OSError, TrainyardError):
+        return False
+    requested = record.get("plan", {}).get("steps")
+    succeeded = record.get("outcome", {}).get("status") == "succeeded"
+    same = (
+        record.get("recipe", program.recipe) == program.recipe
+        and requested == program.steps
+        and record.get("program_sha256") == program.sha256
+    )
+    return bool(succeeded and same)
