@@ -262,7 +262,7 @@ def program_here(
     if config.recipe in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
-            "program.command to run another program, or start scripts/train.py."
+            "program.command to run another program, or start trainyard train."
         )
     if config.recipe == COMMAND:
         return program_of(config, Path.cwd())

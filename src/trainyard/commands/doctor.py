@@ -22,7 +22,7 @@ Writes:     three temporary objects in the store; with --json every finding on s
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
             with --all the checklist on stdout, and --sign-off's file
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
-Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
+Example:    trainyard doctor --store s3://ml-runs/phase2 --run-number 812
             trainyard doctor --sign-off READY.md
 """
 
@@ -83,7 +83,7 @@ from trainyard.machine.readiness import Answers, hanging_message, judge_readines
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, grace_needed, read_run
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -238,7 +238,7 @@ def collect_answers(args: argparse.Namespace) -> Answers:
     return Answers(
         url,
         run_id,
-        again=f"{script_command('check_readiness.py')} --store",
+        again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
         written=writes,
         role=role or args.role,

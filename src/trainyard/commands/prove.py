@@ -7,7 +7,7 @@ Writes:  report/proof.json in the run directory, unless --dry-run; --json prints
 Exit codes: 0 all five parts hold (with --only: those that it names); 1 one does not, named with the next
          step; 2 no such run directory, or no such kind of store; 4 the store could not be read, and all
          else holds.
-Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
+Example: trainyard prove --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
 """
 
 import argparse

@@ -14,7 +14,7 @@ Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the
 Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
             as one line in the step output `reason`
 Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
-Example:    scripts/check_environment.py --config configs/smoke.yaml
+Example:    trainyard step environment --config configs/smoke.yaml
 """
 
 import argparse

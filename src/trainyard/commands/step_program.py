@@ -3,13 +3,13 @@
 `trainyard.program_training` describes what is read and recorded.
 
 Reads:      --config; --program (JSON); what the program writes; an operator's variables;
-            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in scripts/train.py
+            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in trainyard train
 Writes:     the run directory; logs/node-N.log, and over several machines NCCL's log in logs/nccl-node-N-*.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 6 ended because TCP joins machines that have EFA (compute.on_fallback); 75 stopped
             with a new checkpoint, run it again to resume; 130 interrupted by Ctrl-C, with a checkpoint or
             without; 128 + N when signal N ended it
-Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
+Example:    trainyard step program --config trainyard.yaml --run-dir runs/first
 """
 
 import argparse

@@ -9,7 +9,7 @@ Reads:      the configuration, git, the prepared data; --store: manifests, recor
 Writes:     --json prints the result; in GitHub Actions the step output `run_number` (empty when there is no
             such run), and for such a run a notice and a part of the job summary. It changes nothing.
 Exit codes: 0 searched, with or without a result; 2 wrong usage, or the configuration is wrong
-Example:    scripts/find_proven_run.py --config configs/smoke.yaml --store s3://ml-runs
+Example:    trainyard step proven --config configs/smoke.yaml --store s3://ml-runs
 """
 
 import argparse

@@ -11,7 +11,7 @@ Exit codes: 0 stored; 1 not all was stored, the run number belongs to another ru
         2 wrong usage; 4 the store refuses; with --follow: 5 no run appeared, or one without an outcome fell
         silent; 75 SIGTERM or SIGINT, run it again to continue
 
-Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
+Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
 """
 
 import argparse
@@ -41,7 +41,7 @@ from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import ci_facts_at, read_run
-from trainyard.run.suggested_commands import made_by, script_command
+from trainyard.run.suggested_commands import made_by, trainyard_command
 
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -201,7 +201,7 @@ def _suggest_proof(directory: Any, url: str) -> None:
         return
     if proof is not None and any(part.name == "stored" for part in proof.failing):
         words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
-        output.announce("next", f"{script_command('prove_run.py')} {shlex.join(words)}", copied=True)
+        output.announce("next", trainyard_command(f"prove {shlex.join(words)}"), copied=True)
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
