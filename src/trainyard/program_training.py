@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,6 @@ from trainyard.command import output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.time_limits import job_seconds
 from trainyard.config.load import load_config, mask_config
-from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, TrainyardError, WaitTimeoutError
 from trainyard.gateways.git import program_git_facts, repository_facts
@@ -43,10 +42,9 @@ from trainyard.gateways.process_tree import (
     stop_processes,
 )
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
-from trainyard.jobs.recipes import preset_recipe
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
-from trainyard.programs.presets import load_preset
-from trainyard.programs.program import program_of
+from trainyard.programs.program import ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
@@ -60,16 +58,13 @@ from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import has_been_trained
 from trainyard.watch.failure_logs.log_explanation import explain_logs, read_log
-from trainyard.watch.network_record import expectation_here
-from trainyard.watch.node_network import NodeNetwork
+from trainyard.watch.network_record import NodeNetwork, expectation_here
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.process_tree import RunProcesses
-    from trainyard.programs.program import Program
 
 LOG = logging.getLogger(__name__)
-POLL_SECONDS = 2.0
 # How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
 GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
 
@@ -95,50 +90,46 @@ class ProgramOrder:
     """From the start of this job until the program must stop."""
 
 
-@dataclass(frozen=True)
-class ProgramOutcome:
-    """How the program ended on this node."""
+def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = lambda _: None) -> int:
+    """Run the program on this node, record the run, and return the exit code. Only for the main thread.
 
-    exit_code: int
-    outcome: dict[str, Any]
-    """The outcome in run.json; empty on other nodes than the first, and without a record."""
-
-
-def train_program(order: ProgramOrder) -> ProgramOutcome:
-    """Run the program on this node, and record the run. Only the main thread may call it.
-
-    Signals that this process receives meanwhile reach the program; their handlers are restored. The program
-    writes to the `sys.stdout` of this process.
+    `on_outcome` gets the outcome that is on record, on the first node. The program prints to this process's
+    `sys.stdout`. Signals that this process receives while it runs reach it; one before interrupts this call
+    as the handlers of the caller do. Handlers, files and the lock are as before at the end; the program and
+    all processes of its group have ended.
     """
-    run, given, run_id = _prepare(order)
-    require_idle(run.directory.path, run.number)
-    limit = run.config.limits.cost_usd if run.is_first else None
-    paid = seconds_to_cost_limit(limit, run.directory.path, nodes=run.machines)
+    run, given = _prepare(order)
+    path = run.directory.path
+    require_idle(path, run.launch.number)
     if is_done(order, run):
-        LOG.info("%s: all steps were done before, so the program is not started again", run.directory.path)
+        LOG.info("%s: all steps were done before, so the program is not started again", path)
         code = 0
     else:
-        run.started = given.with_words(partial(restore_secrets, environment=os.environ))
+        restore = partial(restore_secrets, environment=os.environ)
+        run.launch = replace(run.launch, program=run.launch.program.with_words(restore))
         if run.is_first:
-            warn_of_secrets(load_config(order.config, order.changes).given)
-        with locked(run.directory.path) if run.is_first else nullcontext():
-            code = _run(run, run_id, _deadline(order, run.directory, paid))
+            warn_of_secrets(given)
+        deadline = _deadline(order, run)
+        with locked(path) if run.is_first else nullcontext():
+            code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
-        return ProgramOutcome(code, {})
+        return code
     outcome = read_run(run.directory.run_file).get("outcome", {})
     announce_end(outcome)
-    return ProgramOutcome(code, outcome)
+    on_outcome(outcome)
+    return code
 
 
 def describe_start(order: ProgramOrder) -> dict[str, Any]:
     """Return the command that `train_program` would run, and the variables that the program adds to it."""
-    run, _, _ = _prepare(order)
-    run.found = run.checkpoint_to_resume()
-    return {"command": run.command(), "environment": dict(run.program.environment)}
+    run, _ = _prepare(order)
+    found = run.checkpoints.find_resume_point(order.resume)
+    command = replace(run.launch, program=run.program).command(found.path if found else None)
+    return {"command": command, "environment": dict(run.program.environment)}
 
 
-def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Program", str]:
-    """Return the run of the program, the program with its secrets, and the id of a new run."""
+def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
+    """Return the run of the program, and the configuration as given, which may have secrets."""
     loaded = load_config(order.config, order.changes)
     secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
@@ -146,62 +137,56 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Program", str]:
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
         node = replace(node, rank=node_number(os.environ))
-    run_id = choose_run_id(order.run_dir, several=node.nodes > 1)
-    directory = RunDirectory((order.run_dir or Path("runs") / run_id).absolute())
-    nodes = None
+    run_dir = order.run_dir or Path("runs") / choose_run_id(None, several=node.nodes > 1)
+    directory, nodes = RunDirectory(run_dir.absolute()), node.nodes
     if order.program:
         sheet = read_description(order.program)
-        given, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
     else:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
-        given = program_here(loaded.given, directory.path, nodes=node.nodes, processes=processes)
-    program = given.with_words(secrets.mask_values)
-    run = ProgramRun(
-        program,
-        config,
-        node,
-        directory,
-        secrets=secrets,
-        nodes=nodes,
-        resume=order.resume,
-        grace=order.grace,
-    )
-    return run, given, run_id
+        program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
+    launch = ProgramLaunch(program, directory, node, nodes=nodes, grace=order.grace)
+    masked = program.with_words(secrets.mask_values)
+    return ProgramRun(masked, launch, config, secrets, resume=order.resume), loaded.given
 
 
-def _deadline(order: ProgramOrder, directory: RunDirectory, paid: float | None) -> dict[str, Any]:
+def _deadline(order: ProgramOrder, run: ProgramRun) -> dict[str, Any]:
     """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
-    deadline = deadline_for_storing(order.deadline, directory.path.parent, checkpoint_bytes(directory.path))
+    path, limit = run.directory.path, run.config.limits.cost_usd if run.is_first else None
+    paid = seconds_to_cost_limit(limit, path, nodes=run.launch.machines)
+    deadline = deadline_for_storing(order.deadline, path.parent, checkpoint_bytes(path))
     deadline = None if deadline is None else deadline - job_seconds()
     if paid is None or (deadline is not None and deadline <= paid):
         return {"deadline": deadline}
     return {"deadline": paid, "deadline_name": COST_LIMIT}
 
 
-def _run(run: ProgramRun, run_id: str, deadline: dict[str, Any]) -> int:
+def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     """Run the program between the first and the last record; return the exit code of this node."""
-    run.code, run.network = _code_of(run), _network_of(run)
-    if (code := run.begin(run_id)) is not None:
+    launch = run.launch
+    run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
+    if (code := run.begin(choose_run_id(run.directory.path))) is not None:
         return code
-    names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(run.number)}
-    keeps_variables = run.node.agent or not run.is_launched
+    checkpoint = run.found.path if run.found else None
+    names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
+    # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
+    removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES
     with SignalForwarder():  # a signal after the program's end must not end the record of it
         ended = run_supervised(
-            run.command(),
+            launch.command(checkpoint),
             run.read,
-            log=run.log,
+            log=run.directory.logs / f"node-{launch.number}.log",
             secrets=run.secrets,
-            environment={**names, **run.environment()},
+            environment={**names, **launch.environment(checkpoint)},
             directory=run.program.directory,
-            without=(*(() if keeps_variables else VARIABLES), *withheld_names(os.environ)),
+            without=(*removed, *withheld_names(os.environ)),
             supervision=Supervision(
-                grace=run.grace,
+                grace=launch.grace,
                 **deadline,
                 on_start=run.note_session,
                 on_signal=run.note_signal,
                 on_stop=run.note_stop,
                 poll=run.poll,
-                poll_seconds=POLL_SECONDS,
                 hung=HANG,
             ),
         )
@@ -209,27 +194,20 @@ def _run(run: ProgramRun, run_id: str, deadline: dict[str, Any]) -> int:
 
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
-    """Return the facts about the code of the program, for the record of the first node."""
-    if not run.is_first:
-        return {}
-    if run.is_exact:
+    """Return the facts about the code of the program."""
+    if run.program.is_planned:
         return program_git_facts(run.program.command)
     return repository_facts(run.program.directory) or code_facts(run.program.directory)
 
 
 def _network_of(run: ProgramRun) -> NodeNetwork | None:
     """Return the check of the network between the machines; None for a single one."""
-    if run.machines == 1:
+    launch, compute = run.launch, run.config.compute
+    if launch.machines == 1:
         return None
-    requested = run.config.compute
-    expected = expectation_here(
-        requested.network,
-        network_devices(),
-        os.environ,
-        nodes=run.machines,
-        processes=run.machines * run.processes,
-    )
-    return NodeNetwork(run.directory, run.node, expected, on_fallback=requested.on_fallback)
+    known = {"nodes": launch.machines, "processes": launch.machines * launch.processes}
+    expected = expectation_here(compute.network, network_devices(), os.environ, **known)
+    return NodeNetwork(run.directory, launch.node, expected, on_fallback=compute.on_fallback)
 
 
 def _explain_failure(run: ProgramRun, ended: ProgramExit) -> dict[str, str]:
@@ -253,27 +231,6 @@ def announce_end(outcome: dict[str, Any]) -> None:
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
     output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
-
-
-def program_here(
-    config: "Config", run_directory: Path, *, nodes: int = 1, processes: int | None = None
-) -> "Program":
-    """Return the program of a configuration on this machine. Raises ConfigError if it names none."""
-    if config.recipe in RECIPES:
-        raise ConfigError(
-            f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
-            "program.command to run another program, or start trainyard train."
-        )
-    if config.recipe == COMMAND:
-        return program_of(config, Path.cwd())
-    return preset_recipe.program_here(
-        load_preset(config.recipe),
-        config,
-        Path.cwd(),
-        nodes=nodes,
-        processes=processes or config.program.processes,
-        run_directory=run_directory,
-    )
 
 
 def warn_of_secrets(config: "Config") -> None:
@@ -335,7 +292,7 @@ def take_over(directory: Path) -> None:
         until = time.monotonic() + TAKEOVER_SECONDS
         with describe_wait(f"the end of process {command.pid}", TAKEOVER_SECONDS):
             while is_locked(directory) and time.monotonic() < until:
-                time.sleep(POLL_SECONDS / 10)
+                time.sleep(0.2)
     found = program_processes(directory).training
     for each in found:
         LOG.warning("%s: stopping process %s (%s)", directory, each.pid, each.words)
@@ -345,18 +302,9 @@ def take_over(directory: Path) -> None:
 
 def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
-    path, program = run.directory.path, run.program
+    path = run.directory.path
     if not has_been_trained(path, order.config, order.changes, by_program=True, given=run.config):
         return False
-    try:
-        record = read_run(run.directory.run_file)
-    except (OSError, TrainyardError):
-        return False
-    requested = record.get("plan", {}).get("steps")
-    succeeded = record.get("outcome", {}).get("status") == "succeeded"
-    same = (
-        record.get("recipe", program.recipe) == program.recipe
-        and requested == program.steps
-        and record.get("program_sha256") == program.sha256
-    )
-    return bool(succeeded and same)
+    with suppress(OSError, TrainyardError):
+        return bool(read_run(run.directory.run_file).get("program_sha256") == run.program.sha256)
+    return False

@@ -21,10 +21,10 @@ from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
-from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+from trainyard.programs.program import ProgramLaunch
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
@@ -145,20 +145,20 @@ class Runs:
                 "steps": attempt.steps,
                 "checkpoints": str(self.played.folder),
                 "environment": {},
+                "nodes": 1,
                 **sheet,
             }
         )
-        run = ProgramRun(
+        launch = ProgramLaunch(
             described.program(Path.cwd()),
-            config_of(attempt.steps),
-            node or NodeLauncher(1, 0, 1),
             self.directory,
-            SecretFilter(),
+            node or NodeLauncher(1, 0, 1),
             nodes=described.nodes,
-            code={"commit": self.commit, "dirty": False},
         )
-        if (code := run.begin("played")) is not None:
-            return code
+        code = {"commit": self.commit, "dirty": False}
+        run = ProgramRun(launch.program, launch, config_of(attempt.steps), code=code)
+        if (exit_code := run.begin("played")) is not None:
+            return exit_code
         return run.end(self.played.play(attempt, run.read), {})
 
     @property
@@ -292,13 +292,11 @@ def test_the_record_is_green_exactly_when_the_course_was_right(seed: int, runs: 
     [
         ({"nodes": 4}, NodeLauncher(1, 0, 8), 32),  # Ray: started once, on the head
         ({"nodes": 1}, NodeLauncher(1, 0, 8), 8),
-        ({}, NodeLauncher(1, 0, 8), None),  # it may have workers elsewhere
-        ({"torchrun": True}, NodeLauncher(1, 0, 8), 8),
         ({"torchrun": True, "nodes": 1}, NodeLauncher(1, 0, 8), 8),
     ],
 )
 def test_the_record_counts_the_processes_of_all_nodes(
-    sheet: dict[str, Any], node: NodeLauncher, world: int | None, runs: Runs
+    sheet: dict[str, Any], node: NodeLauncher, world: int, runs: Runs
 ) -> None:
     assert runs.attempt(Attempt(), node=node, **sheet) == 0
     hardware = runs.record["hardware"]

@@ -45,6 +45,7 @@ from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
@@ -61,7 +62,6 @@ from trainyard.machine.preflight import (
 )
 from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
 from trainyard.plan.main_memory import main_memory_need, reserve_bytes
-from trainyard.program_training import program_here
 from trainyard.programs.inputs import find_data
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.untrusted_files import read_named_text

@@ -56,7 +56,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_json(describe_start(order))
         return 0
-    ended = train_program(order)
-    if args.json and ended.outcome:
-        output.print_json(ended.outcome)
-    return ended.exit_code
+    return train_program(order, on_outcome=output.print_json if args.json else lambda _: None)

@@ -156,10 +156,7 @@ def run_program(args: argparse.Namespace) -> int:
     if args.dry_run:
         output.print_json(describe_start(order))
         return 0
-    ended = train_program(order)
-    if args.json and ended.outcome:
-        output.print_json(ended.outcome)
-    return ended.exit_code
+    return train_program(order, on_outcome=output.print_json if args.json else lambda _: None)
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:

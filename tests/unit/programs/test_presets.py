@@ -12,7 +12,7 @@ from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
-from trainyard.program_training import program_here
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
 PRESETS = [name for name in PROGRAMS if name != COMMAND]
