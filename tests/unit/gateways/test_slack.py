@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ServiceError
 from trainyard.gateways import slack
@@ -236,10 +237,8 @@ def test_a_refused_connection_is_named_without_the_address(
     assert "verysecret" not in str(caught.value) + "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize(
-    "address", ["hooks.slack.com/verysecret", "file:///verysecret", "http://", "https://[x"]
-)
-@pytest.mark.parametrize("variable", ["SLACK_WEBHOOK_URL", "SLACK_API_URL"])
+@each_case("address", ["hooks.slack.com/verysecret", "file:///verysecret", "http://", "https://[x"])
+@each_case("variable", ["SLACK_WEBHOOK_URL", "SLACK_API_URL"])
 def test_an_invalid_address_is_refused_without_being_shown(address: str, variable: str) -> None:
     token = {"SLACK_BOT_TOKEN": TOKEN, "SLACK_CHANNEL": "#training"} if variable == "SLACK_API_URL" else {}
     with pytest.raises(ServiceError) as caught:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cases import each_case
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
@@ -33,8 +34,8 @@ def measurements() -> dict[str, dict[str, Any]]:
     return {result["shape"]: result for result in json.loads(done.stdout)}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "at_optimizer"])
+@each_case("shape", SHAPES)
+@each_case("part", ["peak", "resident", "before_backward", "at_optimizer"])
 def test_the_plan_is_within_a_tenth_of_a_real_step(
     measurements: dict[str, dict[str, Any]], shape: str, part: str
 ) -> None:
