@@ -25,7 +25,6 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "check_readiness.py"
 RUNBOOK = ROOT / "docs" / "runbooks" / "permissions.md"
 
 

@@ -140,8 +140,8 @@ def environment_of_program(
     inputs |= {name.upper(): value for name, value in where.items()}
     hidden = ("GITHUB_", "SLACK_", "TRAINYARD_", "AWS_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    action = [str(ROOT / "scripts" / "run_action.py")]
-    line = [sys.executable, *(action if entry == "action" else ["-m", "trainyard", "step", "train"])]
+    step = "action" if entry == "action" else "train"
+    line = [sys.executable, "-m", "trainyard", "step", step]
     done = warm_start.run(line, env={**kept, **variables, **inputs}, cwd=folder, timeout=300)
     assert (folder / "seen").exists(), done.stderr
     found: dict[str, str] = json.loads((folder / "seen").read_text())

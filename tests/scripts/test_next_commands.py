@@ -61,7 +61,7 @@ def test_what_follows_a_job_that_was_sent(
     load_script: Load,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deploy, there, nobody = load_script("deploy_training_job"), plan(), argparse.Namespace()
+    deploy, there, nobody = load_script("job_deploy"), plan(), argparse.Namespace()
     monkeypatch.setattr(deploy, "find", lambda *_: None)
     monkeypatch.setattr(deploy, "submit", lambda *_, **__: None)
     announced: list[tuple[str, str]] = []
@@ -100,7 +100,7 @@ def states() -> Iterator[JobState]:
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Load) -> None:
-    args = load_script("manage_training_job").parse_args(["status", "llama", *given])
+    args = load_script("job").parse_args(["status", "llama", *given])
     target, verbs = cluster_target(vars(args)), set()
     for state in states():
         record = state.record()
@@ -119,7 +119,7 @@ def test_the_status_of_a_job_names_its_cluster(
     given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    manage = load_script("manage_training_job")
+    manage = load_script("job")
     args = manage.parse_args(["status", "llama", *given])
     args.namespace = args.namespace or "default"
     observed = seen("pytorchjob", job("pytorchjob"), running())
@@ -137,7 +137,7 @@ def test_a_retry_that_is_gone_names_the_cluster(
     from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
     from trainyard.jobs.follow.job_retries import make_retry_loop
 
-    args = load_script("manage_training_job").parse_args(["retry", "llama", *given])
+    args = load_script("job").parse_args(["retry", "llama", *given])
     healing = make_retry_loop(
         Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(vars(args))
     )
@@ -161,9 +161,9 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
 
 
 @pytest.mark.parametrize("given", GIVEN)
-@pytest.mark.parametrize("script", ["manage_cluster", "deploy_training_job"])
+@pytest.mark.parametrize("script", ["cluster", "job_deploy"])
 def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
-    words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
+    words = ["--config", "c.yaml"] if script == "job_deploy" else ["check"]
     args = load_script(script).parse_args([*words, *given])
     demand = demand_of(vars(args), ClusterConfig(), KINDS.values())
     for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):

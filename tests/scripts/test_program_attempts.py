@@ -191,7 +191,7 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    return Runs(tmp_path / "job", load_script("run_program"), monkeypatch)
+    return Runs(tmp_path / "job", load_script("step_program"), monkeypatch)
 
 
 def shapes() -> list[Attempt]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from trainyard.commands import COMMANDS
+from trainyard.commands import COMMANDS, module_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -67,16 +67,17 @@ def parse(line: str) -> None:
     )[0]
     words = shlex.split(rest, comments=True)
     if found["script"]:
-        module, first = found["script"], []
+        file = ROOT / "scripts" / f"{found['script']}.py"
+        module = re.findall(r"commands\.(\w+) import", file.read_text())[0]
     else:
         count = next((n for n in (2, 1) if " ".join(words[:n]) in COMMANDS), 0)
         assert count, f"{line}: there is no such command"
-        module, *first = COMMANDS[" ".join(words[:count])].split()
+        module = module_name(" ".join(words[:count]))
         words = words[count:]
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused):
-            importlib.import_module(f"trainyard.commands.{module}").parse_args([*first, *words])
+            importlib.import_module(f"trainyard.commands.{module}").parse_args(words)
     except SystemExit:
         raise AssertionError(f"{line}: {refused.getvalue()}") from None
 

@@ -461,7 +461,7 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
 
 
 # Jobs of hosted runners call these without any package; only what posts to Slack needs one.
-WITHOUT_PACKAGES = ("watch_runners", "continue_lineage")
+WITHOUT_PACKAGES = ("step_watch_runners", "step_continue")
 
 
 @over([command for command in COMMANDS if command.stem not in WITHOUT_PACKAGES])

@@ -496,7 +496,7 @@ def slack_item(environment: Mapping[str, str]) -> CheckItem:
         )
     if environment.get("SLACK_WEBHOOK_URL"):
         text = "a webhook can only be checked by sending a message"
-        fix = "trainyard tell started --run-dir runs/slack-test"
+        fix = "trainyard notify started --run-dir runs/slack-test"
         return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, fix)
     text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
     return CheckItem("slack", "token", CheckState.UNUSED, text)

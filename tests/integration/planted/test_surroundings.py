@@ -28,13 +28,13 @@ NOBODY = 65534
 RAW = os.fsdecode(b"caf\xe9")
 """A name in Latin-1, which is not UTF-8."""
 COMMANDS = (
-    "prove_run",
-    "verify_artifact",
-    "restore_artifact",
-    "training_dashboard",
-    "training_artifact_sync",
+    "prove",
+    "store_verify",
+    "store_restore",
+    "report",
+    "store_sync",
 )
-READERS = ("prove_run", "verify_artifact", "training_dashboard", "training_artifact_sync")
+READERS = ("prove", "store_verify", "report", "store_sync")
 """Commands that need not write into the run, nor a second time into the store."""
 RUNNER = "tests.integration.planted.runner"
 
@@ -59,11 +59,11 @@ def words_for(name: str, yard: Yard) -> list[str]:
     """The command line of a script on the run and its store."""
     run, store = ["--run-dir", str(yard.run.path)], ["--store", yard.store]
     return {
-        "prove_run": [*run, *store, "--json"],
-        "verify_artifact": [*run, *store, "--run-number", "1", "--depth", "full"],
-        "restore_artifact": [*store, "--run-number", "1", "--to", str(yard.path / f"back-{time.time_ns()}")],
-        "training_dashboard": [str(yard.run.path), "--format", "json"],
-        "training_artifact_sync": [*run, *store, "--once"],
+        "prove": [*run, *store, "--json"],
+        "store_verify": [*run, *store, "--run-number", "1", "--depth", "full"],
+        "store_restore": [*store, "--run-number", "1", "--to", str(yard.path / f"back-{time.time_ns()}")],
+        "report": [str(yard.run.path), "--format", "json"],
+        "store_sync": [*run, *store, "--once"],
     }[name]
 
 
@@ -80,10 +80,10 @@ def require_usual_answers(yard: Yard) -> None:
         answer = call(name, *words_for(name, yard), within=yard.path)
         assert answer.code == 0, f"{name}: {answer.said}"
         assert "Traceback" not in answer.said
-        if name == "prove_run":
+        if name == "prove":
             assert [ok for _, ok in parts_of(answer)] == [True] * len(PARTS), answer.said
     nowhere = ("--store", (yard.path / "nowhere").as_uri(), "--dry-run")
-    answer = call("prove_run", "--run-dir", str(yard.run.path), *nowhere, within=yard.path)
+    answer = call("prove", "--run-dir", str(yard.run.path), *nowhere, within=yard.path)
     assert answer.code == 1, answer.said
     assert "next" in answer.said
     assert stored == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
@@ -129,7 +129,7 @@ def test_a_working_directory_that_was_removed(
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     require_usual_answers(yard)
-    answer = call("prove_run", "--run-dir", "run", within=yard.path)
+    answer = call("prove", "--run-dir", "run", within=yard.path)
     assert answer.code == 2, answer.said
     assert "working directory was removed" in answer.said or "not a run directory" in answer.said
 
@@ -201,7 +201,7 @@ def test_a_clock_that_was_set_back(yard: Yard) -> None:
     require_usual_answers(yard)
     proof = yard.run.report / "proof.json"
     proof.write_text(json.dumps({**json.loads(proof.read_bytes()), "time": 1.0}))
-    answer = call("training_dashboard", *words_for("training_dashboard", yard), within=yard.path)
+    answer = call("report", *words_for("report", yard), within=yard.path)
     assert json.loads(answer.out)["proof"]["proven"] is True
 
 
@@ -212,7 +212,7 @@ COMMANDING = "a\x1b[2J\n::set-output name=proven::false"
 @pytest.mark.parametrize("name", [RAW, COMMANDING, "e\u0301"])
 def test_a_log_of_any_name(yard: Yard, name: str) -> None:
     (yard.run.logs / name).write_text("a line\n")
-    for script in ("training_artifact_sync", "prove_run", "verify_artifact"):
+    for script in ("store_sync", "prove", "store_verify"):
         answer = call(script, *words_for(script, yard), within=yard.path)
         assert answer.code == 0, answer.said
         assert "\x1b" not in answer.said
@@ -224,7 +224,7 @@ def test_a_log_of_any_name(yard: Yard, name: str) -> None:
 def test_no_name_in_a_store_is_obeyed(yard: Yard, where: str) -> None:
     (yard.store_folder / where).mkdir(exist_ok=True)
     (yard.store_folder / where / COMMANDING).write_text("")
-    for script in ("prove_run", "verify_artifact"):
+    for script in ("prove", "store_verify"):
         answer = call(script, *words_for(script, yard), within=yard.path)
         assert answer.code == 1, answer.said
         assert "a\\x1b[2J" in answer.said
@@ -272,7 +272,7 @@ def test_any_kind_of_checkout(yard: Yard, tmp_path: Path, make: Callable[[Path],
         assert facts == ({} if make is no_repository else git_facts(target) | {"dirty": False})
         script = target / "scripts" / "prove_run.py"
         done = subprocess.run(
-            [sys.executable, str(script), *words_for("prove_run", yard)],
+            [sys.executable, str(script), *words_for("prove", yard)],
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": str(target / "src")},
@@ -348,7 +348,7 @@ def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
         said = run_apart(yard, folder, user=NOBODY, names=READERS)
         assert "proof.json was not written, so no report shows this proof" in said
         (yard.run.path / "metrics.jsonl").chmod(0o000)
-        said = run_apart(yard, folder, user=NOBODY, names=["prove_run"], code=1)
+        said = run_apart(yard, folder, user=NOBODY, names=["prove"], code=1)
         assert "metrics.jsonl" in said
 
 
@@ -373,7 +373,7 @@ def test_a_record_that_is_no_file_ends_a_proof_soon(
     yard: Yard, name: str, plant: Callable[[Path], None]
 ) -> None:
     plant(yard.run.path / name)
-    answer = call("prove_run", *words_for("prove_run", yard), within=yard.path)
+    answer = call("prove", *words_for("prove", yard), within=yard.path)
     assert answer.code in (1, 2), answer.said
     assert "Traceback" not in answer.said
     assert name in answer.said

@@ -133,32 +133,32 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "to": lambda grounds: str(grounds.new()),
 }
 """Name of an option -> a valid value for it."""
-FOR_ONE = {("manage_training_job", "command"): "status", ("manage_checkpoints", "command"): "list"}
+FOR_ONE = {("job", "command"): "status", ("job_checkpoints", "command"): "list"}
 """Script and option -> the valid value for it there."""
 BESIDE = {
-    "check_configs": ("files",),
-    "check_environment": ("lock", "run_dir"),
-    "check_readiness": ("store",),
-    "check_release": ("root",),
-    "build_image": ("context",),
+    "config_check": ("files",),
+    "step_environment": ("lock", "run_dir"),
+    "doctor": ("store",),
+    "step_check_release": ("root",),
+    "image_build": ("context",),
     "build_release": ("root",),
-    "continue_lineage": ("plan", "end"),
+    "step_continue": ("plan", "end"),
     "draw_pictures": ("to", "runs"),
     "evaluate": ("run_dir",),
-    "manage_cluster": ("kubeconfig",),
-    "deploy_training_job": ("kubeconfig",),
-    "manage_training_job": ("kubeconfig", "job"),
-    "manage_checkpoints": ("kubeconfig", "job"),
-    "monitor_training": ("run",),
-    "promote_artifact": ("run_number", "step"),
-    "prove_run": ("store",),
+    "cluster": ("kubeconfig",),
+    "job_deploy": ("kubeconfig",),
+    "job": ("kubeconfig", "job"),
+    "job_checkpoints": ("kubeconfig", "job"),
+    "watch": ("run",),
+    "store_promote": ("run_number", "step"),
+    "prove": ("store",),
     "run": ("config",),
-    "prune_artifacts": ("keep_last",),
-    "restore_artifact": ("run_number",),
-    "setup_github": ("repository",),
+    "store_prune": ("keep_last",),
+    "store_restore": ("run_number",),
+    "init_github": ("repository",),
     "train": ("run_dir",),
-    "training_artifact_sync": ("store",),
-    "verify_artifact": ("store", "run_number"),
+    "store_sync": ("store",),
+    "store_verify": ("store", "run_number"),
     "write_config_schema": ("root",),
     "write_failure_reference": ("root",),
     "write_locks": ("root",),
@@ -167,7 +167,7 @@ BESIDE = {
 """Script -> the options that it is given although its parser does not require them."""
 WITH = {"checkpoint": ("metrics",), "metrics": ("checkpoint",)}
 """Option -> the options that it requires."""
-ALWAYS = {"write_locks": ["--check"], "build_image": ["--builder=local"]}
+ALWAYS = {"write_locks": ["--check"], "image_build": ["--builder=local"]}
 """Script -> words that keep it from asking a package index, or from refusing files beside the context."""
 
 

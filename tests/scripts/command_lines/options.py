@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from unittest import mock
 
 from tests.integration.planted.yard import ROOT, script
+
+from trainyard.command.parser import SHOW_PARSER, ParserFound
 
 SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "src/trainyard/commands").glob("[!_]*.py")))
 
@@ -84,22 +85,12 @@ class Option:
         return [f"{self.flag}={value}"] if self.flag else ["--", value]
 
 
-class _Parser(Exception):  # noqa: N818 - carries a parser out of a script
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-
-
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser that `trainyard.commands.NAME` makes."""
-
-    def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        raise _Parser(parser)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", caught):
-        try:
-            script(name).parse_args([])
-        except _Parser as found:
-            return found.parser
+    try:
+        script(name).parse_args([SHOW_PARSER])
+    except ParserFound as found:
+        return found.parser
     raise AssertionError(f"{name}: parse_args has made no parser")
 
 

@@ -24,7 +24,7 @@ from trainyard.gateways.kubernetes import api_requests as kubernetes_api
 
 MOST_SAID = 4000
 """Most characters of an answer that reports a failure: nobody reads more."""
-ONLY_DRY = ("train", "run", "run_pod", "run_program")
+ONLY_DRY = ("train", "run", "pod", "step_program")
 """Scripts that take seconds if nothing is wrong: only their dry run is called."""
 OPTIONS = [
     option
@@ -185,14 +185,14 @@ def test_every_option_says_by_its_type_or_its_metavar_what_it_takes(script: str)
 
 
 PROCESSES = (
-    ("verify_artifact", "seed", "9" * 5000),
-    ("training_artifact_sync", "call_seconds", "inf"),
-    ("training_dashboard", "runs", "caf\udce9"),
-    ("show_config", "config", "loop"),
-    ("prove_run", "run_dir", "a" * 300),
-    ("gather_records", "to", "/dev/null/x"),
-    ("notify_slack", "reason", "caf\udce9"),
-    ("write_trust_policy", "output", "pipe"),
+    ("store_verify", "seed", "9" * 5000),
+    ("store_sync", "call_seconds", "inf"),
+    ("report", "runs", "caf\udce9"),
+    ("config_show", "config", "loop"),
+    ("prove", "run_dir", "a" * 300),
+    ("step_records", "to", "/dev/null/x"),
+    ("notify", "reason", "caf\udce9"),
+    ("init_trust_policy", "output", "pipe"),
 )
 
 

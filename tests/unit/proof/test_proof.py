@@ -529,8 +529,8 @@ def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
 ) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
     step = str(part(judge(found=found), "stored").next_step)
-    assert ("training_artifact_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
-    assert (step == AGAIN) is not ("training_artifact_sync" in step)
+    assert ("store_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
+    assert (step == AGAIN) is not ("store_sync" in step)
 
 
 def test_a_run_that_was_cut_off_is_resumed_and_not_only_stored() -> None:

@@ -126,7 +126,7 @@ def test_it_holds_no_secret() -> None:
 def test_training_is_the_one_pipeline() -> None:
     lines = [line for line in commands(*PHASES) if 'test "$TASK" != train ||' in line]
     called = re.findall(r"scripts/(\w+)\.py|-m (trainyard \w+)", "\n".join(lines))
-    assert ["".join(found) for found in called] == ["plan_run", "notify_slack", "trainyard run"]
+    assert ["".join(found) for found in called] == ["step_plan", "notify", "trainyard run"]
 
 
 def test_every_script_knows_the_flags_it_is_given(help_of: Callable[[str], str]) -> None:

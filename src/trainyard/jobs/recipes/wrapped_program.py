@@ -125,7 +125,8 @@ def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
     """The command of a pod that keeps a run directory; the words `program` name another program to run."""
     pod = order.config.cluster.pod
     return (
-        *(pod.python, "-m", "trainyard", "pod"),
+        # -P: a module of the program, such as its `datasets.py`, must not replace one that Trainyard imports.
+        *(pod.python, "-P", "-m", "trainyard", "pod"),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
         *("--run-dir", order.run_directory),
         *("--nproc-per-node", str(order.processes)),
