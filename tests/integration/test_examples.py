@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import yaml
 from tests import warm_start
-from tests.scripts.command_lines.grounds import CONFIG
 from tests.warm_start import descendants, environment_of
 
 from trainyard.programs.program_events import (
@@ -36,6 +35,17 @@ import runpy, sys
 sys.modules["trainyard"] = None
 sys.argv = ["train.py"]
 runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+CONFIG = """
+model:
+  name: tiny
+  device: cpu
+  architecture: {hidden_size: 16, intermediate_size: 32, num_layers: 1, num_attention_heads: 2,
+                 num_key_value_heads: 2, max_position_embeddings: 32}
+training: {batch_size: 2, max_steps: 8}
+data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 """
 
 

