@@ -21,7 +21,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 POSITIONAL = 4
 PURE = {"config", "run", "errors"}
 SHARED = PURE | {"plan"}
-EVERYWHERE = {"checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"}  # may import every part
+# They may import every part.
+EVERYWHERE = {"checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"}
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}
 MAY_IMPORT = {
     "": set(),
