@@ -39,7 +39,7 @@ from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.config.registries import COMMAND
+from trainyard.config.kind import kind_in_job
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import refusal_in_summary, report_step
@@ -55,7 +55,7 @@ from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import load_job_config, make_job_request, provenance_of
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
+from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -245,15 +245,14 @@ def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
-    name = plan.program.name
     return unreachable_parts(
         PlannedRun(
-            recipe={trainyard_trainer.NAME: config.recipe, any_program.NAME: COMMAND}.get(name, name),
+            kind=kind_in_job(config.recipe),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
-            is_recorded=name != own_command.NAME,
+            is_recorded=plan.program.name != own_command.NAME,
             keeps_network_log=keeps_network_log(plan),
         )
     )

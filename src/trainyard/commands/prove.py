@@ -30,6 +30,7 @@ from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
@@ -44,7 +45,6 @@ from trainyard.programs.inputs import read_data
 from trainyard.proof import PARTS
 from trainyard.proof.gates import ComparedRun, evaluated_figures
 from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
-from trainyard.proof.recorded_facts import is_of_any_program, other_program
 from trainyard.report.facts.proof_record import proven_store, write_proof
 from trainyard.report.facts.resolved_config import config_digests, settings_of_config
 from trainyard.report.facts.run_facts import read_facts
@@ -288,8 +288,8 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
 
     None for a checkpoint of another trainer: one that recorded no digests, or has a form of its own.
     """
-    claims, index = "state_sha256" in run.get("outcome", {}), checkpoint / ".metadata"
-    if (other_program(run) and not claims) or ("version" not in run and not index.exists()):
+    claims = kind_of_run(run) is RunKind.TRAINER or "state_sha256" in run.get("outcome", {})
+    if not claims or ("version" not in run and not (checkpoint / ".metadata").exists()):
         return None
     progress.begin("importing torch")
     from trainyard.training.checkpoint.stored_state import state_digests
@@ -299,7 +299,7 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
 
 def data(run: Mapping[str, Any], directory: RunDirectory) -> tuple[str | None, str | None]:
     """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         return data_of_program(run["program"]), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 

@@ -34,8 +34,8 @@ from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.commands.step_program import program_here
+from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import runner_version
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.store:
         require_address(args.store)
     given = load_config(args.config, args.set).config
-    if given.recipe not in RECIPES:
+    if given.kind is not RunKind.TRAINER:
         return check_program(args, given)
     with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
         config = load_with_weights(args.config, args.set).config

@@ -28,8 +28,8 @@ from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.commands.prove import data_of_program, prove_stored
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.config.load import config_sha256
-from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ExitCode, ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     config = load_with_weights(args.config, args.set).config
-    git = git_facts(REPOSITORY_ROOT) if config.recipe != COMMAND else repository_facts(Path.cwd())
+    git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
     store = open_store(args.store, call_seconds=args.call_seconds)
     number: int | None = None
     evidence: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     run = read_run(directory.run_file)
-    if config.recipe == COMMAND:
+    if kind_of_run(run) is RunKind.PROGRAM:
         fingerprint, problem = data_of_program(run.get("program", {})), None
     else:
         fingerprint, problem = prepared_data_of(directory.config_file)

@@ -30,7 +30,7 @@ from trainyard.config.from_weights import (
 from trainyard.config.json_schema import fragment_of
 from trainyard.config.keys import leaf_keys, section_at, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Origin, shorten
-from trainyard.config.registries import COMMAND, PROGRAMS, RECIPES
+from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.config.yaml_reader import (
@@ -212,9 +212,9 @@ def _value_in(text: str, key: str) -> Any:
 def _add_defaults_of_program(document: Document) -> None:
     """Add the values of another program's preset, and a model name, where the files set none."""
     recipe = document.values.get("recipe")
-    if not isinstance(recipe, str) or recipe in RECIPES or recipe not in PROGRAMS:
+    if not isinstance(recipe, str) or recipe not in (COMMAND, *PRESETS):
         return
-    preset = PROGRAMS.read(recipe) if recipe != COMMAND else {}
+    preset = PRESETS.read(recipe) if recipe != COMMAND else {}
     document.values = _merge(_merge({}, preset.get("defaults", {})), document.values)
     program, model = document.values.get("program", {}), document.values.get("model", {})
     if "log" in preset or not isinstance(program, dict) or not isinstance(model, dict):

@@ -4,6 +4,7 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 """
 
 from trainyard.config.cluster import ClusterPodConfig
+from trainyard.config.kind import RunKind, kind_in_job
 from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
@@ -15,7 +16,6 @@ from trainyard.jobs.recipes import (
     any_program,
     find_job_recipe,
     own_command,
-    renders_in_pod,
     trainyard_trainer,
 )
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
@@ -167,7 +167,7 @@ def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
 
 def _processes(config: Config, request: JobRequest, gpus: int) -> int:
     """Return the processes per node: `program.processes` of any program, else one per GPU."""
-    any_program_starts = not request.command and renders_in_pod(config)
+    any_program_starts = not request.command and kind_in_job(config.recipe) is RunKind.PROGRAM
     return config.program.processes if any_program_starts else max(1, gpus)
 
 

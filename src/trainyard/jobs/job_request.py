@@ -9,10 +9,9 @@ from typing import Any
 from trainyard import __version__
 from trainyard.config.load import load_config
 from trainyard.config.registries import (
-    COMMAND,
     DEFAULT_JOB_KIND,
     EVERY_RECIPE,
-    PROGRAMS,
+    PRESETS,
 )
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
@@ -70,8 +69,7 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
         raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
-    is_preset = config.recipe in PROGRAMS and config.recipe != COMMAND
-    needs_ray = is_preset and load_preset(config.recipe).launcher == "ray"
+    needs_ray = config.recipe in PRESETS and load_preset(config.recipe).launcher == "ray"
     on_ray = needs_ray and (given["kind"] or config.cluster.kind) == "auto"
     return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
 

@@ -3,7 +3,8 @@
 In: a `RecipeOrder`. Out: a `Program`. A new program is a preset, `configs/programs/NAME.yaml`.
 """
 
-from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
 from trainyard.jobs.recipes.preset_recipe import PresetRecipe
@@ -17,11 +18,4 @@ def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
         return own_command
     if config.recipe == COMMAND:
         return any_program
-    return trainyard_trainer if config.recipe in RECIPES else PresetRecipe(load_preset(config.recipe))
-
-
-def renders_in_pod(config: Config) -> bool:
-    """Return whether the pods render the command: that of any program, or of a preset without `log`."""
-    if config.recipe in RECIPES:
-        return False
-    return config.recipe == COMMAND or not load_preset(config.recipe).is_exact
+    return trainyard_trainer if config.kind is RunKind.TRAINER else PresetRecipe(load_preset(config.recipe))

@@ -69,7 +69,7 @@ class PresetRecipe:
                 f"{order.gpus}"
             )
         yield from preset_problems(preset, config, values, degrees)
-        for key, what in preset.paths.items() if preset.is_exact else ():
+        for key, what in preset.paths.items() if preset.log else ():
             path = evaluate(key, config.to_plain())
             if path is not None and not PurePosixPath(path).is_absolute():
                 yield (
@@ -80,7 +80,7 @@ class PresetRecipe:
             yield from _memory_problems(config, degrees, kind, order.instance)
 
     def program(self, order: RecipeOrder) -> Program:
-        if not self.preset.is_exact:
+        if not self.preset.log:
             return any_program.program(order)
         rendered = render_preset(self.preset, order.config, self._values(order))
         torchrun = self.preset.launcher == "torchrun"
@@ -145,7 +145,7 @@ def program_here(
 def preset_problems(preset: Preset, config: Config, values: Values, degrees: Degrees) -> Iterator[str]:
     """Yield why the program of a preset cannot train with this configuration, wherever it runs."""
     yield from _key_problems(preset, config)
-    if preset.is_exact:
+    if preset.log:
         yield from _step_problems(config)
     training = config.training
     if training.warmup_steps >= (training.max_steps or 0) > 0:
