@@ -55,7 +55,7 @@ from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import load_job_config, make_job_request, provenance_of
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import own_command, trainyard_trainer
+from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -252,7 +252,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             processes=plan.processes_per_node,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
-            is_recorded=plan.program.name != own_command.NAME,
+            is_recorded=plan.program.keeps_run,
             keeps_network_log=keeps_network_log(plan),
         )
     )

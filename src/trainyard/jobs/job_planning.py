@@ -61,7 +61,7 @@ def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
 
     Pods prove a run only if it is stored; a run of the user's own command is never proven.
     """
-    if not store or plan.program.name == own_command.NAME:
+    if not store or not plan.program.keeps_run:
         return False
     return plan.program.name in (trainyard_trainer.NAME, any_program.NAME) or part in PROVEN_OF_PROGRAMS
 
@@ -75,11 +75,11 @@ def warnings_of(plan: JobPlan) -> list[str]:
             "Name the image with its digest (@sha256:…)"
         )
     # Several nodes without a volume keep their checkpoints in the store (`checkpointing.shared: false`).
-    if not plan.claim and not plan.several_nodes and plan.program.name != own_command.NAME:
+    if not plan.claim and not plan.several_nodes and plan.program.keeps_run:
         found.append(
             "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
         )
-    kind, is_own = KINDS[plan.kind], plan.program.name == own_command.NAME
+    kind, is_own = KINDS[plan.kind], not plan.program.keeps_run
     if is_own and own_command.lacks_agent(plan.program.command, kind):
         found.append(
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
