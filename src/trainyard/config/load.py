@@ -2,9 +2,10 @@
 
     file -> layers -> overrides -> (weights) -> validation -> Config and the origin of each value
 
-All problems are raised as one ConfigError; combinations are judged once every value is right. This module
-reads neither the environment nor weights; the caller passes in a reader of weights. A later base wins over an
-earlier one, and a file wins over its bases: mappings merge; everything else is replaced, also by null.
+A file that cannot be read is one ConfigError; else all wrong values are; else all impossible combinations.
+This module reads neither the environment nor weights; the caller passes in a reader of weights. A later base
+wins over an earlier one, and a file wins over its bases: mappings merge; everything else is replaced, also by
+null.
 """
 
 import difflib
@@ -28,7 +29,7 @@ from trainyard.config.from_weights import (
 )
 from trainyard.config.json_schema import types_of
 from trainyard.config.keys import leaf_keys, section_at, unknown_key
-from trainyard.config.problems import DEFAULT, SET, Document, Origin, describe_error, shorten
+from trainyard.config.problems import DEFAULT, SET, Document, Layer, Origin, describe_error, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config
 from trainyard.config.secret_filter import SecretFilter
@@ -44,7 +45,6 @@ from trainyard.config.yaml_reader import (
 from trainyard.errors import ConfigError
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
-Layer = tuple[dict[str, Any], dict[KeyPath, Origin]]
 _COMMANDS = {"program": ("command", "environment", "resume"), "evaluation": ("command",)}
 
 
@@ -70,82 +70,63 @@ def load_config(
     ConfigError that lists every problem with its file, line and key.
     """
     document, file = Document(), Origin(os.path.normpath(path))
-    document.values, document.places = _Files(document).read(path, file)
+    document.values, document.places = _read(path, document, file)
     if {"meaning", "command"} <= document.values.keys():
         raise ConfigError(
             f"{path}: describes a program and is not a configuration. Write a configuration with "
             f"recipe: {path.stem}, or add --set recipe={path.stem} to yours"
         )
-    is_complete, dropped = not document.problems, null_architecture(document)
+    dropped = null_architecture(document)
     for argument in overrides:
         _apply(document, argument)
-    document.sources += overrides
     _add_defaults_of_program(document)
     refuse_null_architecture(document, dropped)
     if read_weights and not document.problems:
         unknown = fill_open_keys(document, read_weights)
     else:
         unknown = open_keys(document)
-    if not (config := _validate(document, file, unknown, is_complete=is_complete)) or document.problems:
+    if not (config := _validate(document, file, unknown)) or document.problems:
         raise document.error()
     places = {".".join(place): origin for place, origin in document.places.items()}
     origins = {key: places.get(key, DEFAULT) for key in leaf_keys()}
     return LoadedConfig(mask_config(config), origins, config)
 
 
-class _Files:
-    """Reads files with those that they extend, each once however many extend it."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._done: dict[str, Layer] = {}
-
-    def read(self, path: Path, named_at: Origin, chain: tuple[str, ...] = ()) -> Layer:
-        """Return the values of `path` over those of its bases, with their places; note problems."""
-        shown = os.path.normpath(path)
-        if shown in self._done:
-            return self._done[shown]
-        lines: dict[KeyPath, int] = {}
-        problems, found = self._document.problems, {}
-        try:
-            found = values_of(compose_one(_content(shown, chain)), lines)
-            if not isinstance(found, dict):
-                what, found = "empty" if found is None else "not a mapping", {}
-                raise YamlError(f"{what}; a configuration is a mapping of sections")
-        except YamlError as error:
-            problems.append((Origin(shown, error.line), error.key, str(error)))
-        except ValueError as error:
-            key, reason = ("extends", f"{shorten(shown)}: {error}") if chain else ("", str(error))
-            problems.append((named_at, key, reason))
-            return {}, {}
-        extends, named = Origin(shown, lines.get(("extends",))), found.pop("extends", None)
-        bases = named if isinstance(named, list) else [] if named is None else [named]
-        if any(not isinstance(base, str) for base in bases):
-            problems.append((extends, "extends", "expected the path of a file, or a list of paths"))
-            bases = []
-        below: Layer = {}, {}
-        for base in bases:
-            values, places = self.read(Path(shown).parent / base, extends, (*chain, shown))
-            below = _merge(below[0], values), below[1] | places
-        self._document.sources.append(shown)
-        places = {place: Origin(shown, line) for place, line in lines.items()}
-        self._done[shown] = _merge(below[0], found), below[1] | places
-        return self._done[shown]
-
-
-def _content(shown: str, chain: tuple[str, ...]) -> bytes:
-    """Return the content of a file. Raises ValueError with the reason if there is none."""
-    path = Path(shown)
+def _read(path: Path, document: Document, named_at: Origin, chain: tuple[str, ...] = ()) -> Layer:
+    """Return the values of `path` over those of its bases, with their places; each file is read once."""
+    shown, lines = os.path.normpath(path), dict[KeyPath, int]()
+    if shown in document.layers:
+        return document.layers[shown]
+    key, name = ("extends", f"{shorten(shown)}: ") if chain else ("", "")
     try:
-        if os.path.realpath(path) in map(os.path.realpath, chain):
-            raise ValueError(f"a cycle: {' → '.join([*chain, shown])}")
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+        if os.path.realpath(shown) in map(os.path.realpath, chain):
+            raise document.error(named_at, key, f"{name}a cycle: {' → '.join([*chain, shown])}")
+        with Path(shown).open("rb") as file:
+            own = values_of(compose_one(file.read(MOST_BYTES + 1)), lines)
     except FileNotFoundError:
-        near = _nearest_file(path)
-        raise ValueError(f"no such file{near and f'; did you mean {near}?'}") from None
-    except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror})") from None
+        near = _nearest_file(Path(shown))
+        near = f"; did you mean {near}?" if near else ""
+        raise document.error(named_at, key, f"{name}no such file{near}") from None
+    except YamlError as error:
+        raise document.error(Origin(shown, error.line), error.key, str(error)) from None
+    except (OSError, ValueError) as error:
+        raise document.error(
+            named_at, key, f"{name}cannot be read ({getattr(error, 'strerror', error)})"
+        ) from None
+    if not isinstance(own, dict):
+        what = "empty" if own is None else "not a mapping"
+        raise document.error(Origin(shown), "", f"{what}; a configuration is a mapping of sections")
+    extends, named = Origin(shown, lines.get(("extends",))), own.pop("extends", None)
+    bases = named if isinstance(named, list) else [] if named is None else [named]
+    if any(not isinstance(base, str) for base in bases):
+        raise document.error(extends, "extends", "expected the path of a file, or a list of paths")
+    below: Layer = {}, {}
+    for base in bases:
+        values, places = _read(Path(shown).parent / base, document, extends, (*chain, shown))
+        below = _merge(below[0], values), below[1] | places
+    places = {place: Origin(shown, line) for place, line in lines.items()}
+    document.layers[shown] = _merge(below[0], own), below[1] | places
+    return document.layers[shown]
 
 
 def _nearest_file(path: Path) -> str:
@@ -203,24 +184,20 @@ def _add_defaults_of_program(document: Document) -> None:
         document.put(("model", "name"), Path(script).stem or recipe, DEFAULT)
 
 
-def _validate(
-    document: Document, file: Origin, unknown: frozenset[str], *, is_complete: bool
-) -> Config | None:
+def _validate(document: Document, file: Origin, unknown: frozenset[str]) -> Config | None:
     """Return the Config, or add the problems to `document`; missing keys are reported at `file`.
 
-    Without a file that could not be read, keys may be missing. Combinations with `unknown` keys are skipped,
-    because the weights decide these keys.
+    Combinations with `unknown` keys are skipped, because the weights decide these keys.
     """
     try:
         config = Config.model_validate({"model": {}} | document.values)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             path = tuple(map(str, detail["loc"]))
-            if is_complete or detail["type"] != "missing":
-                problem = describe_error(detail, path)
-                document.problems.append((document.origin_of(path, file), ".".join(path), problem))
+            problem = describe_error(detail, path)
+            document.problems.append((document.origin_of(path, file), ".".join(path), problem))
         return None
-    for impossible in impossible_combinations(config) if is_complete else ():
+    for impossible in impossible_combinations(config):
         if unknown.isdisjoint(impossible.keys):
             origins = [document.origin_of(tuple(key.split(".")), file) for key in impossible.keys]
             blamed = next((origin for origin in origins if origin.file == SET), origins[0])

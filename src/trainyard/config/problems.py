@@ -41,6 +41,7 @@ class Origin:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+Layer = tuple[dict[str, Any], dict[KeyPath, Origin]]
 DEFAULT = Origin("default")
 SET = "--set"
 
@@ -51,8 +52,8 @@ class Document:
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Origin] = field(default_factory=dict)
-    sources: list[str] = field(default_factory=list)
-    """The files, a base before the files that extend it, then the arguments of `--set`."""
+    layers: dict[str, Layer] = field(default_factory=dict)
+    """The values and places of each file that was read, a base before the files that extend it."""
     problems: list[tuple[Origin, str, str]] = field(default_factory=list)
     """Where, the dotted key (empty for the complete file), and what is wrong."""
 
@@ -71,15 +72,14 @@ class Document:
         above = (path[:length] for length in range(len(path), 0, -1))
         return next((self.places[each] for each in above if each in self.places), otherwise)
 
-    def error(self) -> ConfigError:
-        """Return all problems as one error, in the order of the sources, then of lines."""
-        rank = {source: number for number, source in enumerate(self.sources)}
-
-        def place(problem: tuple[Origin, str, str]) -> tuple[int, int]:
-            origin = problem[0]
-            return rank.get(origin.argument or origin.file, len(rank)), origin.line or 0
-
-        lines = list(dict.fromkeys(_line(*each) for each in sorted(self.problems, key=place)))
+    def error(self, *problem: Any) -> ConfigError:
+        """Return all problems, and this last one, as one error: in the order of the files, then of lines."""
+        rank = {file: number for number, file in enumerate([*self.layers, SET])}
+        ordered = sorted(
+            [*self.problems, *([problem] if problem else [])],
+            key=lambda each: (rank.get(each[0].file, len(rank)), each[0].line or 0),
+        )
+        lines = list(dict.fromkeys(_line(*each) for each in ordered))
         count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
         return ConfigError("\n".join([*lines, f"{count}. Nothing was started."]))
 

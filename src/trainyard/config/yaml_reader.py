@@ -67,7 +67,7 @@ def compose(content: bytes | str) -> list[Any]:
         mark, reason = getattr(error, "problem_mark", None), str(getattr(error, "problem", None))
         if mark is None:  # a character that YAML does not allow
             raise YamlError(f"not valid YAML: {getattr(error, 'reason', None) or error}") from None
-        source = text.split("\n", mark.line + 1)[mark.line]
+        source = text.split("\n", mark.line + 1)[: mark.line + 1][-1]
         if "\t" in source[: len(source) - len(source.lstrip())]:
             raise YamlError("a tab; write spaces, which YAML needs before words", mark.line + 1) from None
         if "mapping values" in reason:
