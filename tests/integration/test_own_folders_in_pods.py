@@ -53,7 +53,7 @@ class Pods(Nodes):
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
         begun: list[subprocess.Popen[str]] = []
         for rank, own in enumerate(trainjob(free_port(), per_node="1")):
-            line = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "run_pod.py"), *words, "--grace", grace]
+            line = [sys.executable, "-m", "trainyard", "pod", *words, "--grace", grace]
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
             variables["PYTHONPATH"] = str(self.folder)
@@ -161,10 +161,6 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     last = other / "checkpoints/step-00000060"
     assert {path.name for path in last.iterdir()} == {"manifest.json", "__1_0.distcp"}
     assert run_of(main)["outcome"]["state_sha256"] == uninterrupted(pods)["state_sha256"]
-
-    for code, said in ended(pods.pods()):  # as after a failure to store: nothing is trained again
-        assert code == 0, said
-        assert "waiting for the other processes" not in said
 
 
 def parts(directory: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""scripts/find_proven_run.py: only a proven run of the same commit, configuration and data is found."""
+"""trainyard step proven: only a proven run of the same commit, configuration and data is found."""
 
 import json
 import shutil
@@ -78,7 +78,7 @@ AFTER: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def find_proven_run(load_script: Any) -> Any:
-    return load_script("find_proven_run")
+    return load_script("step_proven")
 
 
 @pytest.fixture

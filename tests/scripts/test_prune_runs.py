@@ -1,4 +1,4 @@
-"""scripts/prune_runs.py: which run directories are removed, for each state at each kind of position."""
+"""trainyard step prune-runs: which run directories are removed, for each state at each kind of position."""
 
 import fcntl
 import json
@@ -220,7 +220,7 @@ def rewrite_id(layout: RunDirectory) -> None:
 
 @pytest.fixture(scope="module")
 def prune_runs(load_script: Any) -> Any:
-    return load_script("prune_runs")
+    return load_script("step_prune_runs")
 
 
 @pytest.fixture

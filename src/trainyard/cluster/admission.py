@@ -55,7 +55,7 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
         return Outlook(
             AdmissionTime.NEVER,
             f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
-            f"name one of them with --queue, or: scripts/manage_cluster.py fix --queue {demand.queue}",
+            f"name one of them with --queue, or: trainyard cluster fix --queue {demand.queue}",
         )
     if isinstance(snapshot.cluster_queues, MissingData):
         return _local_outlook(queue, snapshot.cluster_queues.reason)
@@ -123,8 +123,8 @@ def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, deman
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
     usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
     if not usable:
-        names = ", ".join(quota.flavor for quota in covered)
-        text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
+        names, wanted = ", ".join(quota.flavor for quota in covered), plain_type(demand.instance_type)
+        text = f"no flavor of ClusterQueue {parent.name} is for {wanted} (it has {names})"
         return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
     if parent.cohort:
         text = f"ClusterQueue {parent.name} is in the cohort {parent.cohort}, and may borrow from its queues"

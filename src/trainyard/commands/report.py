@@ -16,7 +16,7 @@ Writes:  the report to stdout or --output; with --write report/index.html, repor
          for ten minutes; the HTML page reloads itself.
 Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
          written, or --compare was not given two runs; 4 the store cannot be reached.
-Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
+Example: trainyard report runs/20261120-214501-7c1f --format markdown
 """
 
 import argparse
@@ -34,9 +34,9 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
-from trainyard.commands.prove import failing_parts
 from trainyard.errors import ConfigError
 from trainyard.gateways.github import append_summary
+from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
 from trainyard.report.dashboard.html import html_index
 from trainyard.report.dashboard.run_comparison import comparison_report

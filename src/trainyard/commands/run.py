@@ -2,7 +2,7 @@
 
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
-`make train` and buildspec.yml call this command; pods (run_pod.py) take the same steps. Each step is a
+`make train` and buildspec.yml call this command; pods (pod.py) take the same steps. Each step is a
 process of its own. A step that fails ends the pipeline; a run that exists is then still reported on, and one
 whose training or storing failed is proven too, so that its report says which parts do not hold. A run that
 stopped early with a good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the
@@ -37,13 +37,13 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import require_idle, take_over
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.process import SignalForwarder, run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.program_training import require_idle, take_over
 from trainyard.proof import PARTS
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record
@@ -347,7 +347,7 @@ class Pipeline:
 
 def step(name: str, *words: str) -> list[str]:
     """Return the command line of a step."""
-    return [sys.executable, "-m", "trainyard", *name.split(), *words]
+    return [sys.executable, "-P", "-m", "trainyard", *name.split(), *words]
 
 
 def run_pipeline(pipeline: Pipeline) -> int:

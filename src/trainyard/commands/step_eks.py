@@ -13,7 +13,7 @@ Writes:     the job, unless --dry-run; deployments and a dispatch at GitHub; log
             below RUNNER_TEMP; a Slack message; the outputs plan, ended, exit_code, reason, posted; summaries
 Exit codes: 0 done, or the job has not ended; 1 the cluster is not ready, the job failed or is not proven;
             2 wrong inputs; 4 the cluster, the store or GitHub refused; 75 it stopped with a good checkpoint
-Example:    TRAINYARD_PLAN="$PLAN" scripts/eks_job.py watch --timeout 10m
+Example:    TRAINYARD_PLAN="$PLAN" trainyard step eks watch --timeout 10m
 """
 
 import argparse
@@ -48,7 +48,7 @@ from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.github.cluster_job import (
     POLL,
     WORKFLOW,
@@ -231,8 +231,7 @@ def watch(seconds: float) -> int:
 
 
 def api_of(job: ClusterJob) -> Api:
-    named = {"cluster": job.cluster, "region": job.region, "kubeconfig": None, "context": ""}
-    return Api(requested_access(named, read=read_yaml))
+    return open_api(ClusterTarget(cluster=job.cluster, region=job.region), read=read_yaml)
 
 
 def missing_job(api: Api, job: ClusterJob) -> str | None:

@@ -46,7 +46,7 @@ def require_own_recipe(config: Config) -> None:
     if config.kind is not RunKind.TRAINER:
         raise ConfigError(
             f"recipe: {config.recipe} is another program's: start it with trainyard run, or as a job with "
-            f"scripts/deploy_training_job.py. The trainer has {' and '.join(RECIPES)}. Nothing was started."
+            f"trainyard job deploy. The trainer has {' and '.join(RECIPES)}. Nothing was started."
         )
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
 VALUES = {
@@ -46,13 +47,13 @@ files:
 """
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each_case("name", PRESETS)
 def test_every_preset_can_be_loaded(name: str) -> None:
     assert load_preset(name).name == name
     assert PRESETS[name].meaning
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("template", "value"),
     [
         ("{a.b}", 3),
@@ -73,7 +74,7 @@ def test_templates_are_filled(template: Any, value: Any) -> None:
     assert fill(template, {**VALUES, "batch": {"global_": 16}}) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "a.c",

@@ -36,7 +36,7 @@ _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.c
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    path = posixpath.normpath(facts.demand.checkpoint_path) if facts.demand.checkpoint_path else ""
+    path = posixpath.normpath(facts.demand.mount_path) if facts.demand.mount_path else ""
     local = next((root for root in NODE_LOCAL if path == root or path.startswith(f"{root}/")), None)
     if local:
         yield error(
@@ -52,7 +52,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         name, space = facts.demand.claim, facts.demand.namespace
         yield error(
             f"the namespace {space} has no PersistentVolumeClaim {name}",
-            "set cluster.volume and then scripts/manage_cluster.py fix --apply, or create the claim yourself",
+            "set cluster.volume and then trainyard cluster fix --apply, or create the claim yourself",
         )
     else:
         found = list(_judge_volume(volume, facts))

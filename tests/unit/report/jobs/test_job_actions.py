@@ -1,6 +1,6 @@
 """The outputs of a job for later jobs of a workflow, and a summary that names the failure."""
 
-import pytest
+from tests.cases import each_case
 from tests.unit.jobs import plans
 from tests.unit.report.jobs.test_job_text import FAILURE, state
 
@@ -36,7 +36,7 @@ def test_the_summary_of_a_plan_says_what_is_sent_and_what_would_not_be_proven() 
     assert "the pod's own disk" in bare
 
 
-@pytest.mark.parametrize("which", State)
+@each_case("which", State)
 def test_only_an_end_is_told_as_one(which: State) -> None:
     found = state(which)
     data, code = found.record(), found.exit_code
@@ -52,7 +52,7 @@ def test_the_summary_of_a_failure_has_its_place_its_lines_and_the_next_command()
     assert text.startswith("### ❌ Failed: pytorchjob `llama`")
     assert "class **oom-host**, rank 1, exit code 137, pod job-worker-0, node gpu-3" in text
     assert "~~~~~~\nstep 41\nKilled\n~~~~~~" in text
-    assert "Next: `scripts/manage_training_job.py logs llama" in text
+    assert "Next: `trainyard job logs llama" in text
     assert FAILURE.evidence[0] not in text.splitlines()[0]
     assert state_markdown(state(State.RUNNING).record()).startswith("### ⏳ Running")
     assert state_markdown(state(State.SUCCEEDED).record()).startswith("### ✅ Succeeded")
