@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from trainyard import deployment_checks
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, query_store
@@ -259,7 +260,7 @@ def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
 ) -> None:
     """At 2 Mbit/s the 5 MiB of a part take 20 seconds, most of it after the kernel has taken the bytes."""
     script = importlib.import_module("trainyard.commands.doctor")
-    monkeypatch.setattr(script, "CALL_SECONDS", 3.0)
+    monkeypatch.setattr(deployment_checks, "CALL_SECONDS", 3.0)
     proxy.slow = {operation: 6.0}
     code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))
     assert (code == 0) is is_patient

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.process_tree import processes_of_run
 from trainyard.jobs.follow import pod_logs
 from trainyard.jobs.job_reader import JobReader
@@ -42,15 +41,19 @@ from trainyard.run.failure import next_command, read_failure, short_reason
 from trainyard.run.identity import read_run
 from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
-from trainyard.run.untrusted_files import open_regular, read_yaml
+from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, explain_logs, log_of
+from trainyard.watch.failure_logs.log_explanation import (
+    LogExplanation,
+    events_of,
+    explain_logs,
+    log_of,
+    read_end,
+)
 
 if TYPE_CHECKING:
     from trainyard.watch.failure_logs.log_explanation import LogText
 
-MOST_BYTES = 256 << 20
-"""Number of bytes that are read from the end of a log."""
 MOST_NAMED = 3
 """Most logs that an error names."""
 LAST_LINES = 2000
@@ -256,10 +259,8 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
 
 def job_reader(args: argparse.Namespace) -> tuple[JobReader, str]:
     """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    access = requested_access(vars(args), read=read_yaml)
-    return JobReader(
-        Api(access, call_seconds=args.call_seconds)
-    ), args.namespace or access.namespace or "default"
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    return JobReader(api), args.namespace or api.access.namespace or "default"
 
 
 def github_logs(run: str) -> Iterator["LogText"]:
@@ -312,9 +313,6 @@ def text_of(path: Path) -> tuple[str, bool]:
     if str(path) == "-":
         return sys.stdin.buffer.read().decode(errors="replace"), False
     try:
-        with open_regular(path) as file:
-            start = max(0, file.seek(0, 2) - MOST_BYTES)
-            file.seek(start)
-            return file.read().decode(errors="replace"), start > 0
+        return read_end(path)
     except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(f"{error}; {log_advice(path)}") from None

@@ -136,6 +136,11 @@ class JobPlan:
     """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
 
     @property
+    def run_directory(self) -> str:
+        # Namespaces have volumes of their own, which often lead to one file system.
+        return f"{self.mount_path or SCRATCH}/{self.namespace}/{self.name}"
+
+    @property
     def several_nodes(self) -> bool:
         return self.nodes > 1
 

@@ -17,10 +17,9 @@ from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_pl
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_plan import JobPlan, PodResources, Program, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import find_job_recipe, own_command
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
 from trainyard.programs.presets import format_number, load_preset, with_settings
 
@@ -192,18 +191,18 @@ def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -
     assert any("is decided by the plan" in line for line in problems(config))
 
 
-def recipe_order(config: Config) -> RecipeOrder:
-    kind = KINDS["rayjob" if config.recipe == "verl" else "pytorchjob"]
-    return RecipeOrder(config, "team", "llama", kind, 1, 8, 8)
+def draft_of(config: Config) -> JobPlan:
+    kind = "rayjob" if config.recipe == "verl" else "pytorchjob"
+    return JobPlan("llama", "team", kind, "image", Program("", ()), 1, 8, PodResources(0, 0))
 
 
 def problems(config: Config) -> list[str]:
-    return list(find_job_recipe(config, own=False).problems(recipe_order(config)))
+    return list(find_job_recipe(config, own=False).problems(config, draft_of(config)))
 
 
 def rendered(config: Config) -> tuple[list[str], dict[str, str]]:
     """Return the command of a program and its files."""
-    files = find_job_recipe(config, own=False).program(recipe_order(config)).files
+    files = find_job_recipe(config, own=False).program(config, draft_of(config)).files
     return json.loads(files["program.json"])["command"], dict(files)
 
 
@@ -350,8 +349,8 @@ def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
 
 
 def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
-    order = recipe_order(recipe_config("megatron"))
-    assert any("put the command after --" in line for line in own_command.problems(order))
+    config = recipe_config("megatron")
+    assert any("put the command after --" in line for line in own_command.problems(config, draft_of(config)))
 
 
 @pytest.mark.parametrize(

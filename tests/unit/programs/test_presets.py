@@ -8,12 +8,12 @@ import pytest
 from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
 PRESETS = [name for name in PROGRAMS if name != COMMAND]
