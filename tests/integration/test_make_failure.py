@@ -18,9 +18,9 @@ import pytest
 from trainyard.config.load import dump_yaml, load_config
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
-BEFORE = ("check_environment", "check_readiness", "prepare_data")
+BEFORE = ("step_environment", "doctor", "prepare")
 """The steps before there is a run to report on."""
-STEPS = (*BEFORE, "train", "training_artifact_sync", "prove_run")
+STEPS = (*BEFORE, "train", "store_sync", "prove")
 STAND_IN = """\
 import os, pathlib, shlex, signal, sys, time
 folder = pathlib.Path({folder!r})
@@ -88,12 +88,12 @@ def stage(tmp_path: Path) -> Stage:
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 ENVIRONMENT["SLACK_WEBHOOK_URL"] = "http://127.0.0.1:9/nobody"
-STARTED = ["notify_slack"]
-REPORTED = ["training_dashboard", "notify_slack", "notify_slack"]
+STARTED = ["notify"]
+REPORTED = ["report", "notify", "notify"]
 
 
 @pytest.mark.parametrize(
-    ("step", "code"), [*itertools.product(STEPS, (1, 75)), ("train", 137), ("training_artifact_sync", 4)]
+    ("step", "code"), [*itertools.product(STEPS, (1, 75)), ("train", 137), ("store_sync", 4)]
 )
 def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
     stage: Stage, step: str, code: int
@@ -107,9 +107,9 @@ def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
         return
     before = [*BEFORE, *STARTED, *STEPS[len(BEFORE) : STEPS.index(step) + 1]]
     if step == "train" and code == 75:
-        before.append("training_artifact_sync")  # the checkpoint that it stopped with
-    elif step != "prove_run":
-        before.append("prove_run")
+        before.append("store_sync")  # the checkpoint that it stopped with
+    elif step != "prove":
+        before.append("prove")
     assert stage.calls == [*before, *REPORTED]
     said = (stage.folder / "calls").read_text().splitlines()[-1]
     assert said.startswith(f"notify_slack {'stopped' if code == 75 else 'failed'} ")
@@ -132,7 +132,7 @@ def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
 
 def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> None:
     (stage.folder / "train").write_text("4")
-    for name in ("prove_run", "training_dashboard", "notify_slack"):
+    for name in ("prove", "report", "notify"):
         (stage.folder / name).write_text("3")
     done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert "train] Error 4\n" in done.stderr
@@ -156,7 +156,7 @@ def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage
     os.close(terminal)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 2
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, *STARTED, "train", "training_artifact_sync", *REPORTED]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store_sync", *REPORTED]
 
 
 @pytest.mark.parametrize("group", [False, True])
@@ -172,7 +172,7 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     assert process.wait(30) in (-signal.SIGTERM, 2)
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, *STARTED, "train", "training_artifact_sync", *REPORTED]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store_sync", *REPORTED]
 
 
 @pytest.mark.parametrize(

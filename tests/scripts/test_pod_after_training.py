@@ -31,17 +31,17 @@ WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
 STORED = "artifacts.store=s3://runs"
 APART = ("checkpointing.shared=false", "compute.strategy=ddp")
 FAILURES = {
-    "store refused": ("training_artifact_sync", 4),
-    "not stored whole": ("training_artifact_sync", 1),
-    "storing asked to end": ("training_artifact_sync", 143),
-    "storing killed": ("training_artifact_sync", 137),
-    "pod killed while storing": ("training_artifact_sync", None),
-    "not proven": ("prove_run", 1),
-    "store not asked": ("prove_run", 4),
-    "proof has a bug": ("prove_run", 3),
-    "pod killed while proving": ("prove_run", None),
-    "report failed": ("training_dashboard", 1),
-    "pod killed at the report": ("training_dashboard", None),
+    "store refused": ("store_sync", 4),
+    "not stored whole": ("store_sync", 1),
+    "storing asked to end": ("store_sync", 143),
+    "storing killed": ("store_sync", 137),
+    "pod killed while storing": ("store_sync", None),
+    "not proven": ("prove", 1),
+    "store not asked": ("prove", 4),
+    "proof has a bug": ("prove", 3),
+    "pod killed while proving": ("prove", None),
+    "report failed": ("report", 1),
+    "pod killed at the report": ("report", None),
 }
 """The failure -> the script in which it happens, and its exit code; None: the pod is killed."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -92,7 +92,7 @@ class Pod:
     def play(self, command: Sequence[str], _companion: Sequence[str] = (), **_: Any) -> int:
         name = Path(command[1]).stem
         self.ran.append(name)
-        if name in ("train", "run_program"):
+        if name in ("train", "step_program"):
             self.train()
         answer = self.answers.get(name, 0)
         if answer is None:
@@ -113,10 +113,10 @@ def make_pod(
     load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], Pod]:
     def make(launcher: str, config: str) -> Pod:
-        script = load_script("run_pod")
+        script = load_script("pod")
         pod = Pod(script, launcher, config, tmp_path)
         for name in ("run_passing_signals", "run_beside"):
-            for module in ("run", "run_pod"):
+            for module in ("run", "pod"):
                 monkeypatch.setattr(f"trainyard.commands.{module}.{name}", pod.play, raising=False)
         if launcher == "apart":
             place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
@@ -134,7 +134,7 @@ def test_a_finished_run_is_never_trained_again(
 ) -> None:
     """Whatever failed after the training; and the exit code says whether a restart can help."""
     pod = make_pod(launcher, config)
-    trains = "run_program" if launcher == "program" else "train"
+    trains = "step_program" if launcher == "program" else "train"
     first = True
     for failure, (place, answer) in FAILURES.items():
         pod.answers = {place: answer}
@@ -143,12 +143,12 @@ def test_a_finished_run_is_never_trained_again(
                 with pytest.raises(KilledError):
                     pod.start()
             else:
-                code = 6 if (place, answer) == ("prove_run", 1) else answer
+                code = 6 if (place, answer) == ("prove", 1) else answer
                 shown = 128 + 64 + code if launcher == "by operator" and code in (1, 4) else code
                 assert pod.start() == shown, failure
             assert pod.ran.count(trains) == int(first), failure
-            is_reported = answer is not None or place == "training_dashboard"
-            assert (pod.ran[-1] == "training_dashboard") is is_reported, failure
+            is_reported = answer is not None or place == "report"
+            assert (pod.ran[-1] == "report") is is_reported, failure
             first = False
             (pod.run_dir.parent / ".job.pod.starts.json").unlink(missing_ok=True)  # a job of its own
     pod.answers = {}
@@ -165,7 +165,7 @@ def test_the_pod_names_the_parts_that_do_not_hold(
     from trainyard.jobs.pod_exit_codes import not_proven_on_record
 
     pod = make_pod("shared", "smoke")
-    pod.answers = {"prove_run": 1}
+    pod.answers = {"prove": 1}
     assert pod.start() == 6
     said = capsys.readouterr().err
     assert "The run is not proven: no proof was written; the lines above show the cause" in said
@@ -321,7 +321,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         (tmp_path / "job" / "run.json").write_text(json.dumps(run))
 
     finish_known()
-    script = load_script("run_program")
+    script = load_script("step_program")
     assert script.main(words) == 0
     assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):

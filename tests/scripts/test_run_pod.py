@@ -27,7 +27,7 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("run_pod")
+    return load_script("pod")
 
 
 def commands(program: Program, *options: str, **environment: str) -> list[str]:
@@ -120,17 +120,17 @@ def test_pods_with_folders_of_their_own_fetch_before_and_store_beside_the_traini
 ) -> None:
     for rank in (0, 1):
         fresh = pod_of_two(program, tmp_path / "fresh", rank)
-        assert names_of(fresh)[:2] == ["fetch_resume", "train"]
+        assert names_of(fresh)[:2] == ["step_fetch", "train"]
         assert Path(fresh["beside_training"][1]).name == "training_artifact_sync.py"
         assert "--follow" in fresh["beside_training"]
         assert fresh["beside_training"][-2:] == ["--others", "60.000s"]
     directory = RunDirectory(tmp_path / "again")
     directory.path.mkdir()
-    stored = ["training_artifact_sync", "fetch_resume", "train", "training_artifact_sync"]
+    stored = ["store_sync", "step_fetch", "train", "store_sync"]
     for rank in (0, 1):
         write_node(directory, NodeFolder("again", 1 - rank, 2))  # the rendezvous may number them differently
         again = pod_of_two(program, directory.path, rank)
-        proven = ["prove_run", "training_dashboard"] if rank == 1 else []
+        proven = ["prove", "report"] if rank == 1 else []
         assert names_of(again) == [*stored, *proven]
         assert ("--wait" in again["commands"][1]) is (rank == 0), "the main machine waits while it stores"
 
@@ -144,7 +144,7 @@ def test_a_further_pod_that_has_trained_to_the_end_only_stores_what_is_left(
     digest = config_sha256(load_config(SMOKE, [*APART, *STORED][1::2]).config)
     assert "train" in names_of(pod_of_two(program, tmp_path, 1))
     mark_trained(directory, digest)
-    assert names_of(pod_of_two(program, tmp_path, 1)) == ["training_artifact_sync"]
+    assert names_of(pod_of_two(program, tmp_path, 1)) == ["store_sync"]
     other = pod_of_two(program, tmp_path, 1, "--set", "training.max_steps=7")
     assert "train" in names_of(other), "another configuration is another training"
 

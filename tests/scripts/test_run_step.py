@@ -59,7 +59,7 @@ class World:
                 self.commands.append([])
                 continue
             name = Path(command[1]).stem
-            if name == "find_proven_run":
+            if name == "step_proven":
                 stdout.write(self.answer)
                 continue
             self.commands.append([name, *command[2:]])
@@ -116,15 +116,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.mark.parametrize(
     ("name", "commands", "access"),
     [
-        ("ready", ["check_readiness"], "check"),
-        ("check", ["check_environment", "check_readiness"], "check"),
-        ("prepare", ["prepare_data"], ""),
-        ("fetch", ["fetch_resume"], "read"),
-        ("start", ["notify_slack"], ""),
-        ("follow", ["training_artifact_sync"], "write"),
+        ("ready", ["doctor"], "check"),
+        ("check", ["step_environment", "doctor"], "check"),
+        ("prepare", ["prepare"], ""),
+        ("fetch", ["step_fetch"], "read"),
+        ("start", ["notify"], ""),
+        ("follow", ["store_sync"], "write"),
         ("train", ["train"], ""),
-        ("prove", ["prove_run"], "read"),
-        ("report", ["training_dashboard", "gather_records"], "read"),
+        ("prove", ["prove"], "read"),
+        ("report", ["report", "step_records"], "read"),
     ],
 )
 def test_a_step_runs_the_commands_of_the_pipeline_with_no_more_rights_than_it_needs(
@@ -165,7 +165,7 @@ def test_a_job_that_is_run_again_searches_the_store_although_its_plan_did_not(
 @pytest.mark.parametrize("ready", [True, False])
 def test_the_store_is_checked_once_and_not_later(world: World, ready: bool, segment: str) -> None:
     world.step("check", {"jobs": {**PLAN["jobs"], "ready": ready}, "segment": segment})
-    assert ("check_readiness" in world.names) is (not ready and segment == "1")
+    assert ("doctor" in world.names) is (not ready and segment == "1")
 
 
 @pytest.mark.parametrize("store", ["file:///mnt/storage/store", "s3://ml-runs/phase2"])
@@ -191,8 +191,8 @@ def test_a_machine_of_github_that_loses_the_run_is_refused_before_anything_train
 @pytest.mark.parametrize("keep", ["", "5", "all"])
 def test_old_runs_are_removed_only_after_a_proof(world: World, keep: str, proof: str) -> None:
     world.step("report", STEPS={"prove": {"outcome": proof}}, TRAINYARD_KEEP_RUNS=keep)
-    assert ("prune_runs" in world.names) is (proof == "success" and keep != "all")
-    if "prune_runs" in world.names:
+    assert ("step_prune_runs" in world.names) is (proof == "success" and keep != "all")
+    if "step_prune_runs" in world.names:
         command = world.commands[-1]
         assert command[command.index("--keep-last") + 1] == (keep or "3")
 
@@ -206,7 +206,7 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
 ) -> None:
     steps = {"train": {"outcome": outcome, "outputs": {"exit_code": code}}}
     assert world.step("store", STEPS=steps) == 0
-    assert (world.names == ["training_artifact_sync"]) is stored
+    assert (world.names == ["store_sync"]) is stored
     assert (world.outputs().get("done") == "true") is (outcome == "success"), "only what is done is attested"
 
 
@@ -216,11 +216,11 @@ def test_what_stopped_at_the_limit_of_its_cost_is_stored(
     """Its exit code is 1, so that nothing continues it; its record shows that it has a good checkpoint."""
     monkeypatch.setattr(run, "read_record", lambda _path: {"outcome": {"status": "stopped", "exit_code": 1}})
     assert world.step("store", STEPS={"train": {"outcome": "failure", "outputs": {"exit_code": "1"}}}) == 0
-    assert world.names == ["training_artifact_sync"]
+    assert world.names == ["store_sync"]
 
 
 def test_the_exit_code_of_a_step_is_an_output(world: World) -> None:
-    world.exit_codes = {"training_artifact_sync": 4}
+    world.exit_codes = {"store_sync": 4}
     steps = {"train": {"outcome": "success", "outputs": {"exit_code": "0"}}}
     assert world.step("store", STEPS=steps) == 4
     assert world.outputs() == {"exit_code": "4"}
@@ -247,7 +247,7 @@ def test_only_what_nobody_requested_is_left_out_where_it_is_proven(
     world.step("fetch", {"unless_proven": unless_proven}, GITHUB_RUN_ATTEMPT=attempt)
     is_skipped = "7" in answer and unless_proven == "true" and attempt == "1"
     assert world.outputs().get("skip", "") == ("run 7 is proven" if is_skipped else "")
-    assert (world.names == ["fetch_resume"]) is not is_skipped
+    assert (world.names == ["step_fetch"]) is not is_skipped
 
 
 RUNS = [

@@ -1,6 +1,6 @@
 """Show and change training jobs on a cluster: state, cause of failure, logs and events.
 
-`list` shows the jobs that these scripts sent. `status` shows the state of a job; --follow waits for its end
+`ls` shows the jobs that Trainyard sent. `status` shows the state of a job; --follow waits for its end
 and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
 of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
 removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import report_step
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
@@ -36,7 +36,6 @@ from trainyard.jobs.job_reader import JobReader, event_records, listed_record
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
-from trainyard.run.suggested_commands import cluster_target
 from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
 
-COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
+COMMANDS = ("ls", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
 VALUES = (
     ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
     ("--pod", arguments.object_name, "NAME", "with logs: only those of this pod"),
@@ -53,7 +52,7 @@ VALUES = (
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
-    ("--all-namespaces", "with list: in all namespaces"),
+    ("--all-namespaces", "with ls: in all namespaces"),
     ("--follow", "with status, logs: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
@@ -63,7 +62,7 @@ SWITCHES = (
     ("--json", "print data as JSON"),
 )
 ONLY_FOR = {
-    "--all-namespaces": ("list",),
+    "--all-namespaces": ("ls",),
     "--follow": ("status", "logs"),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
@@ -77,7 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, only_for=ONLY_FOR)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     parser.add_argument(
-        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
+        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for ls"
     )
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
@@ -85,8 +84,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, action="store_true", help=meaning)
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
-    if (args.command == "list") == (args.job is not None):
-        parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")
+    if (args.command == "ls") == (args.job is not None):
+        parser.error("ls takes no job" if args.job else f"{args.command} needs the name of a job")
     refuse_options_of_other_commands(parser, args, ONLY_FOR)
     check_cluster_options(parser, args)
     return args
@@ -96,10 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    access = requested_access(vars(args), read=read_yaml)
-    args.namespace = args.namespace or access.namespace or "default"
-    reader = JobReader(Api(access, call_seconds=args.call_seconds))
-    if args.command == "list":
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    args.namespace = args.namespace or api.access.namespace or "default"
+    reader = JobReader(api)
+    if args.command == "ls":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
     job = reader.find_job(args.namespace, args.job, args.kind)
@@ -114,7 +113,7 @@ def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
 
 
 def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    target = cluster_target(vars(args))
+    target = cluster_target(args)
     state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
@@ -191,7 +190,7 @@ def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> in
 
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    target = cluster_target(vars(args))
+    target = cluster_target(args)
     if args.dry_run:
         print(make_retry_loop(reader.api, output.announce, target).preview(job))
         return ExitCode.DONE

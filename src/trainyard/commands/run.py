@@ -2,7 +2,7 @@
 
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
-`make train` and buildspec.yml call this command; pods (run_pod.py) take the same steps. Each step is a
+`make train` and buildspec.yml call this command; pods (pod.py) take the same steps. Each step is a
 process of its own. A step that fails ends the pipeline; a run that exists is then still reported on, and one
 whose training or storing failed is proven too, so that its report says which parts do not hold. A run that
 stopped early with a good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the
@@ -347,7 +347,7 @@ class Pipeline:
 
 def step(name: str, *words: str) -> list[str]:
     """Return the command line of a step."""
-    return [sys.executable, "-m", "trainyard", *name.split(), *words]
+    return [sys.executable, "-P", "-m", "trainyard", *name.split(), *words]
 
 
 def run_pipeline(pipeline: Pipeline) -> int:

@@ -3,11 +3,14 @@
 Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every problem
 """
 
+from dataclasses import replace
+
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256, values_sha256
+from trainyard.config.registries import DEFAULT_JOB_KIND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
+from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
@@ -18,8 +21,7 @@ from trainyard.jobs.recipes import (
     renders_in_pod,
     trainyard_trainer,
 )
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
-from trainyard.jobs.recipes.trainyard_trainer import settled_config
+from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
@@ -36,13 +38,15 @@ _LEAST_SHARED_MIB = 1024
 
 def plan_job(config: Config, request: JobRequest) -> JobPlan:
     """Return the plan. Raises ConfigError with every problem, one per line."""
+    request = request.with_settings(config.cluster)
     room = request.room or room_of_type(request.instance_type)
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
     processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
-    plan, order = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
-    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
+    draft, in_pods = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
+    plan = replace(draft, program=recipe.program(in_pods, draft))
+    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(in_pods, draft)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
@@ -101,53 +105,43 @@ def warnings_of(plan: JobPlan) -> list[str]:
 
 def _draft_plan(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
-) -> tuple[JobPlan, RecipeOrder]:
-    """Return the plan, whether or not it can be sent, and the order that its recipe received."""
+) -> tuple[JobPlan, Config]:
+    """Return the plan, whether or not it can be sent, without its program, and the pods' configuration."""
     cluster, pod = config.cluster, config.cluster.pod
+    kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
     wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
     # Kueue's topology, if it is used, chooses the place itself.
     is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
-    order = RecipeOrder(
-        settled,
-        request.namespace,
-        request.name,
-        KINDS[request.kind],
-        request.nodes,
-        processes,
-        gpus,
-        instance_called(label),
-        request.command,
-    )
     # Before values are filled in: a run whose command has {training.max_steps} may continue with more steps.
     program = config.program
     command = values_sha256({config.recipe: [program.command, program.script, program.preset]})
     plan = JobPlan(
         name=request.name,
         namespace=request.namespace,
-        kind=request.kind,
+        kind=kind,
         image=request.image,
-        program=find_job_recipe(config, own=bool(request.command)).program(order),
+        program=Program("", request.command),
         nodes=request.nodes,
         processes_per_node=processes,
         resources=resources,
         instance_type=label,
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
-        node_selector=pod.node_selector,
+        node_selector=request.node_selector,
         zone=request.zone if is_in_one_zone else None,
         network=config.compute.network,
         environment=_environment(config, request, resources, label),
         secrets=_secrets(request),
-        secret_environment=request.secret or cluster.secret or "",
+        secret_environment=request.secret,
         claim=cluster.volume.claim or "",
         shared_claim=bool(cluster.volume.claim) and (request.nodes > 1 or request.shared_claim),
         mount_path=workspace_of(config) if cluster.volume.claim else "",
         queue=request.queue,
-        priority_class=request.priority_class or cluster.priority_class or "",
+        priority_class=request.priority_class,
         topology=pod.topology or "",
-        service_account=pod.service_account or "",
+        service_account=request.service_account,
         tolerations=request.tolerations,
         run_as_user=pod.run_as_user,
         grace_seconds=pod.grace_seconds,
@@ -158,7 +152,7 @@ def _draft_plan(
         owner=f"{request.namespace}/{request.creator}/{command[:16]}",
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
-    return plan, order
+    return plan, settled
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:

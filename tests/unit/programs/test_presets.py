@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
 from trainyard.config.load import load_config
@@ -47,13 +48,13 @@ files:
 """
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each_case("name", PRESETS)
 def test_every_preset_can_be_loaded(name: str) -> None:
     assert load_preset(name).name == name
     assert PROGRAMS[name].meaning
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("template", "value"),
     [
         ("{a.b}", 3),
@@ -74,7 +75,7 @@ def test_templates_are_filled(template: Any, value: Any) -> None:
     assert fill(template, {**VALUES, "batch": {"global_": 16}}) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "a.c",
