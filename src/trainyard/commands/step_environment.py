@@ -33,7 +33,6 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
@@ -46,6 +45,7 @@ from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins

@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.cluster.check_definition import Severity
 from trainyard.github.setup_step import SetupVerdict
@@ -29,7 +30,7 @@ def test_a_finding_keeps_its_verdict(verdict: PreflightVerdict) -> None:
     assert item.state.name == verdict.name
 
 
-@pytest.mark.parametrize("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
+@each_case("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
 def test_a_step_of_the_set_up_is_done_open_unused_or_not_to_be_seen(verdict: SetupVerdict) -> None:
     step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
     (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
@@ -46,7 +47,7 @@ def test_a_check_of_the_cluster_that_was_skipped_is_not_ok(severity: Severity) -
     assert item.state is expected.get(severity.name, OK)
 
 
-@pytest.mark.parametrize("states", list(product(CheckState, repeat=2)))
+@each_case("states", list(product(CheckState, repeat=2)))
 def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
     states: tuple[CheckState, CheckState],
 ) -> None:

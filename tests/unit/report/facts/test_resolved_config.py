@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.proof.stored_runs import config_digests
@@ -12,7 +12,7 @@ from trainyard.report.facts.resolved_config import config_value, read_config_tex
 ROOT = Path(__file__).resolve().parents[4]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [None, "", "a: [", "\t", "3", "- a", "notifications: 3", "notifications: {slack: }", "a: 2026-13-45"],
 )
