@@ -89,7 +89,12 @@ class ProgramRun:
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
         self.rows = RunRows(
-            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
+            self.directory,
+            self.program,
+            self.config.monitoring,
+            self.secrets,
+            found=found,
+            is_first=self.is_first,
         )
         if self.is_first:
             lost = self.rows.rows_before(found, self.checkpoints.created)
@@ -116,7 +121,6 @@ class ProgramRun:
         """Read what the program has written, and copy its checkpoints; return a reason if it must stop."""
         if self.rows.poll():
             self._last_search = 0.0
-        self.rows.warn_of_unread(self.secrets)
         if self.is_first and (steps := self.rows.announced):
             note_announced_steps(self.directory, steps)
         now = time.monotonic()
@@ -168,7 +172,7 @@ class ProgramRun:
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
-            LOG.error("metrics: %s", self.rows.describe())
+            LOG.error("metrics: %s", self.rows.metrics.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
         self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
