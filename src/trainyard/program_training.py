@@ -303,7 +303,7 @@ def take_over(directory: Path) -> None:
 def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
     path = run.directory.path
-    if not has_been_trained(path, order.config, order.changes, by_program=True, given=run.config):
+    if not has_been_trained(path, order.config, order.changes, given=run.config):
         return False
     with suppress(OSError, TrainyardError):
         return bool(read_run(run.directory.run_file).get("program_sha256") == run.program.sha256)

@@ -57,7 +57,7 @@ def test_it_explains_as_data() -> None:
         ("training:\n  seed: 1\n  seed: 2\n", "c.yaml:3: training.seed: given twice"),
         (
             "training:\n  learning_rate: .inf\n",
-            "c.yaml:2: training.learning_rate: expected a number above 0, got .inf",
+            "c.yaml:2: training.learning_rate: expected a finite number, got .inf",
         ),
         (f"training:\n  seed: {'x' * 10_000_000}\n", "c.yaml: more than 4 MB; a configuration"),
         ("extends: c.yaml\n", "c.yaml:1: extends: a cycle: c.yaml → c.yaml"),
