@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.config.kind import RunKind
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
@@ -52,6 +53,7 @@ class RunRows:
     ) -> None:
         """`found` is the checkpoint that it resumes from. Raises ConfigError for a wrong program.metrics."""
         self._directory, self._program, self._secrets = directory, program, secrets
+        self._is_planned = program.kind is RunKind.PLANNED
         self._prometheus_file = monitoring.prometheus_file
         self._are_recorded = is_first or not program.rows_on_first_node
         self._began = time.time()
@@ -60,7 +62,7 @@ class RunRows:
         self._reported = StepTimes()
         self._writer = MetricRowWriter(
             directory.metrics_file,
-            log_steps=monitoring.log_steps if program.is_planned else 1,
+            log_steps=monitoring.log_steps if self._is_planned else 1,
             last=program.steps or 0,
             resumed_at=found.step if found else 0,
             on_other_row=self._note_other_row,
@@ -82,7 +84,7 @@ class RunRows:
     @property
     def announced(self) -> int | None:
         """The total of steps that the program reports; None if its plan sets the steps."""
-        return None if self._program.is_planned else self._announced or self.metrics.steps_asked
+        return None if self._is_planned else self._announced or self.metrics.steps_asked
 
     @property
     def fault(self) -> str | None:
@@ -137,7 +139,7 @@ class RunRows:
         The last rows before its step may not be recorded, if this command was killed with the program.
         """
         log = self._directory.logs / "node-0.log"
-        if found is None or found.parent_sha256 is not None or self._program.is_planned or not log.is_file():
+        if found is None or found.parent_sha256 is not None or self._is_planned or not log.is_file():
             return []
         if has_other_rows(self._directory, found.state):
             return []
@@ -157,7 +159,7 @@ class RunRows:
         """Return the reader of the metrics of a program that started then and resumed from `found`."""
         program, directory = self._program, self._directory
         # The plan names the form of the log, so the program's folder is not searched for metrics.
-        place = directory.tensorboard if program.is_planned else program.directory
+        place = directory.tensorboard if self._is_planned else program.directory
         files = MetricFiles(
             place,
             started,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -198,7 +199,7 @@ class ProgramRun:
     def _write_start(self, run_id: str) -> None:
         """Write the records of the start."""
         program, found, launch = self.program, self.found, self.launch
-        is_planned, processes = program.is_planned, launch.processes
+        is_planned, processes = program.kind is RunKind.PLANNED, launch.processes
         log_steps = self.config.monitoring.log_steps if is_planned else None
         known = {
             "recipe": program.recipe,
@@ -256,7 +257,7 @@ class ProgramRun:
         not.
         """
         found, total = self.found, self.program.steps or announced_steps(self.directory)
-        if self.program.is_planned or found is None or total is None or found.step < total:
+        if self.program.kind is RunKind.PLANNED or found is None or total is None or found.step < total:
             return None
         LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
         self.checkpoints.take(lambda _: found.step)
