@@ -136,26 +136,14 @@ class Runs:
         self.played = Played(own)
 
     def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
+        given = {"torchrun": False, "nodes": 1, **sheet}
         described = ProgramDescription(
-            **{
-                "recipe": "verl",
-                "command": (),
-                "torchrun": False,
-                "steps": attempt.steps,
-                "checkpoints": str(self.played.folder),
-                "environment": {},
-                "nodes": 1,
-                **sheet,
-            }
+            "verl", (), steps=attempt.steps, checkpoints=str(self.played.folder), environment={}, **given
         )
-        launch = ProgramLaunch(
-            described.program(Path.cwd()),
-            self.directory,
-            node or NodeLauncher(1, 0, 1),
-            nodes=described.nodes,
-        )
+        program, place = described.program(Path.cwd()), node or NodeLauncher(1, 0, 1)
+        launch = ProgramLaunch(program, self.directory, place, nodes=described.nodes)
         code = {"commit": self.commit, "dirty": False}
-        run = ProgramRun(launch.program, launch, config_of(attempt.steps), code=code)
+        run = ProgramRun(program, launch, config_of(attempt.steps), code=code)
         if (exit_code := run.begin("played")) is not None:
             return exit_code
         return run.end(self.played.play(attempt, run.read), {})
