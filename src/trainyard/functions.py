@@ -20,7 +20,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainyard.commands.store_sync import (
+from trainyard.checkpoint_functions import (
     calculate_file_hash,
     create_manifest,
     sync_to_s3,

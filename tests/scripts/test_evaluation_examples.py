@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return warm_start.run([sys.executable, *map(str, words)], cwd=ROOT, timeout=600)
+    return warm_start.run([sys.executable, "-m", "trainyard", *map(str, words)], cwd=ROOT, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ Export = Callable[..., tuple[int, str, str]]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, *map(str, arguments)]
+    line = [sys.executable, "-m", "trainyard", *map(str, arguments)]
     return warm_start.run(line, cwd=ROOT, timeout=300)
 
 

@@ -74,3 +74,33 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
     wrong: list[object] = []
     created = "release create v0.1.0 dist/a.whl dist/a.tar.gz dist/SHA256SUMS --verify-tag"
     created += " --title Trainyard 0.1.0 --notes-file notes.md --prerelease=false"
+    calls = {"none": [created], "true": ["release delete v0.1.0 --yes", created], "false": []}
+    for draft, expected in calls.items():
+        for changed in (False, True):
+            folder = tmp_path / f"{draft}-{changed}"
+            (folder / "dist").mkdir(parents=True)
+            (folder / "gh").write_text(GH)
+            (folder / "gh").chmod(0o755)
+            for name in ("a.whl", "a.tar.gz"):
+                (folder / "dist" / name).write_text(name)
+            subprocess.run(
+                "sha256sum *.whl *.tar.gz > SHA256SUMS",
+                shell=True,
+                cwd=folder / "dist",
+                check=True,
+                timeout=60,
+            )
+            if changed:
+                (folder / "dist" / "a.whl").write_text("other")
+            (folder / "notes.md").write_text("- everything\n")
+            done = publish(folder, DRAFT=draft, ATTESTED="failure" if draft == "none" else "success")
+            record = folder / "record"
+            lines = record.read_text().splitlines() if record.exists() else []
+            asked = [line for line in lines if " view " not in line]
+            if (done.returncode != 0, asked) != (changed, [] if changed else expected):
+                wrong.append((draft, changed, done, asked))
+            if ("GitHub did not attest" in (folder / "notes.md").read_text()) != (
+                draft == "none" and not changed
+            ):
+                wrong.append((draft, changed, "notes"))
+    assert wrong == [], "\n".join(map(repr, wrong))

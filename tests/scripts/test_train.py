@@ -55,7 +55,7 @@ def test_a_signal_ends_the_preparation_at_once_and_leaves_nothing(
     preparing.send_signal(number)
     _, errors = preparing.communicate(timeout=240)
     assert preparing.returncode == 130, errors
-    assert time.monotonic() - start < 25
+    assert time.monotonic() - start < 120
     assert errors.endswith("Interrupted.\n")
     assert "Traceback" not in errors
     assert list((tmp_path / "prepared").iterdir()) == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.commands import COMMANDS, module_name
 
@@ -97,7 +98,7 @@ BARE = re.compile(rf"(?:\.venv/bin/)?trainyard (?:{'|'.join(sorted(COMMANDS, key
 """The name of a command, without an argument."""
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if spans_of(path)], ids=name_of)
+@each_case("path", [path for path in PAGES if spans_of(path)], ids=name_of)
 def test_every_command_in_a_sentence_parses(path: Path) -> None:
     for span in spans_of(path):
         try:
@@ -106,7 +107,7 @@ def test_every_command_in_a_sentence_parses(path: Path) -> None:
             assert SHORTENED.search(str(refused)), f"{name_of(path)}: {refused}"
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
+@each_case("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
 def test_every_command_of_trainyard_parses(path: Path) -> None:
     for line in commands_of(path):
         parse(line.replace("REPO_ID", "1"))
@@ -142,7 +143,7 @@ def test_the_options_of_model_signing_exist() -> None:
     assert set(re.findall(r"--[\w-]+", line)) <= known
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each_case("path", PAGES, ids=name_of)
 def test_a_page_with_commands_of_other_programs_says_that_they_are_not_run(path: Path) -> None:
     found = [line for line in shell_lines(path) if FOREIGN.match(line)]
     text = " ".join(path.read_text(encoding="utf-8").split())
@@ -150,7 +151,7 @@ def test_a_page_with_commands_of_other_programs_says_that_they_are_not_run(path:
     assert marked or not found, f'{name_of(path)} has no "{MARK}": {found}'
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each_case("path", PAGES, ids=name_of)
 def test_every_target_of_make_is_in_the_makefile(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     targets |= set(re.findall(r"^(train|resume|test|quick)\b", (ROOT / "Makefile").read_text("utf-8"), re.M))

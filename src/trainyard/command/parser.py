@@ -123,12 +123,13 @@ def script_parser(
     doc: str | None,
     *,
     reads_config: bool = False,
+    reads_store: bool = False,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> argparse.ArgumentParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
-    `reads_config` adds those of the scripts that work for a configuration. `only_for` maps options to the
-    values of the positional `command` that accept them.
+    `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
+    `only_for` maps options to the values of the positional `command` that accept them.
     """
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.only_for = only_for
@@ -139,6 +140,13 @@ def script_parser(
         )
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
+    if reads_store:
+        url = "s3://bucket/prefix or file:///folder"
+        limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
+        result.add_argument("--store", required=True, metavar="URL", help=url)
+        result.add_argument(
+            "--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit
+        )
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result

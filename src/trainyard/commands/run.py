@@ -37,13 +37,13 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import require_idle, take_over
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.process import SignalForwarder, run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.program_training import require_idle, take_over
 from trainyard.proof import PARTS
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record

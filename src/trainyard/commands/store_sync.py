@@ -15,67 +15,41 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 """
 
 import argparse
-import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from trainyard.artifacts.record import run_numbers
-from trainyard.artifacts.store import store_settings
-from trainyard.artifacts.store.store_address import no_pace, open_store
-from trainyard.artifacts.upload import (
-    node_parts,
-    preview,
-    rate_limit,
-    run_following,
-    standalone_checkpoint,
-    sync,
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.record.sync_report import SyncReport
+from trainyard.artifacts.store.store_settings import DEFAULTS, OpenOptions, open_store_of
+from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
+from trainyard.artifacts.upload.preview import Preview, preview_run
+from trainyard.artifacts.upload.rate_limit import RateLimit
+from trainyard.artifacts.upload.run_following import FollowReport, Patience, wait_for_run
+from trainyard.artifacts.upload.run_following import follow_run as follow_training
+from trainyard.artifacts.upload.standalone_checkpoint import preview_files, sync_files
+from trainyard.artifacts.upload.sync import OTHERS_SECONDS, sync_run
+from trainyard.checkpoint_functions import (
+    calculate_file_hash,
+    create_manifest,
+    origin_of_checkpoint,
+    sync_to_s3,
+    upload_manifest,
+    verify_s3_upload,
 )
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, TrainyardError
-from trainyard.gateways import github, model_signing
-from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
-from trainyard.report.facts.proof_record import read_proof
+from trainyard.gateways import github
+from trainyard.gateways.model_signing import signer_from
+from trainyard.report.facts.proof_record import lacks_store
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import ci_facts_at, read_run
 from trainyard.run.suggested_commands import made_by, trainyard_command
 
-LOG = logging.getLogger(__name__)
-Json = dict[str, Any]
+# Source document 004 imports these functions from the script of this command.
+__all__ = ["calculate_file_hash", "create_manifest", "main", "sync_to_s3"]
+__all__ += ["upload_manifest", "verify_s3_upload"]
 ENCRYPTIONS = ("AES256", "aws:kms", "none")
-FOLLOW = "store each checkpoint as soon as it is complete, and the rest at the end, at the lowest priority"
-
-
-def calculate_file_hash(file_path: str) -> str:
-    """Return the hex SHA-256 of a file."""
-    return str(_files().calculate_file_hash(file_path))
-
-
-def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:
-    """Upload a file encrypted, and let S3 confirm its SHA-256; on failure log the reason and return False."""
-    return bool(_files().store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {}))
-
-
-def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run_number: int) -> Json:
-    """Return the manifest of a checkpoint and its metrics, from the files on disk."""
-    files = Path(checkpoint_path), Path(metrics_path)
-    return {
-        "bucket": s3_bucket,
-        **_files().describe_standalone_files(*files, run_number, provenance=_provenance(files[0])),
-    }
-
-
-def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
-    """Store the manifest; return False if the run already has another manifest."""
-    return bool(_files().store_manifest(_bucket(s3_bucket), manifest, run_number))
-
-
-def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
-    """Return whether S3's own checksum, or else the object read back, has the expected SHA-256."""
-    return bool(_files().object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
 
 
 def _encryption(text: str) -> str:
@@ -118,8 +92,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
-    if (reason := _option_conflict(args)) is not None:
-        parser.error(reason)
+    if args.checkpoint and not args.metrics:
+        parser.error("--checkpoint needs --metrics FILE")
+    if args.code and not args.checkpoint:
+        parser.error("--code is for --checkpoint: a run directory records its code itself")
+    if args.follow and args.checkpoint:
+        parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
+    if args.behind and not args.follow:
+        parser.error("--behind needs --follow")
     return args
 
 
@@ -127,7 +107,8 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose between one pass and following the run."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="one pass; this is also the default")
-    how.add_argument("--follow", action="store_true", help=FOLLOW)
+    follow = "store each checkpoint as soon as it is complete, the rest at the end, at the lowest priority"
+    how.add_argument("--follow", action="store_true", help=follow)
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
     for flag, default, help_ in (
         ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
@@ -141,115 +122,143 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
 
 
-def _option_conflict(args: argparse.Namespace) -> str | None:
-    """Return why these options do not go together; None if they do."""
-    if args.checkpoint and not args.metrics:
-        return "--checkpoint needs --metrics FILE"
-    if args.code and not args.checkpoint:
-        return "--code is for --checkpoint: a run directory records its code itself"
-    if args.follow and args.checkpoint:
-        return "--follow needs --run-dir: nothing is added to a single checkpoint"
-    if args.behind and not args.follow:
-        return "--behind needs --follow"
-    return None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
 
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
-        wanted = run_numbers.parse_run_number(args.run_number)
-        signed: Json = {} if args.dry_run else {"signer": model_signing.signer_from()}
-    shows: Json = {} if args.dry_run else {"progress": display}
+    number = parse_run_number(args.run_number)
+    options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
+    if args.checkpoint:
+        return store_checkpoint(
+            *(args.checkpoint, args.metrics, args.code),
+            store=args.store,
+            run_number=number,
+            options=options,
+            dry_run=args.dry_run,
+            as_json=args.json,
+        )
     if args.follow:
-        result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
-    elif args.checkpoint:
-        files = _files().preview_files if args.dry_run else _files().sync_files
-        paths, origin = (args.checkpoint, args.metrics), (args.checkpoint, args.code)
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            result = files(store, *paths, wanted, provenance=_provenance(*origin), **signed, **shows)
-    elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
-    else:
-        run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            shows |= {} if args.dry_run else {"others_seconds": args.others}
-            result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
-    if args.json or args.dry_run:
-        output.print_json(result.to_json()) if args.json else output.print_text(result.text())
-    if not args.dry_run:
-        output.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
-        github.set_outputs(result.outputs)
-        if args.run_dir and not args.follow and not result.problems:
-            _suggest_proof(RunDirectory(args.run_dir), store.url)
-    return int(result.exit_code)
-
-
-def _suggest_proof(directory: Any, url: str) -> None:
-    """Print the command that proves the run again, if its last proof did not find it in the store."""
-    if made_by():
-        return
-    try:
-        proof = read_proof(directory, read_run(directory.run_file))
-    except TrainyardError:  # a machine with only a part of the run, or a damaged record: it is stored anyway
-        return
-    if proof is not None and any(part.name == "stored" for part in proof.failing):
-        words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
-        output.announce("next", trainyard_command(f"prove {shlex.join(words)}"), copied=True)
-
-
-def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    stop = signals.run_in_background(args.behind)
-    limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
-    run_following.wait_for_run(directory, limits, stop)
-    store = _open(args, pace=rate_limit.RateLimit(args.max_rate * 1e6))
-    if node_parts.is_further_machine(directory):
-        return node_parts.follow_node(store, directory, wanted, stop=stop, patience=limits)
-    return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
-
-
-def _bucket(name: str) -> Any:
-    return _open(parse_args(["--checkpoint=.", "--metrics=.", "--s3-bucket", name]))
-
-
-def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
-    url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
-    return open_store(
-        url,
-        encryption=kind,
-        call_seconds=args.call_seconds,
-        checksum=args.checksum,
-        pace=pace or no_pace,
+        return follow_run(
+            args.run_dir,
+            store=args.store,
+            run_number=number,
+            behind=args.behind,
+            silence=args.silence,
+            outage=args.outage,
+            others=args.others,
+            max_rate=args.max_rate,
+            options=options,
+            as_json=args.json,
+        )
+    return store_run(
+        args.run_dir,
+        store=args.store,
+        run_number=number,
+        others=args.others,
+        options=options,
+        dry_run=args.dry_run,
+        as_json=args.json,
     )
 
 
-def _files() -> Any:
-    return standalone_checkpoint
+def store_run(
+    run_dir: Path,
+    *,
+    store: str | None = None,
+    run_number: int | None = None,
+    others: float = OTHERS_SECONDS,
+    options: OpenOptions = DEFAULTS,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Store what is complete of a run, report it, and return the exit code.
 
-
-def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
-    """Return the origin of a checkpoint: the repository at `code`, or else the one that contains it.
-
-    Without `code`, a checkpoint that is older than the repository's commit has no origin.
-    Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
+    Without `store` it is that of the run's configuration; without `run_number` that of the run in the store,
+    else a free one. `others` is how many seconds to wait for the parts of other machines.
     """
-    if code is not None and _files().run_file_of(checkpoint) is not None:
-        raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
-    if code is not None and not git_facts(code):
-        raise ConfigError(f"--code {code}: no file there is committed. Name a folder of the repository")
-    git, why = repository_facts(code or checkpoint), "it is in no repository"
-    if git and code is None and is_older_than_head(checkpoint):
-        git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
-    if not git and _files().run_file_of(checkpoint) is None:
-        LOG.warning(
-            "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
-            str(checkpoint).encode(errors="backslashreplace").decode(),
-            why,
-        )
-    return {"git": git, "ci": ci_facts_at(git.get("commit"))}
+    directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
+    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+        there = open_store_of(run_dir, store, options, display.advance)
+        where = there, directory, run_number
+        if dry_run:
+            return _print_plan(preview_run(*where), as_json=as_json)
+        if is_further_machine(directory):
+            report = sync_node(*where, progress=display)
+        else:
+            report = sync_run(*where, signer=signer, progress=display, others_seconds=others)
+    code = _report(report, as_json=as_json)
+    if not report.problems:
+        _suggest_proof(directory, there.url)
+    return code
+
+
+def follow_run(
+    run_dir: Path,
+    *,
+    store: str | None = None,
+    run_number: int | None = None,
+    behind: Path | None = None,
+    silence: float = 1800.0,
+    outage: float = 1800.0,
+    others: float = OTHERS_SECONDS,
+    max_rate: float = 200.0,
+    options: OpenOptions = DEFAULTS,
+    as_json: bool = False,
+) -> int:
+    """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
+
+    It lowers the priority of this process and takes its signals. With `behind` it continues in a process of
+    its own, whose id is in that file, and the calling process ends.
+    """
+    directory, signer = RunDirectory(run_dir), signer_from()
+    stop = signals.run_in_background(behind)
+    limits = Patience(silence, outage, others_seconds=others)
+    wait_for_run(directory, limits, stop)
+    where = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6)), directory, run_number
+    if is_further_machine(directory):
+        return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
+    return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
+
+
+def store_checkpoint(
+    checkpoint: Path,
+    metrics: Path,
+    code: Path | None,
+    *,
+    store: str | None,
+    run_number: int | None,
+    options: OpenOptions,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
+    signer = None if dry_run else signer_from()
+    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+        files = open_store_of(None, store, options, display.advance), checkpoint, metrics, run_number
+        origin = origin_of_checkpoint(checkpoint, code)
+        if dry_run:
+            return _print_plan(preview_files(*files, provenance=origin), as_json=as_json)
+        report = sync_files(*files, provenance=origin, signer=signer, progress=display)
+    return _report(report, as_json=as_json)
+
+
+def _print_plan(plan: Preview, *, as_json: bool) -> int:
+    output.print_json(plan.to_json()) if as_json else output.print_text(plan.text())
+    return plan.exit_code
+
+
+def _report(report: SyncReport | FollowReport, *, as_json: bool) -> int:
+    if as_json:
+        output.print_json(report.to_json())
+    output.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
+    github.set_outputs(report.outputs)
+    return report.exit_code
+
+
+def _suggest_proof(directory: RunDirectory, url: str) -> None:
+    """Print the command that proves the run again, if its last proof did not find it in the store."""
+    if made_by() or not lacks_store(directory):
+        return
+    words = shlex.join(["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"])
+    output.announce("next", trainyard_command(f"prove {words}"), copied=True)

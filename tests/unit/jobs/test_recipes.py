@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.unit.jobs.plans import ROOT, containers, instance_for, objects
 from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
 
@@ -40,7 +41,7 @@ def refused(recipe: str, *overrides: str, **changes: Any) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(("recipe", "kind"), PAIRS)
+@each_case(("recipe", "kind"), PAIRS)
 def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str, kind: str) -> None:
     for nodes in NODES:
         made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
@@ -60,8 +61,8 @@ def load_config_text(text: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("recipe", GIVEN)
-@pytest.mark.parametrize("nodes", NODES)
+@each_case("recipe", GIVEN)
+@each_case("nodes", NODES)
 def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -> None:
     made = recipe_plan(recipe, nodes=nodes)
     files = {name: text for name, text in made.program.files.items() if name != "config.yaml"}
@@ -157,7 +158,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("recipe", "overrides", "changes", "said"), WRONG, ids=[w[3][:50] for w in WRONG])
+@each_case(("recipe", "overrides", "changes", "said"), WRONG, ids=[w[3][:50] for w in WRONG])
 def test_what_cannot_run_is_refused(
     recipe: str, overrides: tuple[str, ...], changes: dict[str, Any], said: str
 ) -> None:
@@ -184,7 +185,7 @@ def test_all_errors_are_named_at_once() -> None:
 PLANNED = [(name, key) for name in GIVEN for key in load_preset(name).planned]
 
 
-@pytest.mark.parametrize(("recipe", "key"), PLANNED)
+@each_case(("recipe", "key"), PLANNED)
 def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -> None:
     config = with_settings(recipe_config(recipe), [f"{key}=1"])
     assert any("is decided by the plan" in line for line in problems(config))
@@ -315,7 +316,7 @@ def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
         assert found.global_batch == micro * data * found.micro_batches
 
 
-@pytest.mark.parametrize(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
+@each_case(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
 def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int) -> None:
     assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
 

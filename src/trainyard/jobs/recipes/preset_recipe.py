@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
@@ -25,11 +26,12 @@ from trainyard.programs.presets import (
     Values,
     evaluate,
     fill,
+    load_preset,
     preset_values,
     render_preset,
     settings_problems,
 )
-from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_with
+from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_of, program_with
 from trainyard.programs.program import Program as RunProgram
 
 _GIB = 2**30
@@ -109,12 +111,21 @@ class PresetRecipe:
 
 
 def program_here(
-    preset: Preset, config: Config, base: Path, *, nodes: int, processes: int, run_directory: Path
+    config: Config, run_directory: Path, *, nodes: int = 1, processes: int | None = None
 ) -> RunProgram:
-    """Return the program of a preset for this machine.
+    """Return the program of a configuration on this machine; `program.directory` is relative to the current.
 
-    `base` is what `program.directory` is relative to. Raises ConfigError with every problem, one per line.
+    Raises ConfigError with every problem, one per line, and for a recipe that is no program.
     """
+    if config.recipe in RECIPES:
+        raise ConfigError(
+            f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
+            "program.command to run another program, or start trainyard train."
+        )
+    base = Path.cwd()
+    if config.recipe == COMMAND:
+        return program_of(config, base)
+    preset, processes = load_preset(config.recipe), processes or config.program.processes
     directory = str(run_directory)
     values = _values(
         preset,

@@ -43,8 +43,8 @@ class ProgramDescription:
     checkpoints: str
     """The folder of the program's own checkpoints."""
     environment: Mapping[str, str]
-    nodes: int | None = None
-    """Nodes that the program uses, also if it is started on one of them; None if not known."""
+    nodes: int
+    """Nodes that the program uses, also if it is started on one of them."""
 
     def program(self, directory: Path) -> RunProgram:
         """Return the program for the machine that runs it; `directory` holds the locks of its images."""
