@@ -90,7 +90,7 @@ TEXTS = (
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--env", arguments.variable, "NAME=VALUE", "an environment variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program; may be repeated"),
-    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
+    ("--accept", arguments.text, "NAME", "ignore this check or part of the proof; may be repeated"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),

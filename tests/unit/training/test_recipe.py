@@ -249,5 +249,5 @@ def test_the_registration_is_all_that_the_configuration_needs(tmp_path: Path) ->
     file.write_text("recipe: line\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
     assert load_config(file).config.recipe == "line"
     file.write_text("recipe: lines\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
-    with pytest.raises(ConfigError, match=r'expected "pretrain", "line", .*, got "lines"'):
+    with pytest.raises(ConfigError, match=r'expected one of pretrain, line, .*, got "lines"'):
         load_config(file)
