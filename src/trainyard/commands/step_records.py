@@ -34,14 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    return keep_records(args.run_dir, args.to, dry_run=args.dry_run)
+
+
+def keep_records(run_dir: Path, to: Path, *, dry_run: bool = False) -> int:
+    """Copy the records of a run into the new folder `to`, report it, and return the exit code."""
     with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch, "records") if args.dry_run else args.to
-        gathered = gather_records(RunDirectory(args.run_dir), target)
+        target = Path(scratch, "records") if dry_run else to
+        gathered = gather_records(RunDirectory(run_dir), target)
     for name in gathered.shortened:
         output.announce("records", f"{name} is too large: only a part is copied", "degraded")
     for name in gathered.left_out:
         output.announce("records", f"{name} is too large and is not copied", "degraded")
-    copied = "would be copied" if args.dry_run else f"→ {args.to}"
+    copied = "would be copied" if dry_run else f"→ {to}"
     output.announce(
         "records", f"{format_count(len(gathered.names), 'file')}, {format_size(gathered.size)} {copied}"
     )
