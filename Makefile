@@ -123,7 +123,7 @@ docs: $(VENV)/development.stamp ## check the documents, and those that are gener
 	"$(RUN)" tools/write_failure_reference.py --check
 
 native: $(VENV)/training.stamp ## build and test the C++ kernels: cmake, a compiler, GoogleTest
-	"$(RUN)" scripts/build_native.py
+	"$(RUN)" -m trainyard step native
 
 lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 	UV="$(abspath $(UV))" "$(RUN)" tools/write_locks.py

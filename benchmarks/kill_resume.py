@@ -3,7 +3,7 @@
 
 Without --cases it runs `make train` and `make resume`, and kills anywhere in the pipeline after installation:
 checking, preparing, training, saving, validating, storing and proving. With --cases it runs
-`scripts/train.py` in float32 and bfloat16, eager and compiled, in one process and sharded over two (FSDP),
+`trainyard train` in float32 and bfloat16, eager and compiled, in one process and sharded over two (FSDP),
 with 1 and 4 accumulated passes, each in one of the two save modes. It kills all processes with SIGKILL, or
 only the launcher with SIGTERM. It saves after every step, so that most kills hit a save; the files on the
 disk after the kill show which part.

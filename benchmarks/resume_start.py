@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time a resumed run from start to first step: `scripts/train.py` against a bare script, in turns.
+"""Time a resumed run from start to first step: `trainyard train` against a bare script, in turns.
 
 The bare script imports torch, builds the same model and optimizer, loads the same checkpoint with
 `torch.distributed.checkpoint.load` and takes one step on the first tokens of the same file. It checks neither

@@ -8,7 +8,7 @@ the longest line drawn, without escape codes. Goal: no silence above 2 s on a te
 Reads:      what the command writes; --columns N, --log (a pipe in place of the terminal), --above SECONDS
 Writes:     a line per silence on stdout, with the text before it; --keep FILE keeps the command's output
 Exit codes: 0 no silence above the limit, 1 there was one; 2 the command failed
-Example:    benchmarks/silence.py -- .venv/bin/python scripts/train.py --config configs/smoke.yaml
+Example:    benchmarks/silence.py -- .venv/bin/trainyard train --config configs/smoke.yaml
 """
 
 import argparse

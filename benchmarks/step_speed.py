@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure a complete training step on the CPU, as shipped, against two peers at the same shape, in turns.
 
-Ours is `scripts/train.py` in bfloat16, compiled. nanoGPT is its own `train.py`, compiled, in float32, the
+Ours is `trainyard train` in bfloat16, compiled. nanoGPT is its own `train.py`, compiled, in float32, the
 only type that it supports on a CPU; its architecture differs, so model operations per second are compared.
 The Hugging Face Trainer trains LlamaForCausalLM of our shape in bfloat16, compiled; its tokens per second are
 compared. Each run is its own process on the same random tokens; its median step counts, without the first

@@ -1,4 +1,4 @@
-"""scripts/explain_failure.py on the output of processes that really fail, and its command line."""
+"""trainyard explain on the output of processes that really fail, and its command line."""
 
 import json
 import os

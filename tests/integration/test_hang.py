@@ -158,7 +158,7 @@ def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trai
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
     assert outcome["reason"].startswith("Step 6: nothing moved for ")
     assert outcome["reason"].endswith("logs/hang-rank-0.txt.")
-    assert f"once the cause is fixed: scripts/train.py --config {trainer.run}/config.yaml" in errors
+    assert f"once the cause is fixed: trainyard train --config {trainer.run}/config.yaml" in errors
     assert [event["event"] for event in trainer.events()] == [
         *("started", "checkpoint_saved", "hang_suspected", "finished")
     ]

@@ -1,6 +1,6 @@
 """Runs over several nodes in the environment that each operator gives its pods. CPU, gloo, one machine.
 
-A node is one `scripts/train.py`; only an operator's variables tell it the number of nodes.
+A node is one `trainyard train`; only an operator's variables tell it the number of nodes.
 """
 
 import json

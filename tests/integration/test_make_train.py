@@ -314,7 +314,7 @@ def test_lint_judges_what_is_generated_too(clone: Path) -> None:
 
 
 def test_the_kernels_are_built_by_their_script_and_cleaned_away(clone: Path) -> None:
-    assert "scripts/build_native.py" in planned(clone, "native").stdout
+    assert "trainyard step native" in planned(clone, "native").stdout
     lines = planned(clone, "clean").stdout.replace("\\\n", "").splitlines()
     (removed,) = (line for line in lines if line.startswith("rm -rf"))
     assert {"native/build", "native/build-sanitized", "runs", "trainyard-store"} <= set(shlex.split(removed))

@@ -1,6 +1,6 @@
 """Runs whose machines do not share a run directory: saved apart, stored together, resumed from the store.
 
-A machine is one `scripts/train.py` with the variables of a TrainJob and a folder of its own. CPU, gloo.
+A machine is one `trainyard train` with the variables of a TrainJob and a folder of its own. CPU, gloo.
 """
 
 import json

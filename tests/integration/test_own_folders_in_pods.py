@@ -53,7 +53,7 @@ class Pods(Nodes):
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
         begun: list[subprocess.Popen[str]] = []
         for rank, own in enumerate(trainjob(free_port(), per_node="1")):
-            line = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "run_pod.py"), *words, "--grace", grace]
+            line = [sys.executable, "-m", "trainyard", "pod", *words, "--grace", grace]
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
             variables["PYTHONPATH"] = str(self.folder)

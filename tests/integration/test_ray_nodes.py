@@ -24,7 +24,7 @@ for _ in range(2):
     cluster.add_node(num_cpus=2, include_dashboard=False)
 ran = []
 for command in json.loads(sys.argv[1]):
-    line = [sys.executable, "scripts/run_on_ray.py", "--num-nodes", "2", "--nproc-per-node", "3", "--"]
+    line = [sys.executable, "trainyard step ray", "--num-nodes", "2", "--nproc-per-node", "3", "--"]
     given = {**os.environ, "RAY_ADDRESS": cluster.address}
     done = subprocess.run([*line, *command], env=given, capture_output=True, text=True)
     ran.append([done.returncode, done.stdout, done.stderr])
@@ -125,7 +125,7 @@ def test_each_node_gets_its_rank_and_a_failure_ends_the_others(tmp_path: Path) -
 
 def test_without_ray_the_driver_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "run_on_ray.py"), "--", "true"],
+        [sys.executable, "-m", "trainyard", "step", "ray", "--", "true"],
         capture_output=True,
         text=True,
         timeout=60,

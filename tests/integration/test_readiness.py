@@ -121,8 +121,7 @@ def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
     assert done.returncode == 1, done.stderr
     assert re.search(r"^store: .{20}", done.stderr, re.M)
     assert (
-        f"  fix: fix that, then check again in seconds: scripts/check_readiness.py --store s3://{bucket}"
-        in done.stderr
+        f"  fix: fix that, then check again in seconds: trainyard doctor --store s3://{bucket}" in done.stderr
     )
     assert "1 check failed. Nothing was started." in done.stderr
     assert "mistyped" not in done.stderr
@@ -290,7 +289,7 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket = seaweedfs.new_bucket()
     store = open_store(f"s3://{bucket}")
-    store.put_new(READINESS, b'{"written_by": "scripts/check_readiness.py", "token": "old"}', metadata={})
+    store.put_new(READINESS, b'{"written_by": "trainyard doctor", "token": "old"}', metadata={})
     assert probe_store(store, "new").problems == ()
     assert keys(seaweedfs, bucket) == []
     for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
@@ -313,7 +312,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket, run = seaweedfs.new_bucket(), make_run()
     store = open_store(f"s3://{bucket}/p")
-    store.put_new(READINESS, b'{"written_by": "scripts/check_readiness.py", "token": "old"}', metadata={})
+    store.put_new(READINESS, b'{"written_by": "trainyard doctor", "token": "old"}', metadata={})
     assert used_numbers(store) == []
     sync_run(store, run, None)
     assert used_numbers(store) == [1]

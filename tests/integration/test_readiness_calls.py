@@ -285,7 +285,7 @@ def test_an_interrupted_check_leaves_nothing_behind(
 ) -> None:
     bucket = server.new_bucket()
     proxy.held[operation] = threading.Event()
-    line = [sys.executable, "scripts/check_readiness.py", "--store", f"s3://{bucket}"]
+    line = [sys.executable, "trainyard doctor", "--store", f"s3://{bucket}"]
     line += ["--timeout", "4s" if how == "time limit" else "60s"]
     environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
     with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:

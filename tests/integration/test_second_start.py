@@ -87,7 +87,7 @@ class FirstStart:
             f"recipe: command\nprogram: {{command: [{sys.executable}, program.py]}}\n"
         )
         # A shell stands in for `trainyard run`, whose first steps take long: it starts the trainer and waits.
-        words = (str(ROOT / "scripts/run_program.py"), "--config", "trainyard.yaml", "--run-dir", "run")
+        words = (str(ROOT / "trainyard step program"), "--config", "trainyard.yaml", "--run-dir", "run")
         with (folder / "output").open("w") as output:
             self.command = subprocess.Popen(
                 ["sh", "-c", '"$@"; exit', "sh", sys.executable, *words],

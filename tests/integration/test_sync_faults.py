@@ -234,9 +234,7 @@ def test_an_endpoint_that_goes_down_leaves_no_manifest_and_a_command_to_go_on(
     message = str(refused.value)
     assert "No usable answer from" in message
     assert f"Nothing is lost: checkpoints and records are in {run.path}" in message
-    assert (
-        f"scripts/training_artifact_sync.py --run-dir {run.path} --store {store.url} --run-number" in message
-    )
+    assert f"trainyard store sync --run-dir {run.path} --store {store.url} --run-number" in message
     proxy.requests_left = 1_000_000
     assert not verify_run(store, 1, depth=Depth.LISTING).ok
     assert sync_run(store, run, None).run_number == 1

@@ -360,7 +360,7 @@ def test_make_trains_steps_prove_a_run_in_the_image_that_was_built(
     # Without the image in the registry, the run is no longer proven.
     manifest = f"http://{registry.plain}/v2/{IMAGE}/manifests/{digest}"
     urllib.request.urlopen(urllib.request.Request(manifest, method="DELETE"), timeout=20).close()
-    prove = ".venv/bin/python scripts/prove_run.py --run-dir runs/pod --store file:///store --run-number auto"
+    prove = ".venv/bin/trainyard prove --run-dir runs/pod --store file:///store --run-number auto"
     cluster.request("POST", pods, pod("prove", image, prove, work))
     code, log = ended(cluster, "prove")
     assert code == 1, log

@@ -30,7 +30,7 @@ monitoring: {{tensorboard: false}}
 
 
 class Training:
-    """Runs `scripts/train.py` in processes of its own."""
+    """Runs `trainyard train` in processes of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from tests import warm_start
 
-from trainyard.commands import COMMANDS
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
@@ -25,7 +24,6 @@ from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = {module: name for name, module in COMMANDS.items()}
 RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
@@ -44,20 +42,14 @@ def load_script() -> Callable[[str], Any]:
     return load
 
 
-def program_of(name: str | Path) -> list[str]:
-    """The words after `python` that start a command: its script, or `-m` where it has none."""
-    script = ROOT / "scripts" / name
-    return [str(script)] if script.exists() else ["-m", "trainyard", *NAMES[Path(name).stem].split()]
-
-
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Runs `scripts/NAME` in the test's folder; keyword arguments are variables of its environment."""
+    """Runs `trainyard NAME` in the test's folder; keyword arguments are variables of its environment."""
 
-    def run(name: str | Path, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        line = [sys.executable, *program_of(name), *(str(argument) for argument in arguments)]
+        line = [sys.executable, "-m", "trainyard", *name.split(), *map(str, arguments)]
         done = warm_start.run(line, timeout=240, env=environment | variables, cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done

@@ -31,7 +31,7 @@ def programs_in(folder: Path, **answers: int) -> str:
 
 
 def test_a_dry_run_prints_two_stages_and_then_the_tests(program: Program, tmp_path: Path) -> None:
-    done = program("build_native.py", "--dry-run", "--build-dir", tmp_path / "build", "--jobs", "3")
+    done = program("step native", "--dry-run", "--build-dir", tmp_path / "build", "--jobs", "3")
     assert done.returncode == 0
     configure, library, tests, run = done.stdout.splitlines()
     assert configure.startswith("cmake -S ")
@@ -44,7 +44,7 @@ def test_a_dry_run_prints_two_stages_and_then_the_tests(program: Program, tmp_pa
 
 
 def test_sanitized_kernels_go_where_python_does_not_look(program: Program) -> None:
-    done = program("build_native.py", "--dry-run", "--sanitize")
+    done = program("step native", "--dry-run", "--sanitize")
     assert "native/build-sanitized" in done.stdout
     assert "-DSANITIZE=ON" in done.stdout
 
@@ -54,7 +54,7 @@ def test_a_missing_cmake_is_named_with_the_fix(
     there: dict[str, int], program: Program, tmp_path: Path
 ) -> None:
     path = programs_in(tmp_path / "programs", **there)
-    done = program("build_native.py", "--build-dir", tmp_path / "build", PATH=path)
+    done = program("step native", "--build-dir", tmp_path / "build", PATH=path)
     assert done.returncode == 2
     assert f"{'ctest' if there else 'cmake'} was not found" in done.stderr
     assert "apt-get install cmake" in done.stderr
@@ -65,7 +65,7 @@ def test_what_fails_decides_the_exit_code_and_its_output_is_shown(
     cmake: int, ctest: int, status: int, said: str, program: Program, tmp_path: Path
 ) -> None:
     path = programs_in(tmp_path / "programs", cmake=cmake, ctest=ctest)
-    done = program("build_native.py", "--build-dir", tmp_path / "build", PATH=f"{path}:/usr/bin:/bin")
+    done = program("step native", "--build-dir", tmp_path / "build", PATH=f"{path}:/usr/bin:/bin")
     assert done.returncode == status
     assert f"failed ({said})" in done.stderr
     assert f"{'ctest' if ctest else 'cmake'} spoke" in done.stderr
@@ -73,7 +73,7 @@ def test_what_fails_decides_the_exit_code_and_its_output_is_shown(
 
 @needs_cmake
 def test_without_a_compiler_cmake_says_so(program: Program, tmp_path: Path) -> None:
-    done = program("build_native.py", "--build-dir", tmp_path / "build", CXX="/no/such/compiler")
+    done = program("step native", "--build-dir", tmp_path / "build", CXX="/no/such/compiler")
     assert done.returncode == 2
     assert "/no/such/compiler" in done.stderr
 

@@ -21,7 +21,7 @@ Deploy = Callable[..., subprocess.CompletedProcess[str]]
 def deploy(program: Program) -> Deploy:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         given = ("--config", CONFIGS / "smoke.yaml", "--set", "compute.strategy=ddp", "--image-uri", IMAGE)
-        return program("deploy_training_job.py", *given, *options)
+        return program("job deploy", *given, *options)
 
     return run
 
@@ -48,7 +48,7 @@ def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:
     assert "no volume" in done.stderr
 
 
-SCRIPT = "scripts/deploy_training_job.py"
+SCRIPT = "trainyard job deploy"
 
 
 def documented_examples() -> list[str]:
@@ -85,7 +85,7 @@ def test_every_example_of_a_dry_run_works_as_it_is_written(
     words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[1:]]
     filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE, "IMAGE": IMAGE}
     filled |= {word: written_file(word, tmp_path) for word in words if re.fullmatch(r"\w+\.yaml", word)}
-    done = program("deploy_training_job.py", *(filled.get(word, word) for word in words))
+    done = program("job deploy", *(filled.get(word, word) for word in words))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("apiVersion: ")
 

@@ -1,4 +1,4 @@
-"""scripts/evaluate.py on a run and on a stored one, and what its thresholds decide."""
+"""trainyard evaluate on a run and on a stored one, and what its thresholds decide."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""scripts/export_model.py on a run of scripts/train.py: once as people run it, else in this process."""
+"""trainyard export on a run of trainyard train: once as people run it, else in this process."""
 
 import importlib
 import json
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "monitoring.tensorboard": "false",
     }
     sets = [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
-    done = run("scripts/train.py", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
+    done = run("trainyard train", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
@@ -67,7 +67,7 @@ def test_an_export_says_what_it_wrote(trained: Path, tmp_path: Path, export: Exp
     target = tmp_path / "out"
     code, planned, said = export("--run-dir", trained, "--to", target, "--dry-run", "--json")
     assert (code, target.exists()) == (0, False), said
-    done = run("scripts/export_model.py", "--run-dir", trained, "--to", target, "--json")
+    done = run("trainyard export", "--run-dir", trained, "--to", target, "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     files = facts.pop("files")

@@ -1,4 +1,4 @@
-"""scripts/find_proven_run.py: only a proven run of the same commit, configuration and data is found."""
+"""trainyard step proven: only a proven run of the same commit, configuration and data is found."""
 
 import json
 import shutil

@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_it_copies_what_there_is_and_names_what_it_shortened(program: Program, run: Path) -> None:
-    done = program("gather_records.py", "--run-dir", run, "--to", run.parent / "kept")
+    done = program("step records", "--run-dir", run, "--to", run.parent / "kept")
     assert done.returncode == 0, done.stderr
     assert "logs/nccl-rank-0.log is too large: only a part is copied" in done.stderr
     assert f"2 files, 2.1 MB → {run.parent / 'kept'}" in done.stderr
@@ -32,12 +32,12 @@ def test_it_copies_what_there_is_and_names_what_it_shortened(program: Program, r
 
 
 def test_a_dry_run_keeps_nothing(program: Program, run: Path) -> None:
-    done = program("gather_records.py", "--run-dir", run, "--to", run.parent / "kept", "--dry-run")
+    done = program("step records", "--run-dir", run, "--to", run.parent / "kept", "--dry-run")
     assert "2 files, 2.1 MB would be copied" in done.stderr
     assert not (run.parent / "kept").exists()
 
 
 def test_a_folder_that_is_there_is_refused(program: Program, run: Path) -> None:
-    done = program("gather_records.py", "--run-dir", run, "--to", run)
+    done = program("step records", "--run-dir", run, "--to", run)
     assert done.returncode == 2
     assert "exists already" in done.stderr

@@ -57,15 +57,15 @@ def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:
     lock: list[str | Path] = ["--lock", tmp_path / "lock.txt"]  # empty: no package is missing
     (tmp_path / "lock.txt").touch()
     of_a_driver = {"torch"} if has_nvidia_driver() else set()
-    assert imported(tmp_path, "check_environment.py", *config, *lock) <= CONFIGURATION | of_a_driver
-    assert imported(tmp_path, "prepare_data.py", *config) == CONFIGURATION
+    assert imported(tmp_path, "step environment", *config, *lock) <= CONFIGURATION | of_a_driver
+    assert imported(tmp_path, "prepare", *config) == CONFIGURATION
     # TensorBoard imports boto3 by itself, with the first row.
     trained = imported(tmp_path, "train.py", *config, "--run-dir", run)
     assert trained == CONFIGURATION | {"torch", "tensorboard", "boto3"}
-    assert imported(tmp_path, "training_artifact_sync.py", *where, "--once") == set()
-    assert imported(tmp_path, "verify_artifact.py", *where[:4], "--run-number", "1") == set()
+    assert imported(tmp_path, "store sync", *where, "--once") == set()
+    assert imported(tmp_path, "store verify", *where[:4], "--run-number", "1") == set()
     # Proving reads the stored tensors.
-    assert imported(tmp_path, "prove_run.py", *where) == CONFIGURATION | {"torch"}
-    assert imported(tmp_path, "training_dashboard.py", run, "--write") <= CONFIGURATION
-    restored = imported(tmp_path, "restore_artifact.py", *where[2:4], "--run-number", "1", "--to", "back")
+    assert imported(tmp_path, "prove", *where) == CONFIGURATION | {"torch"}
+    assert imported(tmp_path, "report", run, "--write") <= CONFIGURATION
+    restored = imported(tmp_path, "store restore", *where[2:4], "--run-number", "1", "--to", "back")
     assert restored == set()

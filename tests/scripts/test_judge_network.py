@@ -41,7 +41,7 @@ def test_the_type_of_the_machines_decides_what_is_expected(
     by: str, type_: str, code: int, verdict: str, program: Program, tmp_path: Path
 ) -> None:
     logs = write_logs(tmp_path, by)
-    done = program("judge_network.py", "--log", *logs, "--instance-type", type_, "--num-nodes", "2", "--json")
+    done = program("network", "--log", *logs, "--instance-type", type_, "--num-nodes", "2", "--json")
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["verdict"]) == (code, verdict), done.stderr
     assert (answer["ranks_seen"], answer["world_size"]) == (2, 2)
@@ -50,7 +50,7 @@ def test_the_type_of_the_machines_decides_what_is_expected(
 
 def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> None:
     logs = write_logs(tmp_path, SOCKET, "NET/Plugin: Could not find: libnccl-net.so.")
-    done = program("judge_network.py", *logs, "--instance-type", "p5.48xlarge")
+    done = program("network", *logs, "--instance-type", "p5.48xlarge")
     assert done.returncode == 1
     first, *_, cause, fix = done.stdout.splitlines()
     assert first.startswith(
@@ -70,6 +70,6 @@ def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_read_is_exit_code_2(words: tuple[str, ...], said: str, program: Program) -> None:
-    done = program("judge_network.py", *words)
+    done = program("network", *words)
     assert done.returncode == 2
     assert said in done.stderr

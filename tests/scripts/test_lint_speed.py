@@ -63,7 +63,7 @@ def test_lint_takes_less_than_two_seconds_of_processor_time(lock: str, named: bo
     words += ["--lock", str(tmp_path / lock)] if named else []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "lint_image.py"), *words, "--json"],
+        [sys.executable, "-m", "trainyard", "image", "lint", *words, "--json"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -42,7 +42,7 @@ def manage(server: ExecServer, program: Program, tmp_path: Path) -> Manage:
     kubeconfig.write_text(json.dumps(document))
 
     def run(*words: str, code: int = 0) -> Any:
-        done = program("manage_checkpoints.py", *words, "--kubeconfig", str(kubeconfig))
+        done = program("job checkpoints", *words, "--kubeconfig", str(kubeconfig))
         assert done.returncode == code, done.stderr
         return done
 

@@ -79,7 +79,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def manage(program: Program, cluster: Cluster) -> Manage:
     def run(*words: str, **variables: str) -> Any:
-        return program("manage_training_job.py", *words, "--kubeconfig", str(cluster.kubeconfig), **variables)
+        return program("job", *words, "--kubeconfig", str(cluster.kubeconfig), **variables)
 
     return run
 

@@ -166,7 +166,7 @@ def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str]
     words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
     args = load_script(script).parse_args([*words, *given])
     demand = demand_of(vars(args), ClusterConfig(), KINDS.values())
-    for remedy in ("kubectl -n kube-system get pods", "scripts/manage_cluster.py fix --apply"):
+    for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):
         verdict = verdict_on(demand, remedy)
         texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]
         texts += [step.command for step in plan_fix(verdict, ClusterConfig())]

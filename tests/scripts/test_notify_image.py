@@ -1,4 +1,4 @@
-"""scripts/notify_image.py with a local server as Slack: one thread per build, and never a failed build."""
+"""trainyard step notify-image with a local server as Slack: one thread per build, and never a failed build."""
 
 import importlib
 import json

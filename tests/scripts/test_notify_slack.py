@@ -1,4 +1,4 @@
-"""scripts/notify_slack.py with a local server as Slack: it reports the record, and never fails a run."""
+"""trainyard notify with a local server as Slack: it reports the record, and never fails a run."""
 
 import importlib
 import json
@@ -112,7 +112,7 @@ def loud_run(finished_run: RunDirectory) -> RunDirectory:
 
 def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack) -> None:
     done = program(
-        *("notify_slack.py", "started", "--run-dir", "runs/gh-99"),
+        *("notify", "started", "--run-dir", "runs/gh-99"),
         SLACK_WEBHOOK_URL=slack.url + "/s",
         **WORKFLOW,
     )
@@ -123,7 +123,7 @@ def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack)
 
 
 def test_failed_before_there_is_a_run_is_told_too(program: Program, slack: FakeSlack) -> None:
-    arguments = ("notify_slack.py", "failed", "--run-dir", "runs/gh-99")
+    arguments = ("notify", "failed", "--run-dir", "runs/gh-99")
     assert program(*arguments, SLACK_WEBHOOK_URL=slack.url, **WORKFLOW).returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 812 failed, without a run directory"
 
@@ -132,7 +132,7 @@ def test_a_bot_token_posts_to_the_channel_of_the_configuration(
     program: Program, slack: FakeSlack, loud_run: RunDirectory
 ) -> None:
     done = program(
-        *("notify_slack.py", "succeeded", "--run-dir", loud_run.path, "--json"),
+        *("notify", "succeeded", "--run-dir", loud_run.path, "--json"),
         SLACK_BOT_TOKEN="xoxb-verysecret",
         SLACK_API_URL=slack.url + "/api/",
     )
@@ -148,9 +148,7 @@ def test_a_bot_token_posts_to_the_channel_of_the_configuration(
 def test_a_configuration_without_messages_is_obeyed(
     program: Program, slack: FakeSlack, finished_run: RunDirectory
 ) -> None:
-    done = program(
-        "notify_slack.py", "succeeded", "--run-dir", finished_run.path, SLACK_WEBHOOK_URL=slack.url
-    )
+    done = program("notify", "succeeded", "--run-dir", finished_run.path, SLACK_WEBHOOK_URL=slack.url)
     assert done.returncode == 0
     assert slack.bodies == []
     assert "notifications.slack.enabled is false" in done.stderr
@@ -159,7 +157,7 @@ def test_a_configuration_without_messages_is_obeyed(
 def test_without_webhook_and_token_it_prints_what_it_would_send(
     program: Program, loud_run: RunDirectory
 ) -> None:
-    done = program("notify_slack.py", "succeeded", "--run-dir", loud_run.path)
+    done = program("notify", "succeeded", "--run-dir", loud_run.path)
     assert done.returncode == 0
     assert done.stdout.startswith("Would be sent to Slack: ⚠ Training")
     assert "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set" in done.stderr
@@ -167,7 +165,7 @@ def test_without_webhook_and_token_it_prints_what_it_would_send(
 
 def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: RunDirectory) -> None:
     done = program(
-        *("notify_slack.py", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
+        *("notify", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
     )
     assert done.returncode == 0
     first, *others = done.stdout.splitlines()
@@ -182,7 +180,7 @@ def test_a_refusal_is_a_warning(
 ) -> None:
     slack.status = status
     done = program(
-        *("notify_slack.py", "succeeded", "--run-dir", loud_run.path),
+        *("notify", "succeeded", "--run-dir", loud_run.path),
         SLACK_WEBHOOK_URL=slack.url + "/verysecret",
     )
     assert done.returncode == 0
@@ -194,7 +192,7 @@ def test_a_refusal_is_a_warning(
 def test_a_slack_that_is_not_there_is_a_warning(
     program: Program, loud_run: RunDirectory, address: str
 ) -> None:
-    done = program("notify_slack.py", "succeeded", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=address)
+    done = program("notify", "succeeded", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=address)
     assert done.returncode == 0
     assert "WARN  No message was sent to Slack: " in done.stderr
     assert "verysecret" not in done.stderr + done.stdout
@@ -212,7 +210,7 @@ def test_the_output_says_whether_anybody_can_have_heard(
     variables = {} if state == "not set" else {"SLACK_WEBHOOK_URL": address}
     if state == "switched off":
         loud_run.config_file.write_text("notifications:\n  slack:\n    enabled: false\n")
-    arguments = ("notify_slack.py", "failed", "--run-dir", loud_run.path)
+    arguments = ("notify", "failed", "--run-dir", loud_run.path)
     done = program(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
     assert done.returncode == 0
     assert ("posted" in output.read_text()) is (state not in ("refuses", "hangs up"))
@@ -224,7 +222,7 @@ def test_a_torn_record_still_makes_a_message(
 ) -> None:
     loud_run.run_file.write_text(content)
     loud_run.config_file.write_text("a: [")
-    done = program("notify_slack.py", "failed", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=slack.url)
+    done = program("notify", "failed", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=slack.url)
     assert done.returncode == 0
     assert len(slack.bodies) == 1
 
@@ -249,7 +247,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     outputs = tmp_path / "outputs"
     assert (
         program(
-            *("notify_slack.py", "started", *where, "--plan", plan),
+            *("notify", "started", *where, "--plan", plan),
             **bot(slack) | {"GITHUB_OUTPUT": str(outputs)},
         ).returncode
         == 0
@@ -263,7 +261,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert "C0123:1700.0001" in outputs.read_text()
 
     reason = ("--segment", "2/3", "--reason", "runner's time limit")
-    assert program("notify_slack.py", "resumed", *where, *reason, **bot(slack)).returncode == 0
+    assert program("notify", "resumed", *where, *reason, **bot(slack)).returncode == 0
     answer, edited = slack.bodies[1:]
     assert slack.methods[1:] == ["chat.postMessage", "chat.update"]
     assert answer["text"] == "Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)"
@@ -280,7 +278,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     # Another machine does not know the thread; --thread names it.
     (loud_run.path / "slack.json").unlink()
     thread = ("--thread", "C0123:1700.0001")
-    assert program("notify_slack.py", "succeeded", *where, *thread, **bot(slack)).returncode == 0
+    assert program("notify", "succeeded", *where, *thread, **bot(slack)).returncode == 0
     end, edited = slack.bodies[3:]
     assert (end["thread_ts"], end["reply_broadcast"]) == ("1700.0001", True)
     assert end["text"].startswith("⚠ Training 812: trained, not proven yet")
@@ -291,7 +289,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
 def test_the_same_event_is_told_once_and_one_of_a_later_attempt_again(
     program: Program, slack: FakeSlack, loud_run: RunDirectory
 ) -> None:
-    say = ("notify_slack.py", "degraded", "--run-dir", loud_run.path, "--reason", "TCP fallback on rank 12")
+    say = ("notify", "degraded", "--run-dir", loud_run.path, "--reason", "TCP fallback on rank 12")
     for number, told in ((1, 1), (1, 1), (2, 2)):
         done = program(*say, **bot(slack) | attempt(number))
         assert done.returncode == 0
@@ -304,7 +302,7 @@ def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
 ) -> None:
     hook = {"SLACK_WEBHOOK_URL": slack.url + "/hook"} | WORKFLOW
     for moment in ("started", "started", "stopped", "failed", "failed"):
-        assert program("notify_slack.py", moment, "--run-dir", loud_run.path, **hook).returncode == 0
+        assert program("notify", moment, "--run-dir", loud_run.path, **hook).returncode == 0
     assert slack.methods == ["hook"] * 3
     assert slack.bodies[1]["text"] == "Training 812 stopped at step 20 of 20"
     assert "thread_ts" not in slack.bodies[2]
@@ -313,7 +311,7 @@ def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
 def test_a_second_attempt_that_starts_goes_on_in_the_thread(
     program: Program, slack: FakeSlack, tmp_path: Path
 ) -> None:
-    say = ("notify_slack.py", "started", "--run-dir", "runs/gh-99")
+    say = ("notify", "started", "--run-dir", "runs/gh-99")
     for number in (1, 1, 2):
         assert program(*say, **bot(slack) | attempt(number)).returncode == 0
     assert slack.methods == ["chat.postMessage", "chat.postMessage", "chat.update"]
@@ -324,7 +322,7 @@ def test_a_second_attempt_that_starts_goes_on_in_the_thread(
 def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
     program: Program, slack: FakeSlack, loud_run: RunDirectory
 ) -> None:
-    say = ("notify_slack.py", "degraded", "--run-dir", loud_run.path)
+    say = ("notify", "degraded", "--run-dir", loud_run.path)
     done = program(*say, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
     assert "the run was not degraded: nothing sent" in done.stderr
@@ -337,7 +335,7 @@ def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
 
 def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: FakeSlack) -> None:
     why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
-    done = program("notify_slack.py", "failed", "--run-dir", "runs/none", *why, **bot(slack))
+    done = program("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 7 failed · the runner was lost"
     assert (
@@ -350,34 +348,34 @@ def test_a_torn_memory_is_as_good_as_none(
     program: Program, slack: FakeSlack, loud_run: RunDirectory, memory: str
 ) -> None:
     (loud_run.path / "slack.json").write_text(memory)
-    assert program("notify_slack.py", "resumed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
+    assert program("notify", "resumed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
     assert len(slack.bodies) == 1
     assert json.loads((loud_run.path / "slack.json").read_text())["ts"] == "1700.0001"
 
 
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
 def test_a_plan_that_is_none_is_a_warning(program: Program, slack: FakeSlack, plan: str) -> None:
-    done = program("notify_slack.py", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
+    done = program("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
     assert "WARN  No message was sent to Slack: --plan: " in done.stderr
 
 
 def test_a_thread_that_is_none_is_wrong_usage(program: Program) -> None:
-    done = program("notify_slack.py", "started", "--run-dir", "r", "--thread", "#training")
+    done = program("notify", "started", "--run-dir", "r", "--thread", "#training")
     assert done.returncode == 2
     assert "C0123ABCD:1732140000.000100" in done.stderr
 
 
 def test_wrong_usage_is_still_an_error(program: Program, tmp_path: Path) -> None:
-    assert program("notify_slack.py", "finished", "--run-dir", tmp_path).returncode == 2
-    assert program("notify_slack.py", "started").returncode == 2
+    assert program("notify", "finished", "--run-dir", tmp_path).returncode == 2
+    assert program("notify", "started").returncode == 2
 
 
 NEEDS = {
     "plan": {"result": "success", "outputs": {"train": "true"}},
     "train": {"result": "cancelled", "outputs": {}},
 }
-TELL = ("notify_slack.py", "failed", "--run-dir", "gh-99", "--lineage", "812", "--needs")
+TELL = ("notify", "failed", "--run-dir", "gh-99", "--lineage", "812", "--needs")
 
 
 def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[int, Any]]:
@@ -465,7 +463,7 @@ def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
     program: Program, slack: FakeSlack, minutes: int | None, said: str
 ) -> None:
     started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
-    line = ("notify_slack.py", "failed", "--run-dir", "gh-99", "--job-status")
+    line = ("notify", "failed", "--run-dir", "gh-99", "--job-status")
     where = {"SLACK_WEBHOOK_URL": slack.url, **WORKFLOW, **started}
     assert program(*line, "cancelled", **where).returncode == 0
     assert said in slack.bodies[0]["text"]

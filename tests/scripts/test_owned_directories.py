@@ -55,7 +55,7 @@ def run(plan: JobPlan, program: Program, folder: Path) -> Any:
     words[words.index("--run-dir") + 1] = str(folder / "volume" / "team-a" / "llama")
     variables = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
     kept = ("TRAINYARD_OWNER", "TRAINYARD_RUN_ID")
-    return program("run_pod.py", *words, **{name: variables[name] for name in kept})
+    return program("pod", *words, **{name: variables[name] for name in kept})
 
 
 def find(made: dict[str, Any], body: Any) -> dict[str, Any] | None:

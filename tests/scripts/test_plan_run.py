@@ -351,7 +351,7 @@ def test_a_refusal_says_what_to_do_about_codebuild(
     assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
     refused = capsys.readouterr().err
     assert "set TRAINYARD_CODEBUILD_PROJECT instead" in refused
-    assert "PYTHONPATH=src python3 scripts/setup_github.py --store URL" in refused
+    assert "PYTHONPATH=src python3 -m trainyard init github --store URL" in refused
     monkeypatch.setenv("TRAINYARD_CODEBUILD_PROJECT", "yard")
     assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
     assert "gh workflow run training_ci.yml -f target=codebuild" in capsys.readouterr().err

@@ -19,7 +19,7 @@ Plan = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def plan(program: Program) -> Plan:
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return program("plan_training.py", "--config", *arguments)
+        return program("plan", "--config", *arguments)
 
     return run
 

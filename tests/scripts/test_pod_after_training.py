@@ -260,7 +260,7 @@ def test_the_trainer_of_a_finished_run_waits_for_no_other_node(
     words = ["--config", str(path), "--run-dir", str(tmp_path / "job"), "--nproc-per-node", "1"]
     words += [word for value in given for word in ("--set", value)]
     place = {"PET_NNODES": "2", "PET_NODE_RANK": node, "PET_MASTER_ADDR": "localhost"}
-    done = program("train.py", *words, **place)
+    done = program("train", *words, **place)
     assert done.returncode == 0, done.stderr
     assert "all steps were done before, and nothing was trained" in done.stderr
 

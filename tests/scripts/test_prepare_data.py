@@ -1,4 +1,4 @@
-"""scripts/prepare_data.py as people and the pipeline run it."""
+"""trainyard prepare as people and the pipeline run it."""
 
 import json
 import subprocess

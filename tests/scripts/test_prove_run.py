@@ -1,4 +1,4 @@
-"""scripts/prove_run.py against a store in a folder: green only when all five parts hold."""
+"""trainyard prove against a store in a folder: green only when all five parts hold."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def failing(proof: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("number", ["auto", "1"])
 def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store: str, number: str) -> None:
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--run-number", number)
+    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--run-number", number)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     proof = proof_of(stored_run)
@@ -54,13 +54,13 @@ def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store
 def test_a_lesser_depth_says_what_it_compared(
     program: Program, stored_run: RunDirectory, store: str, depth: str
 ) -> None:
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
+    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
     assert done.returncode == 0, done.stderr
     assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][3]["evidence"]
 
 
 def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDirectory, store: str) -> None:
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--json")
+    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--json")
     assert json.loads(done.stdout) == proof_of(stored_run)
 
 
@@ -73,13 +73,13 @@ def test_the_exit_code_may_speak_of_some_parts(
     stored_run.run_file.write_text(json.dumps(run))
     for only, code in (("trained,network", 0), ("trained,stored", 1), ("repeatable", 1)):
         place = ("--run-dir", stored_run.path, "--store", store)
-        done = program("prove_run.py", *place, "--only", only, "--json")
+        done = program("prove", *place, "--only", only, "--json")
         assert done.returncode == code, (only, done.stderr)
         assert json.loads(done.stdout)["proven"] is False
 
 
 def test_a_dry_run_writes_nothing(program: Program, stored_run: RunDirectory, store: str) -> None:
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
+    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["proven"] is True
     assert not (stored_run.report / "proof.json").exists()
@@ -92,7 +92,7 @@ def test_a_byte_that_changed_in_the_store_is_noticed(
     content = bytearray(victim.read_bytes())
     content[17] ^= 1
     victim.write_bytes(content)
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store)
+    done = program("prove", "--run-dir", stored_run.path, "--store", store)
     assert done.returncode == 1
     assert failing(proof_of(stored_run)) == ["stored"]
     lines = [line.split("INFO  ")[1] for line in done.stderr.splitlines()]
@@ -110,18 +110,18 @@ def test_a_checkpoint_that_was_not_stored_is_noticed(
     last = finished_run.checkpoint(20)
     last.rename(tmp_path / "away")
     sync_run(open_store(store), finished_run, None)
-    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    done = program("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert "step 20, the last one, is not stored" in done.stderr
     (tmp_path / "away").rename(last)
-    assert program("prove_run.py", "--run-dir", finished_run.path, "--store", store).returncode == 1
+    assert program("prove", "--run-dir", finished_run.path, "--store", store).returncode == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["--store", ""]])
 def test_without_a_store_the_run_is_not_proven(
     program: Program, finished_run: RunDirectory, arguments: list[str]
 ) -> None:
-    done = program("prove_run.py", "--run-dir", finished_run.path, *arguments)
+    done = program("prove", "--run-dir", finished_run.path, *arguments)
     assert done.returncode == 1
     assert "not proven: stored: no store was named" in done.stderr
     assert failing(proof_of(finished_run)) == ["stored"]
@@ -129,7 +129,7 @@ def test_without_a_store_the_run_is_not_proven(
 
 def test_the_store_of_the_last_proof_is_used(program: Program, stored_run: RunDirectory, store: str) -> None:
     """Otherwise proving again without an address would make a proven run red."""
-    words = ("prove_run.py", "--run-dir", stored_run.path)
+    words = ("prove", "--run-dir", stored_run.path)
     assert program(*words, "--store", store).returncode == 0
     again = program(*words)
     assert again.returncode == 0, again.stderr
@@ -139,7 +139,7 @@ def test_the_store_of_the_last_proof_is_used(program: Program, stored_run: RunDi
 def test_the_store_of_another_runs_proof_is_not_used(
     program: Program, stored_run: RunDirectory, store: str
 ) -> None:
-    words = ("prove_run.py", "--run-dir", stored_run.path)
+    words = ("prove", "--run-dir", stored_run.path)
     assert program(*words, "--store", store).returncode == 0
     path = stored_run.report / "proof.json"
     path.write_text(path.read_text().replace('"run_id": "', '"run_id": "another-'))
@@ -156,17 +156,17 @@ def test_the_store_of_the_configuration_is_used(
 
     change_run(finished_run, config_sha256=hashlib.sha256(text.encode()).hexdigest())
     sync_run(open_store(store), finished_run, None)
-    assert program("prove_run.py", "--run-dir", finished_run.path).returncode == 0
+    assert program("prove", "--run-dir", finished_run.path).returncode == 0
 
 
 def test_a_store_without_the_run_is_not_proven(
     program: Program, finished_run: RunDirectory, store: str
 ) -> None:
-    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    done = program("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert "store does not exist" in done.stderr
     Path(store.removeprefix("file://")).mkdir()
-    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    done = program("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert f"stored: {store} holds nothing of this run" in done.stderr
 
@@ -175,14 +175,14 @@ def test_the_number_of_another_run_is_not_proven(
     program: Program, stored_run: RunDirectory, store: str, change_run: Callable[..., None]
 ) -> None:
     change_run(stored_run, run_id="20260101-000000-ffff")
-    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--run-number", "1")
+    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--run-number", "1")
     assert done.returncode == 1
     assert "stored" in failing(proof_of(stored_run))
 
 
 def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_run: RunDirectory) -> None:
     done = program(
-        *("prove_run.py", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
+        *("prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
         AWS_ACCESS_KEY_ID="a",
         AWS_SECRET_ACCESS_KEY="b",
@@ -219,7 +219,7 @@ def test_each_part_can_fail(
 ) -> None:
     change_run(finished_run, **change)
     sync_run(open_store(store), finished_run, None)
-    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    done = program("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert part in failing(proof_of(finished_run))
     assert words in done.stderr
@@ -230,7 +230,7 @@ def test_in_actions_what_fails_is_annotated(
 ) -> None:
     output = tmp_path / "output"
     variables = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output)}
-    done = program("prove_run.py", "--run-dir", finished_run.path, **variables)
+    done = program("prove", "--run-dir", finished_run.path, **variables)
     assert "::error title=Not proven%3A stored::no store was named%0ANext: " in done.stderr
     assert "proven<<" in output.read_text()
     assert "\nfalse\n" in output.read_text()
@@ -244,11 +244,11 @@ def test_in_actions_what_fails_is_annotated(
     ],
 )
 def test_what_is_not_there_is_named(program: Program, arguments: list[str], words: str) -> None:
-    done = program("prove_run.py", *arguments)
+    done = program("prove", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--run-number", "0"], ["--run-number", "x"], ["--store", "ftp://x"]])
 def test_wrong_usage(program: Program, finished_run: RunDirectory, arguments: list[str]) -> None:
-    assert program("prove_run.py", "--run-dir", finished_run.path, *arguments).returncode == 2
+    assert program("prove", "--run-dir", finished_run.path, *arguments).returncode == 2

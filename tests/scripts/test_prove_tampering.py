@@ -1,4 +1,4 @@
-"""scripts/prove_run.py over real, tiny runs: each way to continue is proven, each way to tamper is not.
+"""trainyard prove over real, tiny runs: each way to continue is proven, each way to tamper is not.
 
 The runs are trained once; every case damages a copy of a run and of the store it is in.
 """

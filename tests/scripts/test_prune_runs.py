@@ -1,4 +1,4 @@
-"""scripts/prune_runs.py: which run directories are removed, for each state at each kind of position."""
+"""trainyard step prune-runs: which run directories are removed, for each state at each kind of position."""
 
 import fcntl
 import json

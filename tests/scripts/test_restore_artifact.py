@@ -24,7 +24,7 @@ def store(finished_run: RunDirectory, tmp_path: Path) -> str:
 def test_a_run_is_planned_restored_and_proven_again(
     program: Any, store: str, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
-    line = ("restore_artifact.py", "--store", store, "--run-number", "7", "--to", "back")
+    line = ("store restore", "--store", store, "--run-number", "7", "--to", "back")
     planned = program(*line, "--step", "newest", "--dry-run", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["steps"] == [20]
@@ -36,7 +36,7 @@ def test_a_run_is_planned_restored_and_proven_again(
     assert "restored: run 7 → " in done.stderr
     assert f"resume: {report['go_on']}" in done.stderr
     assert (tmp_path / "back" / "run.json").read_bytes() == finished_run.run_file.read_bytes()
-    proof = program("verify_artifact.py", "--store", store, "--run-dir", "back", "--depth", "full")
+    proof = program("store verify", "--store", store, "--run-dir", "back", "--depth", "full")
     assert proof.returncode == 0, proof.stderr
     again = program(*line)
     assert again.returncode == 2
@@ -46,7 +46,7 @@ def test_a_run_is_planned_restored_and_proven_again(
 def test_the_records_of_a_run_are_brought_by_its_identity_and_no_checkpoint_with_them(
     program: Any, store: str, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
-    line = ("restore_artifact.py", "--store", store, "--run-id", RUN_ID, "--step", "none")
+    line = ("store restore", "--store", store, "--run-id", RUN_ID, "--step", "none")
     outputs = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
     done = program(*line, "--to", "records", **outputs)
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_the_records_of_a_run_are_brought_by_its_identity_and_no_checkpoint_with
 def test_how_it_ends(program: Any, store: str, tmp_path: Path) -> None:
     state = tmp_path / "store/run-7/checkpoint-20/state.bin"
     state.write_bytes(state.read_bytes()[:-1])
-    line = ("restore_artifact.py", "--store", store, "--to", "back")
+    line = ("store restore", "--store", store, "--to", "back")
     whole = program(*line, "--run-number", "7")
     assert whole.returncode == 1
     assert "run-7/checkpoint-20/state.bin: 4,999 bytes arrived, the manifest says 5,000" in whole.stderr
@@ -83,7 +83,7 @@ def test_how_it_ends(program: Any, store: str, tmp_path: Path) -> None:
     assert missing.returncode == 1
     assert f"Run 8 is not in {store}; it has 7. " in missing.stderr
     down = program(
-        *("restore_artifact.py", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back"),
+        *("store restore", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back"),
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
         AWS_ACCESS_KEY_ID="x",
         AWS_SECRET_ACCESS_KEY="x",

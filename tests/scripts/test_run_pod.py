@@ -32,7 +32,7 @@ def script(load_script: Callable[[str], Any]) -> Any:
 
 def commands(program: Program, *options: str, **environment: str) -> list[str]:
     given = ("--config", SMOKE, "--run-dir", "/runs/a", "--nproc-per-node", "2", "--grace", "60s")
-    done = program("run_pod.py", *given, *options, "--dry-run", **environment)
+    done = program("pod", *given, *options, "--dry-run", **environment)
     assert done.returncode == 0, done.stderr
     return [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
 
@@ -59,7 +59,7 @@ def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
     (tmp_path / "a" / "run.json").write_text(text)
     given = ("--set", "artifacts.store=s3://runs", "--run-dir", tmp_path / "a")
     for rank, after in (("0", 3), ("1", 0)):
-        done = program("run_pod.py", "--config", SMOKE, *given, "--dry-run", PET_NODE_RANK=rank)
+        done = program("pod", "--config", SMOKE, *given, "--dry-run", PET_NODE_RANK=rank)
         assert done.returncode == 0, done.stderr
         names = [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
         assert ("train.py" in names) is trains
@@ -67,7 +67,7 @@ def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
 
 
 def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program) -> None:
-    after = ["training_artifact_sync.py", "prove_run.py", "training_dashboard.py"]
+    after = ["store sync", "prove", "training_dashboard.py"]
     store = ("--set", "artifacts.store=s3://runs")
     assert commands(program, *store, PET_NODE_RANK="0") == ["train.py", *after]
     assert commands(program, *store, PET_NODE_RANK="1") == ["train.py"]
@@ -105,7 +105,7 @@ def pod_of_two(program: Program, run_dir: Path, rank: int, *more: str) -> dict[s
     """The plan of one of two pods that have folders of their own, in the environment of a TrainJob."""
     words = ("--config", SMOKE, "--run-dir", run_dir, "--grace", "60s", *APART, *STORED, *more, "--dry-run")
     place = {"PET_NNODES": "2", "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": "localhost"}
-    done = program("run_pod.py", *words, **place)
+    done = program("pod", *words, **place)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -154,20 +154,20 @@ def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
 ) -> None:
     words = ("--config", SMOKE, "--run-dir", tmp_path / "a", *APART)
     place = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "localhost"}
-    done = program("run_pod.py", *words, **place)
+    done = program("pod", *words, **place)
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no store to resume from. Set artifacts.store" in done.stderr
     assert not (tmp_path / "a").exists()
-    other = program("run_pod.py", *words, *STORED, **place, TRAINYARD_RUN_ID="b")
+    other = program("pod", *words, *STORED, **place, TRAINYARD_RUN_ID="b")
     assert (other.returncode, other.stdout) == (2, "")
     assert "TRAINYARD_RUN_ID is b, and --run-dir ends in a" in other.stderr
-    alone = program("run_pod.py", *words, "--dry-run", PET_NNODES="1", PET_NODE_RANK="0")
+    alone = program("pod", *words, "--dry-run", PET_NNODES="1", PET_NODE_RANK="0")
     assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
 
 
 def test_of_another_program_three_parts_must_hold(program: Program, tmp_path: Path) -> None:
     given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
-    done = program("run_pod.py", *given, "--program", tmp_path / "program.json", "--dry-run")
+    done = program("pod", *given, "--program", tmp_path / "program.json", "--dry-run")
     proving = next(line for line in json.loads(done.stdout)["commands"] if "prove_run.py" in line[1])
     assert proving[-2:] == ["--only", "trained,learned,stored"]
 
@@ -234,7 +234,7 @@ def test_a_child_that_is_killed_is_told_by_its_signal() -> None:
 
 
 def test_ray_is_asked_for_only_when_something_is_started(program: Program) -> None:
-    done = program("run_on_ray.py", "--num-nodes", "2", "--dry-run", "--", "torchrun", "train.py")
+    done = program("step ray", "--num-nodes", "2", "--dry-run", "--", "torchrun", "train.py")
     assert json.loads(done.stdout) == {"nodes": 2, "command": ["torchrun", "train.py"], "files": []}
-    damaged = program("run_on_ray.py", "--", "true", TRAINYARD_FILES="[]")
+    damaged = program("step ray", "--", "true", TRAINYARD_FILES="[]")
     assert (damaged.returncode, "TRAINYARD_FILES" in damaged.stderr) == (2, True)

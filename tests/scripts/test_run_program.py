@@ -104,7 +104,7 @@ class World:
 
     def run(self, **changes: Any) -> subprocess.CompletedProcess[str]:
         given = {"TRAINYARD_RUN_ID": "llama", **self.environment}
-        return self._program("run_program.py", *self.words(**changes), **given)
+        return self._program("step program", *self.words(**changes), **given)
 
     def outcome(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.run_dir / "run.json").read_text())["outcome"]
@@ -140,9 +140,9 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
         assert file.read("archive/data.pkl") == b"weights of 4"
     assert (taken / "manifest.json").is_file()
     store = ("--run-dir", world.run_dir, "--store", f"file://{tmp_path / 'store'}", "--run-number", "1")
-    synced = program("training_artifact_sync.py", *store, "--once")
+    synced = program("store sync", *store, "--once")
     assert synced.returncode == 0, synced.stderr
-    proven = program("prove_run.py", *store, "--json")
+    proven = program("prove", *store, "--json")
     assert proven.returncode == 1, proven.stderr
     parts = {part["name"]: part for part in json.loads(proven.stdout)["parts"]}
     assert [name for name in parts if parts[name]["holds"]] == ["trained", "learned", "network", "stored"]
@@ -184,7 +184,7 @@ def test_a_loss_that_is_not_finite_is_no_training(world: World, program: Program
     assert done.returncode == 1, done.stderr
     assert "step 3: the loss is nan" in world.outcome()["reason"]
     assert world.rows()[2]["loss"] == "nan"
-    proven = program("prove_run.py", "--run-dir", world.run_dir, "--json")
+    proven = program("prove", "--run-dir", world.run_dir, "--json")
     assert "step 3: the loss is nan" in json.loads(proven.stdout)["parts"][0]["evidence"]
 
 
@@ -198,7 +198,7 @@ def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Progra
         *("started", "checkpoint_saved", "finished"),
         *("resumed", "checkpoint_saved", "finished"),
     ]
-    proven = program("prove_run.py", "--run-dir", world.run_dir, "--json")
+    proven = program("prove", "--run-dir", world.run_dir, "--json")
     trained = json.loads(proven.stdout)["parts"][0]
     assert trained["holds"], trained
     assert "1 retry (resumed after step 2)" in trained["evidence"]
@@ -207,7 +207,7 @@ def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Progra
 def test_a_signal_reaches_the_program_and_its_checkpoint_makes_it_a_stop(world: World) -> None:
     words = world.words(until=2, waits=True, exit=143)
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "run_program.py"), *words],
+        [sys.executable, "-m", "trainyard", "step", "program", *words],
         env={**os.environ, "TRAINYARD_RUN_ID": "llama"},
         stdout=subprocess.DEVNULL,
     )
@@ -265,7 +265,7 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
 def test_what_is_no_program_is_refused(content: str, said: str, world: World, program: Program) -> None:
     words = world.words()
     (world.folder / "program.json").write_text(content)
-    done = program("run_program.py", *words)
+    done = program("step program", *words)
     assert done.returncode == 2
     assert said in done.stderr
 
@@ -276,7 +276,7 @@ def test_a_dry_run_prints_what_would_be_started(world: World, program: Program) 
     sheet = {**json.loads(path.read_text()), "recipe": "megatron", "torchrun": True, "command": ["train.py"]}
     path.write_text(json.dumps(sheet))
     place = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "first", "PET_NPROC_PER_NODE": "8"}
-    done = program("run_program.py", *words, "--nproc-per-node", "8", "--dry-run", **place)
+    done = program("step program", *words, "--nproc-per-node", "8", "--dry-run", **place)
     assert done.returncode == 0, done.stderr
     command = json.loads(done.stdout)["command"]
     assert command[1:3] == ["-m", "torch.distributed.run"]
@@ -296,9 +296,9 @@ def test_the_script_in_this_process(world: World, load_script: Any, monkeypatch:
 
 def test_a_pod_runs_the_program_in_place_of_the_trainer(world: World, program: Program) -> None:
     words = [*world.words(), "--set", f"artifacts.store=file://{world.folder / 'store'}"]
-    done = program("run_pod.py", *words, "--dry-run")
+    done = program("pod", *words, "--dry-run")
     commands = json.loads(done.stdout)["commands"]
-    names = ["run_program.py", "training_artifact_sync.py", "prove_run.py", "training_dashboard.py"]
+    names = ["step program", "store sync", "prove", "training_dashboard.py"]
     assert [Path(command[1]).name for command in commands] == names
     assert commands[0][2:4] == ["--program", str(world.folder / "program.json")]
     assert commands[2][-2:] == ["--only", "trained,learned,stored"], "what a program of others can prove"

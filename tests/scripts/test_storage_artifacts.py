@@ -20,7 +20,7 @@ def store(finished_run: RunDirectory, tmp_path: Path) -> str:
 
 
 def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path: Path) -> None:
-    done = program("list_artifacts.py", "--store", store, "--price-per-gb-month", "1000")
+    done = program("store ls", "--store", store, "--price-per-gb-month", "1000")
     assert done.returncode == 0, done.stderr
     head, row, total = done.stdout.splitlines()
     words = "run run id proof training checkpoints size age $ per month verdict"
@@ -29,7 +29,7 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
     assert row.endswith("complete (names and sizes)")
     size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file())
     assert total == f"1 run, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} per month"
-    value = json.loads(program("list_artifacts.py", "--store", store, "--depth", "full", "--json").stdout)
+    value = json.loads(program("store ls", "--store", store, "--depth", "full", "--json").stdout)
     [run] = value["runs"]
     assert (value["usd_per_gb_month"], run["usd_per_month"], run["depth"], run["ok"]) == (
         None,
@@ -78,18 +78,18 @@ def test_a_list_of_runs_is_green_only_where_a_run_is_proven(
 
 def test_what_is_missing_is_named_by_the_listing(program: Any, store: str, tmp_path: Path) -> None:
     (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
-    done = program("list_artifacts.py", "--store", store)
+    done = program("store ls", "--store", store)
     assert done.returncode == 1
     assert "1 wrong: run-7/checkpoint-20/state.bin: missing in the store" in done.stdout
     assert done.stderr.splitlines() == ["run-7/checkpoint-20/state.bin: missing in the store"]
-    assert program("list_artifacts.py", "--store", store, "--run-number", "8").returncode == 1
-    assert program("list_artifacts.py", "--store", store, "--price-per-gb-month", "nan").returncode == 2
+    assert program("store ls", "--store", store, "--run-number", "8").returncode == 1
+    assert program("store ls", "--store", store, "--price-per-gb-month", "nan").returncode == 2
 
 
 def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     program: Any, store: str, tmp_path: Path
 ) -> None:
-    line = ("promote_artifact.py", "--store", store, "--run-number", "7", "--name", "production", "--json")
+    line = ("store promote", "--store", store, "--run-number", "7", "--name", "production", "--json")
     dry = program(*line, "--step", "10", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "store/promoted").exists()
@@ -97,11 +97,11 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     assert done.returncode == 0, done.stderr
     pointer = json.loads(done.stdout)
     assert (pointer["step"], pointer["by"], pointer["depth"]) == (10, "ada", "full")
-    assert "10 (production), 20" in program("list_artifacts.py", "--store", store).stdout
-    pruned = program("prune_artifacts.py", "--store", store, "--all-runs", "--keep-last", "1")
+    assert "10 (production), 20" in program("store ls", "--store", store).stdout
+    pruned = program("store prune", "--store", store, "--all-runs", "--keep-last", "1")
     assert "keep    run 7  checkpoint-10  " in pruned.stdout
     assert pruned.stdout.splitlines()[1].endswith("promoted as production")
-    back = program("restore_artifact.py", "--store", store, "--step", "production", "--to", "back", "--json")
+    back = program("store restore", "--store", store, "--step", "production", "--to", "back", "--json")
     assert json.loads(back.stdout)["steps"] == [10]
     moved = program(*line, "--step", "newest", "--by", "bob")
     assert "before: step 10 of run 7" in moved.stderr
@@ -112,18 +112,18 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     ):
         assert program(*line, *wrong).returncode == 2
     assert program(*line, "--step", "11").returncode == 1
-    withdraw = ("promote_artifact.py", "--store", store, "--name", "production", "--withdraw", "--by", "ada")
+    withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw", "--by", "ada")
     assert "would be taken back; nothing was changed" in program(*withdraw, "--dry-run").stderr
     assert "production of step 20 of run 7: taken back" in program(*withdraw).stderr
     assert program(*withdraw, "--json").returncode == 2
     assert program(*withdraw, "--step", "10").returncode == 2
     assert program(*line).returncode == 2
-    unsigned = ("restore_artifact.py", "--store", store, "--run-number", "7", "--to", "signed")
+    unsigned = ("store restore", "--store", store, "--run-number", "7", "--to", "signed")
     assert program(*unsigned, "--public-key", "none.pub").returncode == 2
 
 
 def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp_path: Path) -> None:
-    line = ("prune_artifacts.py", "--store", store, "--run-number", "7", "--keep-last", "1")
+    line = ("store prune", "--store", store, "--run-number", "7", "--keep-last", "1")
     planned = program(*line)
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.splitlines()[1].startswith("remove  run 7  checkpoint-10  ")
@@ -135,10 +135,10 @@ def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp
     [run] = json.loads(done.stdout)["runs"]
     assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]
     assert not (tmp_path / "store/run-7/checkpoint-10").exists()
-    verified = program("verify_artifact.py", "--store", store, "--run-number", "7", "--depth", "full")
+    verified = program("store verify", "--store", store, "--run-number", "7", "--depth", "full")
     assert verified.returncode == 0, verified.stderr
-    assert program("prune_artifacts.py", "--store", store, "--all-runs").returncode == 2
-    assert program("prune_artifacts.py", "--store", store, "--keep-last", "1").returncode == 2
+    assert program("store prune", "--store", store, "--all-runs").returncode == 2
+    assert program("store prune", "--store", store, "--keep-last", "1").returncode == 2
     assert program(*line, "--apply", "--dry-run").returncode == 2
     (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
     broken = program(*line)

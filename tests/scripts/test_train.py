@@ -1,4 +1,4 @@
-"""scripts/train.py before there is a run: signals, refusals, and a dry run."""
+"""trainyard train before there is a run: signals, refusals, and a dry run."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp
         "data.prepared_directory": prepared,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
+    command = [sys.executable, "trainyard train", "--config", "configs/smoke.yaml", *words]
     done = warm_start.run(command, cwd=ROOT, timeout=240)
     assert done.returncode == 2
     assert "model.gguf is not a complete GGUF file" in done.stderr
@@ -107,9 +107,9 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     before = tree(tmp_path)
     first = run("train.py", "--dry-run")
     assert tree(tmp_path) == before
-    assert first == {"prepares": run("prepare_data.py", "--dry-run", "--json")}
+    assert first == {"prepares": run("prepare", "--dry-run", "--json")}
     assert first["prepares"]["train_files"] == 1
-    run("prepare_data.py", "--json")
+    run("prepare", "--json")
     before = tree(tmp_path)
     then = run("train.py", "--dry-run")
     assert tree(tmp_path) == before

@@ -1,4 +1,4 @@
-"""scripts/training_dashboard.py as people and the pipeline call it."""
+"""trainyard report as people and the pipeline call it."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ Program = Callable[..., Any]
 
 
 def test_text_is_the_default(program: Program, finished_run: RunDirectory) -> None:
-    done = program("training_dashboard.py", finished_run.path)
+    done = program("report", finished_run.path)
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("TRAINING PROGRESS REPORT\n  Status: SUCCEEDED\n")
@@ -33,31 +33,31 @@ def test_text_is_the_default(program: Program, finished_run: RunDirectory) -> No
     ("form", "start"), [("markdown", "### ⚠ Trained, not proven yet"), ("html", "<!DOCTYPE html>")]
 )
 def test_other_forms(program: Program, finished_run: RunDirectory, form: str, start: str) -> None:
-    assert program("training_dashboard.py", finished_run.path, "--format", form).stdout.startswith(start)
+    assert program("report", finished_run.path, "--format", form).stdout.startswith(start)
 
 
 @pytest.mark.parametrize("flag", [["--json"], ["--format", "json"]])
 def test_json(program: Program, finished_run: RunDirectory, flag: list[str]) -> None:
-    one = json.loads(program("training_dashboard.py", finished_run.path, *flag).stdout)
+    one = json.loads(program("report", finished_run.path, *flag).stdout)
     assert one["training_metrics"]["loss"] == 0.25
-    two = json.loads(program("training_dashboard.py", finished_run.path, finished_run.path, *flag).stdout)
+    two = json.loads(program("report", finished_run.path, finished_run.path, *flag).stdout)
     assert two == [one, one]
 
 
 def test_the_form_follows_the_ending_of_the_output(
     program: Program, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
-    done = program("training_dashboard.py", finished_run.path, "--output", "new/report.html")
+    done = program("report", finished_run.path, "--output", "new/report.html")
     assert done.stdout == ""
     assert (tmp_path / "new" / "report.html").read_text().startswith("<!DOCTYPE html>")
-    program("training_dashboard.py", finished_run.path, "--output", "report.html", "--format", "text")
+    program("report", finished_run.path, "--output", "report.html", "--format", "text")
     assert (tmp_path / "report.html").read_text().startswith("TRAINING")
 
 
 def test_the_pipeline_writes_three_reports_and_says_where(
     program: Program, finished_run: RunDirectory
 ) -> None:
-    done = program("training_dashboard.py", finished_run.path, "--write")
+    done = program("report", finished_run.path, "--write")
     assert done.returncode == 0
     assert done.stdout == ""
     assert f"report: {finished_run.path}/report/index.html" in done.stderr
@@ -70,9 +70,7 @@ def test_the_pipeline_writes_three_reports_and_says_where(
 def test_the_job_summary_is_appended(program: Program, finished_run: RunDirectory, tmp_path: Path) -> None:
     summary = tmp_path / "summary"
     summary.write_text("before\n")
-    done = program(
-        "training_dashboard.py", finished_run.path, "--github-summary", GITHUB_STEP_SUMMARY=str(summary)
-    )
+    done = program("report", finished_run.path, "--github-summary", GITHUB_STEP_SUMMARY=str(summary))
     assert done.stdout == ""
     assert summary.read_text().startswith("before\n### ⚠ Trained, not proven yet")
 
@@ -80,7 +78,7 @@ def test_the_job_summary_is_appended(program: Program, finished_run: RunDirector
 def test_outside_actions_it_is_said_that_there_is_no_summary(
     program: Program, finished_run: RunDirectory
 ) -> None:
-    done = program("training_dashboard.py", finished_run.path, "--github-summary")
+    done = program("report", finished_run.path, "--github-summary")
     assert done.returncode == 0
     assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in done.stderr
 
@@ -90,14 +88,14 @@ def test_a_file_in_the_place_of_the_folder_report_is_named(
 ) -> None:
     finished_run.report.rmdir()
     finished_run.report.touch()
-    done = program("training_dashboard.py", finished_run.path, "--write")
+    done = program("report", finished_run.path, "--write")
     assert done.returncode == 2
     assert f"{finished_run.report}: is a file and must be a folder" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["/etc/passwd", "/etc", "/dev/null"])
 def test_what_is_no_run_is_refused(program: Program, source: str) -> None:
-    done = program("training_dashboard.py", source)
+    done = program("report", source)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{source}: is n" in done.stderr
 
@@ -106,27 +104,27 @@ def test_a_link_stays_and_what_it_leads_to_becomes_the_report(
     program: Program, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     (tmp_path / "link.json").symlink_to("report.json")
-    assert program("training_dashboard.py", finished_run.path, "--output", "link.json").returncode == 0
+    assert program("report", finished_run.path, "--output", "link.json").returncode == 0
     assert (tmp_path / "link.json").is_symlink()
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "SUCCEEDED"
 
 
 def test_a_run_that_has_only_its_empty_folders_is_a_report_too(program: Program, tmp_path: Path) -> None:
     RunDirectory(tmp_path / "empty").create()
-    done = program("training_dashboard.py", "empty")
+    done = program("report", "empty")
     assert done.returncode == 0
     assert "Status: EMPTY" in done.stdout
 
 
 def test_a_missing_run_is_named(program: Program, finished_run: RunDirectory) -> None:
-    done = program("training_dashboard.py", finished_run.path, "runs/missing")
+    done = program("report", finished_run.path, "runs/missing")
     assert done.returncode == 2
     assert done.stdout == ""
     assert "runs/missing: no such run directory" in done.stderr
 
 
 def test_a_place_that_cannot_be_written_is_named(program: Program, finished_run: RunDirectory) -> None:
-    done = program("training_dashboard.py", finished_run.path, "--output", "/dev/null/report.html")
+    done = program("report", finished_run.path, "--output", "/dev/null/report.html")
     assert done.returncode == 2
     assert "/dev/null/report.html: the report cannot be written" in done.stderr
 
@@ -139,11 +137,11 @@ def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirec
     (other / "run.json").write_text(json.dumps(record))
     text = (other / "config.yaml").read_text()
     (other / "config.yaml").write_text(text.replace("seed: 42", "seed: 43"))
-    done = program("training_dashboard.py", finished_run.path, other, "--compare")
+    done = program("report", finished_run.path, other, "--compare")
     assert done.returncode == 0
     assert done.stdout.startswith("### Compared: ")
     assert "| loss | 0.25 | 0.50 | +100.0 % |" in done.stdout
-    same = program("training_dashboard.py", finished_run.path, finished_run.path, "--compare")
+    same = program("report", finished_run.path, finished_run.path, "--compare")
     assert "| loss | 0.25 | 0.25 | none |" in same.stdout
     assert "The configurations are the same." in same.stdout
 
@@ -152,7 +150,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     program: Program, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     def compare(*words: object) -> list[str]:
-        done = program("training_dashboard.py", finished_run.path, head, "--compare", *words)
+        done = program("report", finished_run.path, head, "--compare", *words)
         assert done.returncode == 0, done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("|")]
 
@@ -184,7 +182,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     assert f"| {escape_markdown('a|b')} |  |  |  |  | {escape_markdown('< 3')} |" in found
     alone = compare("--last-green", tmp_path / "nothing")
     assert alone[0].endswith("| change | needs |")
-    refused = program("training_dashboard.py", head, "--last-green", green)
+    refused = program("report", head, "--last-green", green)
     assert (refused.returncode, "--last-green needs --compare" in refused.stderr) == (2, True)
 
 

@@ -57,7 +57,7 @@ def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
         "recipe": recipe,
         "hardware": {"world_size": plan.nodes * size, "local_world_size": size},
     }
-    if recipe in GIVEN:  # what scripts/run_program.py records; test_run_program.py runs it
+    if recipe in GIVEN:  # what trainyard step program records; test_run_program.py runs it
         del run["data"], run["outcome"]["state_sha256"]
     in_pods = yaml.safe_load(plan.program.files["config.yaml"])
     found = Found() if settings.artifacts.store else Found(None, checkpoints={})
@@ -135,7 +135,7 @@ def test_a_job_on_several_machines_can_be_proven_whatever_its_network(network: s
     place = ("--num-nodes", "2", "--instance-type", "p5.48xlarge", "--volume", "fsx", "--image-uri", IMAGE)
     settings = ("--set", "compute.strategy=ddp", "--set", f"artifacts.store={STORE}")
     asked = ("--set", f"compute.network={network}")
-    done = program("deploy_training_job.py", "--config", SMOKE, *settings, *asked, *place, "--dry-run")
+    done = program("job deploy", "--config", SMOKE, *settings, *asked, *place, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "cannot be proven" not in done.stderr
     assert done.stdout.startswith("apiVersion: ")
@@ -232,7 +232,7 @@ def test_a_plan_warns_only_of_what_trains(
 @pytest.mark.parametrize("nodes", ["0", "-1", "two", "1.5", "9" * 9])
 def test_plan_run_refuses_a_number_of_pods_that_is_none(nodes: str, program: Program) -> None:
     done = program(
-        "plan_run.py",
+        "step plan",
         "--config",
         SMOKE,
         "--target",

@@ -141,8 +141,8 @@ def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
 @pytest.mark.parametrize(
     "line",
     [
-        ["watch_runners.py", "--dry-run"],
-        ["continue_lineage.py", "--plan", "{}", "--exit-code", "75"],
+        ["step watch-runners", "--dry-run"],
+        ["step continue", "--plan", "{}", "--exit-code", "75"],
     ],
 )
 def test_hosted_jobs_call_it_without_any_package(line: list[str]) -> None:
@@ -227,7 +227,7 @@ def test_only_runs_of_the_own_training_workflow_are_cancelled(
         return 200, {"workflow_runs": []} if "/workflows/" in place else []
 
     where = {"GITHUB_REPOSITORY": "me/lab", "GITHUB_TOKEN": "t", "GITHUB_API_URL": serve_github(answer)}
-    done = program("watch_runners.py", *LABELS, **where)
+    done = program("step watch-runners", *LABELS, **where)
     assert done.returncode in (0, 1), done.stderr
     expected = {
         f"/actions/runs/{number}/{how}" for number, case in cases.items() if (how := cancellation(*case))

@@ -17,7 +17,7 @@ def subjects(text: str) -> Any:
 
 def test_ids_choose_the_form_unless_it_is_named(program: Program, tmp_path: Path) -> None:
     names, immutable = "repo:me/lab:environment:training", "repo:me@11/lab@22:environment:training"
-    write = ("write_trust_policy.py", *WHOSE, "--environment", "training")
+    write = ("init trust-policy", *WHOSE, "--environment", "training")
     assert subjects(program(*write).stdout) == names
     assert subjects(program(*write, *IDS).stdout) == immutable
     assert subjects(program(*write, *IDS, "--form", "both").stdout) == [names, immutable]
@@ -26,6 +26,6 @@ def test_ids_choose_the_form_unless_it_is_named(program: Program, tmp_path: Path
 
 
 def test_a_form_whose_ids_are_missing_is_a_usage_error(program: Program) -> None:
-    done = program("write_trust_policy.py", *WHOSE, "--ref", "refs/heads/main", "--form", "immutable")
+    done = program("init trust-policy", *WHOSE, "--ref", "refs/heads/main", "--form", "immutable")
     assert (done.returncode, "gh api repos/me/lab" in done.stderr) == (2, True)
-    assert program("write_trust_policy.py", *WHOSE).returncode == 2
+    assert program("init trust-policy", *WHOSE).returncode == 2

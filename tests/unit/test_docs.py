@@ -186,7 +186,7 @@ def test_every_script_that_is_called_knows_its_flags(path: Path) -> None:
 
 
 def test_flags_are_found_behind_their_script() -> None:
-    text = "scripts/train.py --config a \\\n  --resume auto  # --not-this\ntrainyard config show --explain"
+    text = "trainyard train --config a \\\n  --resume auto  # --not-this\ntrainyard config show --explain"
     assert list(calls(text)) == [("train", ["--config", "--resume"]), ("show_config", ["--explain"])]
 
 

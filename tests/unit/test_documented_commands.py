@@ -115,7 +115,7 @@ def test_every_command_of_trainyard_parses(path: Path) -> None:
     "line",
     [
         "trainyard watch --follow",
-        "scripts/train.py --confg x",
+        "trainyard train --confg x",
         "trainyard tranis",
         "trainyard plan --num-nodes none",
     ],

@@ -28,7 +28,7 @@ from trainyard.errors import (
     VerificationError,
 )
 
-_BY = "scripts/check_readiness.py"
+_BY = "trainyard doctor"
 _TRIES = 12
 """Attempts, because simultaneous checks of one store replace and remove each other's object."""
 _SENDS = 6

@@ -55,7 +55,7 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
         return Outlook(
             AdmissionTime.NEVER,
             f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
-            f"name one of them with --queue, or: scripts/manage_cluster.py fix --queue {demand.queue}",
+            f"name one of them with --queue, or: trainyard cluster fix --queue {demand.queue}",
         )
     if isinstance(snapshot.cluster_queues, MissingData):
         return _local_outlook(queue, snapshot.cluster_queues.reason)

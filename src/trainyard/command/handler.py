@@ -138,10 +138,7 @@ def code_of(main: Callable[[], int]) -> int:
     except SystemExit as leaving:
         return int(leaving.code or 0)  # argparse has printed the help
     except TrainyardError as error:
-        from trainyard.run.suggested_commands import name_commands_for_here
-
-        message = name_commands_for_here(str(error))
-        _say(f"{arguments.with_short_words(message, most=_LONGEST_WORD)}\n")
+        _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         _say("Interrupted.\n")

@@ -10,7 +10,7 @@ Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR fo
 Writes:     with fix --apply the missing objects; in GitHub Actions the verdict in the job summary
 Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
             cannot be reached or refuses the credentials; 5 the objects of fix are not served in time
-Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
+Example:    trainyard cluster check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
 """
 
 import argparse

@@ -22,7 +22,7 @@ Writes:     three temporary objects in the store; with --json every finding on s
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
             with --all the checklist on stdout, and --sign-off's file
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
-Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
+Example:    trainyard doctor --store s3://ml-runs/phase2 --run-number 812
             trainyard doctor --sign-off READY.md
 """
 
@@ -83,7 +83,7 @@ from trainyard.machine.readiness import Answers, hanging_message, judge_readines
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, grace_needed, read_run
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
 # A line of 1 Mbit/s sends 5 MiB in SECONDS. CALL_SECONDS limits each small call, which shows a store that
 # hangs; a call that sends a file has the time limit of a sync.
 SECONDS = 60.0
+GRACE_SECONDS = 30.0  # Kubernetes' own, from a signal until the trainer is killed
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 
 COMMAND_SECONDS = 180.0
@@ -123,7 +124,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"
-    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    parser.add_argument(
+        "--grace", type=arguments.duration, default=GRACE_SECONDS, metavar="DURATION", help=grace
+    )
     parser.add_argument("--dry-run", action="store_true", help="read the store, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     everything = parser.add_argument_group("the checklist")
@@ -146,12 +149,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     if args.all:
-        return check_all(args)
+        return check_all(
+            args.config or default_config(),
+            args.set,
+            store=args.store or "",
+            run_dir=args.run_dir,
+            skipped=tuple(args.skip),
+            sign_off=args.sign_off,
+            dry_run=args.dry_run,
+            as_json=args.json,
+        )
+    return check_readiness(
+        args.config,
+        args.set,
+        run_dir=args.run_dir,
+        store=args.store,
+        run_number=parse_run_number(args.run_number),
+        role=args.role,
+        role_is_assumed=args.role_outcome == "success",
+        timeout=args.timeout,
+        grace=args.grace,
+        dry_run=args.dry_run,
+        as_json=args.json,
+    )
 
-    answers = collect_answers(args)
+
+def check_readiness(
+    config: Path | None,
+    changes: Sequence[str] = (),
+    *,
+    run_dir: Path | None = None,
+    store: str | None = None,
+    run_number: int | None = None,
+    role: str = "",
+    role_is_assumed: bool = True,
+    timeout: float = SECONDS,
+    grace: float = GRACE_SECONDS,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Check the store, the run number, the role and the signing key, and report what was found.
+
+    Raises CheckFailedError, with every failed check and its fix, if the run must not start.
+    """
+    answers = collect_answers(
+        *store_of(config, changes, store),
+        run_dir=run_dir,
+        number=run_number,
+        role=role,
+        role_is_assumed=role_is_assumed,
+        timeout=timeout,
+        grace=grace,
+        writes=not dry_run,
+    )
     findings = judge_readiness(answers)
     verdict = worst_verdict(findings)
-    if args.json:
+    if as_json:
         found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
         output.print_json(found)
     if verdict == PreflightVerdict.FAILED:
@@ -163,27 +216,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         if finding.check == "signing" or finding.verdict == PreflightVerdict.DEGRADED:
             text = "; ".join(part for part in (finding.found, finding.fix) if part)
             output.announce(finding.check, text, finding.verdict)
-    return 0
+    return ExitCode.DONE
 
 
-def check_all(args: argparse.Namespace) -> int:
+def check_all(
+    config: Path,
+    changes: Sequence[str] = (),
+    *,
+    store: str = "",
+    run_dir: Path | None = None,
+    skipped: tuple[str, ...] = (),
+    sign_off: Path | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
     """Print the checklist, and write the page to sign; return 1 if an item failed."""
-    config = args.config or default_config()
-    wanted = Checklist(
-        config, args.set, args.store or "", args.run_dir, dry_run=args.dry_run, skipped=tuple(args.skip)
-    )
-    items = collect_items(wanted)
+    items = collect_items(Checklist(config, changes, store, run_dir, dry_run=dry_run, skipped=skipped))
     data = {"ready": is_ready(items), "items": [asdict(item) for item in items]}
     output.print_result(
         data,
         lambda _, width: [*checklist_rows(items, width=width), "", conclusion(items)],
-        as_json=args.json,
+        as_json=as_json,
     )
     page = sign_off_page(items, facts_to_sign(config))
     append_summary(page)
-    if args.sign_off and not args.dry_run:
-        write_bytes_atomically(args.sign_off, page.encode())
-        output.announce("sign-off", str(args.sign_off))
+    if sign_off and not dry_run:
+        write_bytes_atomically(sign_off, page.encode())
+        output.announce("sign-off", str(sign_off))
     return ExitCode.DONE if is_ready(items) else ExitCode.NO
 
 
@@ -205,11 +264,23 @@ def refuse(findings: Any) -> None:
     raise CheckFailedError(refusal_text(findings))
 
 
-def collect_answers(args: argparse.Namespace) -> Answers:
-    """Collect the facts about the store and the signing key that the checks need."""
-    url, encryption = store_of(args)
-    run_id, may_be_stored = run_of(args.run_dir)
-    number, writes = parse_run_number(args.run_number), not args.dry_run
+def collect_answers(
+    url: str,
+    encryption: str,
+    *,
+    run_dir: Path | None,
+    number: int | None,
+    role: str,
+    role_is_assumed: bool,
+    timeout: float,
+    grace: float,
+    writes: bool,
+) -> Answers:
+    """Collect the facts about the store and the signing key that the checks need.
+
+    `role` is what an earlier step tried to assume; a role of the environment is assumed here instead.
+    """
+    run_id, may_be_stored = run_of(run_dir)
 
     stores: list[Store] = []
 
@@ -224,30 +295,30 @@ def collect_answers(args: argparse.Namespace) -> Answers:
             quick, run_id, number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
         )
 
-    role, role_problem = assume_role(url, args.timeout) if names_a_store(url) else ("", "")
-    assumed = not role_problem if role else args.role_outcome == "success"
+    own_role, role_problem = assume_role(url, timeout) if names_a_store(url) else ("", "")
+    assumed = not role_problem if own_role else role_is_assumed
     try:
-        facts = asdict(time_limits.within(args.timeout, query)) if assumed else {"queried": False}
+        facts = asdict(time_limits.within(timeout, query)) if assumed else {"queried": False}
     except KeyboardInterrupt:
-        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
+        remove_probe_objects(stores[-1:] if writes else (), timeout)
         raise
     except WaitTimeoutError:
-        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
+        remove_probe_objects(stores[-1:] if writes else (), timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
+        facts = {"problems": (hanging_message(url, timeout, endpoint),)}
     return Answers(
         url,
         run_id,
-        again=f"{script_command('check_readiness.py')} --store",
+        again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
         written=writes,
-        role=role or args.role,
+        role=own_role or role,
         role_is_assumed=assumed,
         role_problem=role_problem,
-        grace_seconds=args.grace,
-        grace_needed=grace_needed(args.run_dir),
+        grace_seconds=grace,
+        grace_needed=grace_needed(run_dir),
         **facts,
-        **query_signer(args.timeout),
+        **query_signer(timeout),
     )
 
 
@@ -273,13 +344,12 @@ def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
             time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
 
 
-def store_of(args: argparse.Namespace) -> tuple[str, str]:
-    """Return the store's address and encryption from the options, or else from the configuration."""
-    encryption, configured = "AES256", None
-    if args.config:
-        artifacts = load_config(args.config, args.set).config.artifacts
-        encryption, configured = artifacts.encryption, artifacts.store
-    url = args.store or configured
+def store_of(config: Path | None, changes: Sequence[str], url: str | None) -> tuple[str, str]:
+    """Return `url`, or else the store of the configuration, and the encryption of its objects."""
+    encryption = "AES256"
+    if config:
+        artifacts = load_config(config, changes).config.artifacts
+        encryption, url = artifacts.encryption, url or artifacts.store
     if not url:
         raise ConfigError(
             "No store: give --store (make train STORE=…), or set artifacts.store in the configuration."

@@ -13,7 +13,7 @@ Writes:  a line of evaluations.jsonl in the run directory, or evaluations/run-N.
          the checkpoint, command, data, figures; nothing with --dry-run; --json prints the same
 Exit codes: 0 evaluated, and good enough; 1 below a threshold, the command failed, or no checkpoint verifies;
          2 no such run or step, no evaluation.command, or one that is not allowed; 4 the store refuses
-Example: scripts/evaluate.py --run-dir runs/20261120-214501-7c1f
+Example: trainyard evaluate --run-dir runs/20261120-214501-7c1f
 """
 
 import argparse

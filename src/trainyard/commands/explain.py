@@ -9,7 +9,7 @@ Writes:     the class, the cause, who must act, the fix, whether a retry recover
             "evidence"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
-Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
+Example:    trainyard explain --log rank0.log rank1.log --exit-code 1
 """
 
 import argparse

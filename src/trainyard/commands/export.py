@@ -9,7 +9,7 @@ Writes:  the folder --to, complete or not at all; nothing with --dry-run; with -
 Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
          tokenizer does not exist, or --to exists; 4 the tokenizer is on the Hugging Face Hub, which cannot
          be reached.
-Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
+Example: trainyard export --run-dir runs/20261120-214501-7c1f --to exported
 """
 
 import argparse

@@ -10,7 +10,7 @@ Writes:     the source into S3 and the image into ECR (codebuild), or the image 
             job summary
 Exit codes: 0 the image is there; 1 the build failed, or its content is not what was expected; 2 wrong usage,
             context or Dockerfile; 4 AWS refused or failed; 5 it took too long; 130 interrupted and stopped
-Example:    scripts/build_image.py --context . --dockerfile docker/fsdp/Dockerfile --region us-west-2
+Example:    trainyard image build --context . --dockerfile docker/fsdp/Dockerfile --region us-west-2
 """
 
 import argparse

@@ -11,7 +11,7 @@ Writes:     --junit, --output; with --builder codebuild a build and its source i
             job summary
 Exit codes: 0 no check fails; 1 one does; 2 wrong usage, or there is no such image; 4 AWS or the
             registry refused or failed; 5 it took too long; 130 interrupted
-Example:    scripts/check_image.py --image fsdp:latest --level standard --builder local
+Example:    trainyard image check --image fsdp:latest --level standard --builder local
 """
 
 import argparse

@@ -10,7 +10,7 @@ version becomes the nearest that can be installed with the rest, and torch keeps
 Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
 Exit codes: 0 no fault; 1 a fault was found (with --fix: one that is left); 2 wrong usage or Dockerfile
-Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
+Example:    trainyard image lint --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
 """
 
 import argparse

@@ -12,7 +12,7 @@ Writes:     the image, its tags and its record into ECR, or into --registry; --o
 Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
             fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS, the
             registry, a scanner or cosign refused or failed
-Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
+Example:    trainyard image push --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
 import argparse

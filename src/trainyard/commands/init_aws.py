@@ -40,7 +40,7 @@ from trainyard.image.building.stack_template import (
     retained_resources,
 )
 from trainyard.image.context.image_names import require_repository
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.cloudformation import ChangeSet, PlannedChange, StackEvent, StackState
@@ -490,5 +490,5 @@ def next_steps(args: argparse.Namespace, state: "StackState | None", account: Ac
     project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
     registry = f"{account.number}.dkr.ecr.{account.region}.amazonaws.com"
     lines.append(f"Images go to {registry}/{repository}; build one with")
-    build = f"{script_command('build_image.py')} --dockerfile docker/fsdp/Dockerfile"
+    build = f"{trainyard_command('image build')} --dockerfile docker/fsdp/Dockerfile"
     return "\n".join([*lines, f"{build} --image {repository} --region {account.region}{project}"])

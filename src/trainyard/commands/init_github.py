@@ -12,7 +12,7 @@ Writes:     variables, environments, secrets and settings of Actions on GitHub, 
             on stdout, with --json as data. A registration token is in the GPU machine's command only
 Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
             usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
-Example:    PYTHONPATH=src python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
+Example:    PYTHONPATH=src python3 -m trainyard init github --store file:///mnt/storage/store --dry-run
 """
 
 import argparse
@@ -20,11 +20,6 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-if sys.version_info < (3, 11):  # noqa: UP036 - only this script is run by the python3 of a laptop
-    sys.stderr.write(f"setup_github.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}.\n")
-    sys.stderr.write("make install fetches one; then: .venv/bin/python scripts/setup_github.py\n")
-    sys.exit(2)
 
 from trainyard.command import output
 from trainyard.command.checkout import REPOSITORY_ROOT

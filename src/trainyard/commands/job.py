@@ -12,7 +12,7 @@ Writes:     with logs --save and with delete, files of logs; cancel, delete, res
             cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
 Exit codes: 0 done; 1 the job failed, or no longer exists; 2 wrong usage or no such job; 4 the cluster cannot
             be reached or refuses; 5 not ended, or not deleted, in time; 75 it stopped with a good checkpoint
-Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
+Example:    trainyard job status llama-2 --namespace team-a --follow --timeout 8h
 """
 
 import argparse

@@ -9,7 +9,7 @@ Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none mounts the claim
 Exit codes: 0 done; 1 no complete checkpoint, or a damaged one; 2 wrong usage, or no such place;
             4 the cluster refuses or cannot be reached; 5 the small pod did not start in time
-Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to back
+Example:    trainyard job checkpoints copy --job llama --step newest --to back
 """
 
 import argparse

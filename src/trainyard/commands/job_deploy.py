@@ -13,7 +13,7 @@ Writes:     the objects of the job into the cluster; --json prints the plan and 
             for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
-Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
+Example:    trainyard job deploy --config configs/training_configuration.yaml --num-nodes 4
             --instance-type p5.48xlarge --volume fsx-claim --queue research --set compute.strategy=fsdp
             --image-uri 123456789012.dkr.ecr.us-west-2.amazonaws.com/trainyard:1.4.0 --monitor
 """
@@ -310,7 +310,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: Api) -> int:
             output.announce("fix", state.failure.fix, copied=True)
     if is_running:
         what = "retry" if args.auto_retry else "status"
-        words = ("manage_training_job.py", what, plan.name)
+        words = ("job", what, plan.name)
         output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})

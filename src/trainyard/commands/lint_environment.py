@@ -8,7 +8,7 @@ variable that must not be set, has no effect or was renamed is reported with its
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
 Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read or was not understood
-Example:    scripts/lint_environment.py docker/fsdp/Dockerfile job.yaml --instance-type p5.48xlarge
+Example:    trainyard lint-environment docker/fsdp/Dockerfile job.yaml --instance-type p5.48xlarge
 """
 
 import argparse

@@ -11,7 +11,7 @@ Writes:     the verdict, what shows it, and for a fallback its cause and the fix
 Exit codes: 0 the network is shown to be one that these machines should use; 1 it is not: tcp-fallback,
             efa-undetermined, unknown, or efa-no-gpudirect on a type that has GPUDirect; 2 wrong usage, or a
             log that cannot be read
-Example:    scripts/judge_network.py --log runs/a/logs/nccl-rank-*.log --instance-type p5.48xlarge
+Example:    trainyard network --log runs/a/logs/nccl-rank-*.log --instance-type p5.48xlarge
 """
 
 import argparse

@@ -4,7 +4,7 @@ Torch's own all-reduce runs over all processes: NCCL with GPUs, gloo without. Th
 nccl-tests. It is compared with half of what AWS has published for the instance type, or with --floor; without
 either nothing is compared. Pods run it before training with `compute.network_test: true`.
 
-Reads:      an operator's variables, as scripts/train.py; TRAINYARD_INSTANCE_TYPE
+Reads:      an operator's variables, as trainyard train; TRAINYARD_INSTANCE_TYPE
 Writes:     the result on stdout; --output
 Exit codes: 0 fast enough, or nothing to compare with; 1 slower than the floor, or it could not be measured;
             2 wrong usage; 130 interrupted

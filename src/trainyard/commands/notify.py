@@ -17,7 +17,7 @@ Writes:  a Slack message and slack.json; in GitHub Actions the outputs slack_thr
          --dry-run, the message is printed on stdout. --json prints the message, the thread, and whether it
          was sent.
 Exit codes: 0 sent or not, because trouble with Slack is a warning; 2 wrong usage.
-Example: scripts/notify_slack.py resumed --run-dir runs/gh-99 --segment 2/3 --reason "runner's time limit"
+Example: trainyard notify resumed --run-dir runs/gh-99 --segment 2/3 --reason "runner's time limit"
 """
 
 import argparse

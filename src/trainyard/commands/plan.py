@@ -9,7 +9,7 @@ nodes, else those of a run by hand.
 Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
 Writes:     the plan on stdout; --json as JSON
 Exit codes: 0 it fits; 1 it does not, with advice; 2 wrong configuration or unknown instance type
-Example:    scripts/plan_training.py --config configs/training_configuration.yaml --instance-type g6.xlarge
+Example:    trainyard plan --config configs/training_configuration.yaml --instance-type g6.xlarge
 """
 
 import argparse

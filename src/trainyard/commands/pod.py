@@ -21,7 +21,7 @@ Exit codes: that of the first step that does not end with 0: 1 training failed; 
             that have EFA, or because their network is too slow, after which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
             requests a restart from the operator, and the last line names the exit code that it replaces
-Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/team/a --grace 285s
+Example:    trainyard pod --config /etc/trainyard/config.yaml --run-dir /checkpoints/team/a --grace 285s
 """
 
 import argparse

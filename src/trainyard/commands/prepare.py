@@ -12,7 +12,7 @@ Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.
 Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on; 4 the Hugging Face
         Hub cannot be reached.
 
-Example: scripts/prepare_data.py --config configs/smoke.yaml
+Example: trainyard prepare --config configs/smoke.yaml
 """
 
 import argparse

@@ -7,13 +7,13 @@ Writes:  report/proof.json in the run directory, unless --dry-run; --json prints
 Exit codes: 0 all five parts hold (with --only: those that it names); 1 one does not, named with the next
          step; 2 no such run directory, or no such kind of store; 4 the store could not be read, and all
          else holds.
-Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
+Example: trainyard prove --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
 """
 
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,18 +91,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    directory = RunDirectory(args.run_dir)
+    return prove_run(
+        args.run_dir,
+        store=args.store,
+        run_number=parse_run_number(args.run_number),
+        depth=Depth(args.depth) if args.depth else None,
+        only=args.only,
+        dry_run=args.dry_run,
+        as_json=args.json,
+    )
+
+
+def prove_run(
+    run_dir: Path,
+    *,
+    store: str | None = None,
+    run_number: int | None = None,
+    depth: Depth | None = None,
+    only: Collection[str] = PARTS,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Prove a run, report and save the proof, and return the exit code.
+
+    Without `run_number` the store is searched for the run. `only` are the parts that the exit code covers.
+    """
+    directory = RunDirectory(run_dir)
     records = JudgedRecords(directory)
-    store = store_of(args, str(records.run["run_id"]))
+    store = store_of(run_dir, store, str(records.run["run_id"]))
     run, rows, events = records.run, records.rows(), list(records.events())
-    found = inspect_store(store, str(run["run_id"]), directory=directory, args=args)
+    found = inspect_store(store, str(run["run_id"]), directory=directory, number=run_number, depth=depth)
     settings = settings_of_config(records.config)
     proof = prove(
         run,
         rows,
         events,
         found,
-        place=ProofPlace(str(args.run_dir), store, found.run_number),
+        place=ProofPlace(str(run_dir), store, found.run_number),
         configuration=Configuration(config_digests(directory.config_file), settings),
         recomputed=Recomputed(
             records.digests, *final_state(run, directory, found, store), *data(run, directory), *image(run)
@@ -114,32 +139,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = proof.to_json(now=time.time()) | {
         key: value for key, value in where.items() if value is not None
     }
-    if not args.dry_run:
+    if not dry_run:
         save(record, directory)
     report(proof, directory)
-    if args.json:
+    if as_json:
         output.print_json(record)
-    failing = [name for name in args.only if name not in proof.holding]
+    failing = [name for name in only if name not in proof.holding]
     if found.unreachable and failing == ["stored"]:
         return ExitCode.REFUSED
     return ExitCode.NO if failing else ExitCode.DONE
 
 
-def store_of(args: argparse.Namespace, run_id: str) -> str | None:
-    """Return the address of --store, else of the run's configuration, else of its last proof, else None."""
+def store_of(run_dir: Path, url: str | None, run_id: str) -> str | None:
+    """Return `url`, else the store of the run's configuration, else of its last proof, else None."""
     try:
-        return store_settings(args.run_dir, url=args.store, encryption=None).url
+        return store_settings(run_dir, url=url, encryption=None).url
     except ConfigError:
-        return proven_store(RunDirectory(args.run_dir), run_id)
+        return proven_store(RunDirectory(run_dir), run_id)
 
 
 def inspect_store(
-    url: str | None, run_id: str, *, directory: RunDirectory, args: argparse.Namespace
+    url: str | None, run_id: str, *, directory: RunDirectory, number: int | None, depth: Depth | None
 ) -> Inspection:
-    number = parse_run_number(args.run_number)
     if url is None:
         return Inspection(number)
-    depth = Depth(args.depth) if args.depth else None
     with terminal.show_live(PhaseDisplay("proof", "looking up the run")) as display:
         return inspect_run(
             open_store(url), run_id, directory=directory, run_number=number, depth=depth, progress=display

@@ -16,7 +16,7 @@ Writes:  the report to stdout or --output; with --write report/index.html, repor
          for ten minutes; the HTML page reloads itself.
 Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
          written, or --compare was not given two runs; 4 the store cannot be reached.
-Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
+Example: trainyard report runs/20261120-214501-7c1f --format markdown
 """
 
 import argparse

@@ -5,7 +5,7 @@ Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEA
             TRAINYARD_PASS: variables of ours that the program gets, too, such as SLACK_WEBHOOK_URL
 Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
 Exit codes: those of `trainyard run`
-Example:    COMMAND="python train.py" scripts/run_action.py
+Example:    COMMAND="python train.py" trainyard step action
 """
 
 import argparse

@@ -4,7 +4,7 @@ Reads:   pyproject.toml, src/trainyard/__init__.py, CHANGELOG.md; git's history.
 Writes:  with --notes the section of the changelog; in GitHub Actions the outputs `version` and
          `preliminary`; --json prints version, title and notes.
 Exit codes: 0 it may; 1 the versions differ, or the commit is not on the branch; 2 the tag is not a version.
-Example: scripts/check_release.py --tag v0.1.0
+Example: trainyard step check-release --tag v0.1.0
 """
 
 import argparse

@@ -12,7 +12,7 @@ Writes:     a tag and one workflow dispatch, unless --dry-run; the job summary; 
             `reason` if there is no further segment; --json prints the decision
 Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
             the reason; 2 wrong usage; 4 GitHub refuses
-Example:    scripts/continue_lineage.py --plan "$PLAN" --end "$END"
+Example:    trainyard step continue --plan "$PLAN" --end "$END"
 """
 
 import argparse

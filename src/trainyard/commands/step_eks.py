@@ -13,7 +13,7 @@ Writes:     the job, unless --dry-run; deployments and a dispatch at GitHub; log
             below RUNNER_TEMP; a Slack message; the outputs plan, ended, exit_code, reason, posted; summaries
 Exit codes: 0 done, or the job has not ended; 1 the cluster is not ready, the job failed or is not proven;
             2 wrong inputs; 4 the cluster, the store or GitHub refused; 75 it stopped with a good checkpoint
-Example:    TRAINYARD_PLAN="$PLAN" scripts/eks_job.py watch --timeout 10m
+Example:    TRAINYARD_PLAN="$PLAN" trainyard step eks watch --timeout 10m
 """
 
 import argparse

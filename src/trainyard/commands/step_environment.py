@@ -14,7 +14,7 @@ Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the
 Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
             as one line in the step output `reason`
 Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
-Example:    scripts/check_environment.py --config configs/smoke.yaml
+Example:    trainyard step environment --config configs/smoke.yaml
 """
 
 import argparse
@@ -89,27 +89,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    if args.store:
-        require_address(args.store)
-    given = load_config(args.config, args.set).config
+    return check_environment(
+        args.config, args.set, run_dir=args.run_dir, store=args.store, lock=args.lock, as_json=args.json
+    )
+
+
+def check_environment(
+    file: Path,
+    changes: Sequence[str] = (),
+    *,
+    run_dir: Path,
+    store: str | None = None,
+    lock: Path = LOCK,
+    as_json: bool = False,
+) -> int:
+    """Check this machine for a configuration, and report. Raises CheckFailedError if it is not fit."""
+    if store:
+        require_address(store)
+    given = load_config(file, changes).config
     if given.recipe not in RECIPES:
-        return check_program(args, given)
+        return check_program(given, run_dir, as_json=as_json)
     with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
-        config = load_with_weights(args.config, args.set).config
+        config = load_with_weights(file, changes).config
         on_cpu = config.model.device == "cpu"
         # The driver is queried before torch is imported, which may open the GPU itself.
         other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
-        facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
-    findings = (*judge_machine(config, facts), *other_findings, *job_findings(args.run_dir))
-    return report_findings(findings, summarize_machine(config, facts), as_json=args.json)
+        facts = gather(config, lock=lock, run_dir=run_dir, store=store)
+    findings = (*judge_machine(config, facts), *other_findings, *job_findings(run_dir))
+    return report_findings(findings, summarize_machine(config, facts), as_json=as_json)
 
 
-def check_program(args: argparse.Namespace, config: "Config") -> int:
+def check_program(config: "Config", run_dir: Path, *, as_json: bool) -> int:
     """Check that the program of the configuration can start here: its folder, its first word and its data.
 
     Its packages are its own, so nothing is compared with the lock of this repository.
     """
-    program = program_here(config, args.run_dir.absolute())
+    program = program_here(config, run_dir.absolute())
     path = program.environment.get("PATH", os.environ.get("PATH"))
     first = program.command[0]
     place = str(program.directory / first) if "/" in first else first
@@ -120,11 +135,11 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
         )
     find_data(program.directory, program.data or ())
     gpus = [gpu.name for gpu in query_gpus().gpus]
-    free = local_machine.free_bytes(args.run_dir) / 1e9
+    free = local_machine.free_bytes(run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
     others = other_gpu_processes() if gpus else ()
-    findings = (*judge_gpu_processes(others, os.environ), *job_findings(args.run_dir))
-    return report_findings(findings, line, as_json=args.json)
+    findings = (*judge_gpu_processes(others, os.environ), *job_findings(run_dir))
+    return report_findings(findings, line, as_json=as_json)
 
 
 def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:

@@ -7,11 +7,11 @@ nothing.
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; the value for --resume of
-            scripts/train.py on stdout (with --json also the reason) and in the step output `resume`; a
+            trainyard train on stdout (with --json also the reason) and in the step output `resume`; a
             failure in the job summary, in an annotation, and as one line in the step output `reason`
 Exit codes: 0 it is here, or nothing is needed; 1 there is nothing to resume from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
-Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
+Example:    trainyard step fetch --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
 """
 
 import argparse

@@ -7,7 +7,7 @@ Reads:      native/; cmake, a C++17 compiler, ninja if it is installed, GoogleTe
 Writes:     the build directory: native/build, or native/build-sanitized, which Python must not load
 Exit codes: 0 built and every test passed; 1 a target does not compile or a test failed; 2 cmake is missing,
             or cannot configure (no compiler, no GoogleTest)
-Example:    scripts/build_native.py --jobs 2
+Example:    trainyard step native --jobs 2
 """
 
 import argparse

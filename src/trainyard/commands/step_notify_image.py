@@ -10,7 +10,7 @@ Reads:   --result, written by build_image.py --output; --memory (the thread and 
 Writes:  a Slack message and --memory; in GitHub Actions the output slack_thread (CHANNEL:TS). Without webhook
          and token, or with --dry-run, the message is printed on stdout. --json prints the message.
 Exit codes: 0 sent or not, because trouble with Slack is a warning; 2 wrong usage
-Example: scripts/notify_image.py started --dockerfile docker/fsdp/Dockerfile --memory slack.json
+Example: trainyard step notify-image started --dockerfile docker/fsdp/Dockerfile --memory slack.json
 """
 
 import argparse

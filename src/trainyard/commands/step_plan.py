@@ -12,7 +12,7 @@ Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub 
 Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
             train; 2 an input, a variable or the file is wrong, or a training was requested and the
             repository is not set up
-Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
+Example:    trainyard step plan --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
 
 import argparse
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from trainyard.github.run_plan import RunPlan
 
 
-SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
+SETUP = "PYTHONPATH=src python3 -m trainyard init github --store URL"
 SHIPPED = "configs/training_configuration.yaml"
 TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 
@@ -167,7 +167,7 @@ def inputs_of(args: argparse.Namespace) -> DispatchInputs:
 def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
     """Raise ConfigError for a directory of runs in the checkout that the next job's `git clean` deletes.
 
-    An absolute path on another machine is checked there, by scripts/check_environment.py.
+    An absolute path on another machine is checked there, by trainyard step environment.
     """
     named = environment.get("TRAINYARD_RUNS_DIRECTORY", "")
     if named and in_actions(environment) and is_cleaned(Path(named)):

@@ -10,13 +10,13 @@ of their format. It resumes from the newest one. Signals and --deadline reach al
 docs/bring_your_own.md explains what is proven.
 
 Reads:      --config; --program (JSON); what the program writes; an operator's variables;
-            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in scripts/train.py
+            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in trainyard train
 Writes:     the run directory; logs/node-N.log, and over several machines NCCL's log in logs/nccl-node-N-*.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 6 ended because TCP joins machines that have EFA (compute.on_fallback); 75 stopped
             with a new checkpoint, run it again to resume; 130 interrupted by Ctrl-C, with a checkpoint or
             without; 128 + N when signal N ended it
-Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
+Example:    trainyard step program --config trainyard.yaml --run-dir runs/first
 """
 
 import argparse
@@ -257,7 +257,7 @@ def program_here(
     if config.recipe in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
-            "program.command to run another program, or start scripts/train.py."
+            "program.command to run another program, or start trainyard train."
         )
     if config.recipe == COMMAND:
         return program_of(config, Path.cwd())

@@ -11,7 +11,7 @@ Reads:      requirements-*.txt, or the tables, in the current folder; --notes; G
 Writes:     a commit, the branch and a pull request on GitHub, unless --dry-run; the outputs `commit` and
             `pull_request` (its number)
 Exit codes: 0 proposed; 2 wrong usage; 4 GitHub refuses, such as where Actions may not open pull requests
-Example:    scripts/propose_locks.py --notes notes.md
+Example:    trainyard step propose-locks --notes notes.md
 """
 
 import argparse

@@ -9,7 +9,7 @@ Reads:      the configuration, git, the prepared data; --store: manifests, recor
 Writes:     --json prints the result; in GitHub Actions the step output `run_number` (empty when there is no
             such run), and for such a run a notice and a part of the job summary. It changes nothing.
 Exit codes: 0 searched, with or without a result; 2 wrong usage, or the configuration is wrong
-Example:    scripts/find_proven_run.py --config configs/smoke.yaml --store s3://ml-runs
+Example:    trainyard step proven --config configs/smoke.yaml --store s3://ml-runs
 """
 
 import argparse
@@ -23,7 +23,7 @@ from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
-from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.config.schema import Config
 
+RUNS = 50
+
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
-    newest = "read the manifests of the newest N runs; default: 50"
-    parser.add_argument("--runs", type=arguments.positive, default=50, metavar="N", help=newest)
+    newest = f"read the manifests of the newest N runs; default: {RUNS}"
+    parser.add_argument("--runs", type=arguments.positive, default=RUNS, metavar="N", help=newest)
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -61,29 +63,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    config = load_with_weights(args.config, args.set).config
+    number, reason, evidence = find_proven_run(
+        args.config, args.set, store=args.store, runs=args.runs, call_seconds=args.call_seconds
+    )
+    if args.json:
+        output.print_json({"run_number": number, "reason": reason, "proof": list(evidence)})
+    return ExitCode.DONE
+
+
+def find_proven_run(
+    file: Path,
+    changes: Sequence[str] = (),
+    *,
+    store: str,
+    runs: int = RUNS,
+    call_seconds: float = CALL_SECONDS,
+) -> tuple[int | None, str, tuple[str, ...]]:
+    """Find a proven run that is the same, report it, and return its number, or why not, and its evidence."""
+    config = load_with_weights(file, changes).config
     git = git_facts(REPOSITORY_ROOT) if config.recipe != COMMAND else repository_facts(Path.cwd())
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    there = open_store(store, call_seconds=call_seconds)
     number: int | None = None
     evidence: tuple[str, ...] = ()
     why_not = incomparable(config, git)
     if not why_not:
         try:
             with terminal.show_live(PhaseDisplay("proven before", "reading the newest manifests")):
-                number, evidence = find_run(config, str(git["commit"]), store, args.runs)
+                number, evidence = find_run(config, str(git["commit"]), there, runs)
         except (TrainyardError, OSError) as error:
             why_not = f"the store could not be searched: {error}"
-    reason = (
-        why_not or f"the store has no proven run of commit {str(git['commit'])[:12]}, this config and data"
-    )
+    reason = ""
     if number is None:
+        none = f"the store has no proven run of commit {str(git.get('commit'))[:12]}, this config and data"
+        reason = why_not or none
         output.announce("proven before", f"no: {reason}")
     else:
-        report(number, evidence, args)
+        report(number, evidence, store=store, config=file, changes=changes)
     set_output("run_number", "" if number is None else str(number))
-    if args.json:
-        output.print_json({"run_number": number, "reason": "" if number else reason, "proof": list(evidence)})
-    return ExitCode.DONE
+    return number, reason, evidence
 
 
 def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
@@ -155,12 +172,12 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
     return tuple(f"{part.name}: {part.evidence}" for part in proof.parts)
 
 
-def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> None:
+def report(number: int, evidence: Sequence[str], *, store: str, config: Path, changes: Sequence[str]) -> None:
     """Show the proven run, and the command that trains anyway."""
-    again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(args.config))}"
-    changes = SecretFilter().mask_under("", " ".join(args.set))
-    again += f" -f overrides={shlex.quote(changes)}" if args.set else ""
-    text = f"run {number} in {args.store} is proven, of the same commit, configuration and data"
+    again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(config))}"
+    overrides = SecretFilter().mask_under("", " ".join(changes))
+    again += f" -f overrides={shlex.quote(overrides)}" if changes else ""
+    text = f"run {number} in {store} is proven, of the same commit, configuration and data"
     output.announce("proven before", text, "ok")
     for line in evidence:
         output.announce("proven before", line)

@@ -11,7 +11,7 @@ Writes: with --apply deletes directories; the plan, with reasons, on stdout
 Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses,
         and nothing was removed
 
-Example: scripts/prune_runs.py --runs-directory /mnt/storage/runs --store s3://ml-runs --keep-last 3
+Example: trainyard step prune-runs --runs-directory /mnt/storage/runs --store s3://ml-runs --keep-last 3
 """
 
 import argparse

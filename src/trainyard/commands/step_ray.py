@@ -10,7 +10,7 @@ Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); t
 Writes:     these files on every node; what the command writes
 Exit codes: 0 every command ended with 0; else the exit code of the first that did not; 2 wrong usage, no Ray;
             5 the nodes did not join in time
-Example:    scripts/run_on_ray.py --num-nodes 2 --nproc-per-node 8 --gpu-per-node 8 -- torchrun train.py
+Example:    trainyard step ray --num-nodes 2 --nproc-per-node 8 --gpu-per-node 8 -- torchrun train.py
 """
 
 import argparse

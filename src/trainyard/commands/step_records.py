@@ -6,7 +6,7 @@ the owner's storage. A large log is cut to its beginning and end, large metrics 
 Reads:      --run-dir: run.json, config.yaml, metrics.jsonl, events.jsonl, report/, and the files in logs/
 Writes:     the folder --to, which must not exist; unless --dry-run
 Exit codes: 0 copied all records that exist; 2 wrong usage, or the folder exists
-Example:    scripts/gather_records.py --run-dir runs/my-run --to /tmp/records
+Example:    trainyard step records --run-dir runs/my-run --to /tmp/records
 """
 
 import argparse

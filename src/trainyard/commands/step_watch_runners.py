@@ -13,7 +13,7 @@ Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners wit
 Writes:     cancellations and dispatches, unless --dry-run; the step output alerts; the job summary; --json
             prints what was found; --tell TEXT: one Slack message, and nothing else
 Exit codes: 0 no outage; 1 an outage, which is named; 2 wrong usage; 4 GitHub refuses
-Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
+Example:    trainyard step watch-runners --labels '["self-hosted","gpu"]' --dry-run
 """
 
 import argparse

@@ -40,7 +40,7 @@ from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_events import course_of
 from trainyard.report.facts.resolved_config import settings_of_config
 from trainyard.run.run_settings import setting
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_line
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collecti
         evidence, step = unproven_parts(store, checkpoint.run_number), "{again}"
     if evidence:
         where = f"--store {shlex.quote(store.url)} --run-number {checkpoint.run_number}"
-        evaluate = f"{script_command('evaluate.py')} {where} --step {checkpoint.step}"
+        evaluate = f"{trainyard_command('evaluate')} {where} --step {checkpoint.step}"
         step = step.format(again="train again", evaluate=evaluate)
         raise VerificationError(
             f"{checkpoint.prefix} was not promoted: {evidence}. Next: {step}, or promote another one."
@@ -179,7 +179,7 @@ def read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
     if listed is None or content is None or hashlib.sha256(content).hexdigest() != listed.sha256:
         what = "is not in the manifest" if listed is None else "is missing" if content is None else "differs"
         raise VerificationError(
-            f"{key} {what}: the run cannot be judged by it. scripts/verify_artifact.py "
+            f"{key} {what}: the run cannot be judged by it. trainyard store verify "
             f"--store {shlex.quote(store.url)} --run-number {manifest.run_number} lists what is damaged."
         )
     return content

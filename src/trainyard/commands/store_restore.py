@@ -11,7 +11,7 @@ Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkp
 Exit codes: 0 restored; 1 files do not match the manifest, which are listed, or the disk is full;
         2 wrong usage; 4 the store cannot be reached
 
-Example: scripts/restore_artifact.py --store s3://ml-runs --run-number 812 --step newest --to runs/back
+Example: trainyard store restore --store s3://ml-runs --run-number 812 --step newest --to runs/back
 """
 
 import argparse

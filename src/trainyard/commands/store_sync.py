@@ -11,37 +11,40 @@ Exit codes: 0 stored; 1 not all was stored, the run number belongs to another ru
         2 wrong usage; 4 the store refuses; with --follow: 5 no run appeared, or one without an outcome fell
         silent; 75 SIGTERM or SIGINT, run it again to continue
 
-Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
+Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
 """
 
 import argparse
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.record import run_numbers
-from trainyard.artifacts.store import store_settings
-from trainyard.artifacts.store.store_address import no_pace, open_store
-from trainyard.artifacts.upload import (
-    node_parts,
-    preview,
-    rate_limit,
-    run_following,
-    standalone_checkpoint,
-    sync,
-)
+from trainyard.artifacts.record.run_numbers import parse_run_number
+from trainyard.artifacts.record.sync_report import SyncReport
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.store.store_settings import DEFAULTS, OpenOptions, open_store_of
+from trainyard.artifacts.upload import standalone_checkpoint
+from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
+from trainyard.artifacts.upload.preview import Preview, preview_run
+from trainyard.artifacts.upload.rate_limit import RateLimit
+from trainyard.artifacts.upload.run_following import FollowReport, Patience, wait_for_run
+from trainyard.artifacts.upload.run_following import follow_run as follow_training
+from trainyard.artifacts.upload.standalone_checkpoint import preview_files, sync_files
+from trainyard.artifacts.upload.sync import OTHERS_SECONDS, sync_run
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.gateways import github, model_signing
+from trainyard.gateways import github
 from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
+from trainyard.gateways.model_signing import signer_from
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import ci_facts_at, read_run
-from trainyard.run.suggested_commands import made_by, script_command
+from trainyard.run.suggested_commands import made_by, trainyard_command
 
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -51,12 +54,14 @@ FOLLOW = "store each checkpoint as soon as it is complete, and the rest at the e
 
 def calculate_file_hash(file_path: str) -> str:
     """Return the hex SHA-256 of a file."""
-    return str(_files().calculate_file_hash(file_path))
+    return str(standalone_checkpoint.calculate_file_hash(file_path))
 
 
 def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:
     """Upload a file encrypted, and let S3 confirm its SHA-256; on failure log the reason and return False."""
-    return bool(_files().store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {}))
+    return bool(
+        standalone_checkpoint.store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {})
+    )
 
 
 def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run_number: int) -> Json:
@@ -64,18 +69,20 @@ def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run
     files = Path(checkpoint_path), Path(metrics_path)
     return {
         "bucket": s3_bucket,
-        **_files().describe_standalone_files(*files, run_number, provenance=_provenance(files[0])),
+        **standalone_checkpoint.describe_standalone_files(
+            *files, run_number, provenance=_provenance(files[0])
+        ),
     }
 
 
 def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
     """Store the manifest; return False if the run already has another manifest."""
-    return bool(_files().store_manifest(_bucket(s3_bucket), manifest, run_number))
+    return bool(standalone_checkpoint.store_manifest(_bucket(s3_bucket), manifest, run_number))
 
 
 def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
     """Return whether S3's own checksum, or else the object read back, has the expected SHA-256."""
-    return bool(_files().object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
+    return bool(standalone_checkpoint.object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
 
 
 def _encryption(text: str) -> str:
@@ -159,39 +166,147 @@ def main(argv: Sequence[str] | None = None) -> int:
     watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
 
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
-        wanted = run_numbers.parse_run_number(args.run_number)
-        signed: Json = {} if args.dry_run else {"signer": model_signing.signer_from()}
-    shows: Json = {} if args.dry_run else {"progress": display}
+    number = parse_run_number(args.run_number)
+    options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
+    if args.checkpoint:
+        return store_checkpoint(
+            args.checkpoint,
+            args.metrics,
+            code=args.code,
+            store=args.store,
+            run_number=number,
+            options=options,
+            dry_run=args.dry_run,
+            as_json=args.json,
+        )
     if args.follow:
-        result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
-    elif args.checkpoint:
-        files = _files().preview_files if args.dry_run else _files().sync_files
-        paths, origin = (args.checkpoint, args.metrics), (args.checkpoint, args.code)
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            result = files(store, *paths, wanted, provenance=_provenance(*origin), **signed, **shows)
-    elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
+        return follow_run(
+            args.run_dir,
+            store=args.store,
+            run_number=number,
+            behind=args.behind,
+            silence=args.silence,
+            outage=args.outage,
+            others=args.others,
+            max_rate=args.max_rate,
+            options=options,
+            as_json=args.json,
+        )
+    return store_run(
+        args.run_dir,
+        store=args.store,
+        run_number=number,
+        others=args.others,
+        options=options,
+        dry_run=args.dry_run,
+        as_json=args.json,
+    )
+
+
+def store_run(
+    run_dir: Path,
+    *,
+    store: str | None = None,
+    run_number: int | None = None,
+    others: float = OTHERS_SECONDS,
+    options: OpenOptions = DEFAULTS,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Store what is complete of a run, report it, and return the exit code.
+
+    Without `store` it is that of the run's configuration; without `run_number` that of the run in the store,
+    else a free one. `others` is how many seconds to wait for the parts of other machines.
+    """
+    directory = RunDirectory(run_dir)
+    signer = None if dry_run else signer_from()
+    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+        there = open_store_of(run_dir, store, options, display.advance)
+        if dry_run:
+            return _print_plan(preview_run(there, directory, run_number), as_json=as_json)
+        if is_further_machine(directory):
+            report = sync_node(there, directory, run_number, progress=display)
+        else:
+            report = sync_run(
+                there, directory, run_number, signer=signer, progress=display, others_seconds=others
+            )
+    _report(report, as_json=as_json)
+    if not report.problems:
+        _suggest_proof(directory, there.url)
+    return report.exit_code
+
+
+def follow_run(
+    run_dir: Path,
+    *,
+    store: str | None = None,
+    run_number: int | None = None,
+    behind: Path | None = None,
+    silence: float = 1800.0,
+    outage: float = 1800.0,
+    others: float = OTHERS_SECONDS,
+    max_rate: float = 200.0,
+    options: OpenOptions = DEFAULTS,
+    as_json: bool = False,
+) -> int:
+    """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
+
+    It lowers the priority of this process and takes its signals. With `behind` it continues in a process of
+    its own, whose id is in that file, and the calling process ends.
+    """
+    directory, signer = RunDirectory(run_dir), signer_from()
+    stop = signals.run_in_background(behind)
+    limits = Patience(silence, outage, others_seconds=others)
+    wait_for_run(directory, limits, stop)
+    there = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6))
+    report: SyncReport | FollowReport
+    if is_further_machine(directory):
+        report = follow_node(there, directory, run_number, stop=stop, patience=limits)
     else:
-        run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        with terminal.show_live(display):
-            store = _open(args, pace=display.advance)
-            shows |= {} if args.dry_run else {"others_seconds": args.others}
-            result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
-    if args.json or args.dry_run:
-        output.print_json(result.to_json()) if args.json else output.print_text(result.text())
-    if not args.dry_run:
-        output.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
-        github.set_outputs(result.outputs)
-        if args.run_dir and not args.follow and not result.problems:
-            _suggest_proof(RunDirectory(args.run_dir), store.url)
-    return int(result.exit_code)
+        report = follow_training(there, directory, run_number, stop=stop, patience=limits, signer=signer)
+    _report(report, as_json=as_json)
+    return report.exit_code
 
 
-def _suggest_proof(directory: Any, url: str) -> None:
+def store_checkpoint(
+    checkpoint: Path,
+    metrics: Path,
+    *,
+    code: Path | None = None,
+    store: str | None = None,
+    run_number: int | None = None,
+    options: OpenOptions = DEFAULTS,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
+    signer = None if dry_run else signer_from()
+    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+        there = open_store_of(None, store, options, display.advance)
+        provenance = _provenance(checkpoint, code)
+        if dry_run:
+            plan = preview_files(there, checkpoint, metrics, run_number, provenance=provenance)
+            return _print_plan(plan, as_json=as_json)
+        report = sync_files(
+            *(there, checkpoint, metrics, run_number), provenance=provenance, signer=signer, progress=display
+        )
+    _report(report, as_json=as_json)
+    return report.exit_code
+
+
+def _print_plan(plan: Preview, *, as_json: bool) -> int:
+    output.print_json(plan.to_json()) if as_json else output.print_text(plan.text())
+    return plan.exit_code
+
+
+def _report(report: SyncReport | FollowReport, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(report.to_json())
+    output.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
+    github.set_outputs(report.outputs)
+
+
+def _suggest_proof(directory: RunDirectory, url: str) -> None:
     """Print the command that proves the run again, if its last proof did not find it in the store."""
     if made_by():
         return
@@ -201,36 +316,11 @@ def _suggest_proof(directory: Any, url: str) -> None:
         return
     if proof is not None and any(part.name == "stored" for part in proof.failing):
         words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
-        output.announce("next", f"{script_command('prove_run.py')} {shlex.join(words)}", copied=True)
+        output.announce("next", trainyard_command(f"prove {shlex.join(words)}"), copied=True)
 
 
-def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    stop = signals.run_in_background(args.behind)
-    limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
-    run_following.wait_for_run(directory, limits, stop)
-    store = _open(args, pace=rate_limit.RateLimit(args.max_rate * 1e6))
-    if node_parts.is_further_machine(directory):
-        return node_parts.follow_node(store, directory, wanted, stop=stop, patience=limits)
-    return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
-
-
-def _bucket(name: str) -> Any:
-    return _open(parse_args(["--checkpoint=.", "--metrics=.", "--s3-bucket", name]))
-
-
-def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
-    url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
-    return open_store(
-        url,
-        encryption=kind,
-        call_seconds=args.call_seconds,
-        checksum=args.checksum,
-        pace=pace or no_pace,
-    )
-
-
-def _files() -> Any:
-    return standalone_checkpoint
+def _bucket(name: str) -> Store:
+    return open_store(f"s3://{name}")
 
 
 def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
@@ -239,14 +329,14 @@ def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
     Without `code`, a checkpoint that is older than the repository's commit has no origin.
     Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
     """
-    if code is not None and _files().run_file_of(checkpoint) is not None:
+    if code is not None and standalone_checkpoint.run_file_of(checkpoint) is not None:
         raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
     if code is not None and not git_facts(code):
         raise ConfigError(f"--code {code}: no file there is committed. Name a folder of the repository")
     git, why = repository_facts(code or checkpoint), "it is in no repository"
     if git and code is None and is_older_than_head(checkpoint):
         git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
-    if not git and _files().run_file_of(checkpoint) is None:
+    if not git and standalone_checkpoint.run_file_of(checkpoint) is None:
         LOG.warning(
             "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
             str(checkpoint).encode(errors="backslashreplace").decode(),

@@ -13,7 +13,7 @@ Writes: nothing; with --json the result on stdout
 Exit codes: 0 all equal; 1 something differs, all of which is listed; 2 wrong usage; 4 the store cannot be
         reached
 
-Example: scripts/verify_artifact.py --store s3://ml-runs --run-number 812 --depth full
+Example: trainyard store verify --store s3://ml-runs --run-number 812 --depth full
 """
 
 import argparse

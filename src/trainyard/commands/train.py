@@ -1,6 +1,6 @@
 """Train a model into a run directory, or resume the run in it.
 
-With `recipe: command` another program trains, which scripts/run_program.py describes.
+With `recipe: command` another program trains, which trainyard step program describes.
 
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
@@ -13,7 +13,7 @@ Writes:  the run directory; --json prints the outcome, also after a failure; in 
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
          cannot be reached; 5 the GPU did not become free; 6 ended because TCP joins machines that have EFA
          (compute.on_fallback); 75 stopped, run it again; 130 interrupted.
-Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
+Example: trainyard train --config configs/smoke.yaml --set training.max_steps=50
 """
 
 import argparse

@@ -10,7 +10,7 @@ Reads:      the run directory, nvidia-smi, the kernel's Xid lines, /sys/class/in
 Writes:     the view, or with --json one object for each poll, on stdout; the file of --prometheus
 Exit codes: 0 healthy; 1 not healthy, or not known, or the run or the job failed; 2 wrong usage, no such run
             or job; 4 the cluster refuses; 5 the run had not ended after --timeout
-Example:    scripts/monitor_training.py runs/20261120-214501-7c1f --once
+Example:    trainyard watch runs/20261120-214501-7c1f --once
 """
 
 import argparse

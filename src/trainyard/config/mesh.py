@@ -45,7 +45,7 @@ def require_own_recipe(config: Config) -> None:
     if config.recipe not in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} is another program's: start it with trainyard run, or as a job with "
-            f"scripts/deploy_training_job.py. The trainer has {' and '.join(RECIPES)}. Nothing was started."
+            f"trainyard job deploy. The trainer has {' and '.join(RECIPES)}. Nothing was started."
         )
 
 

@@ -5,7 +5,7 @@
 
 A job of GitHub Actions needs the permission `id-token: write`. TRAINYARD_AWS_REGION is the region, default
 AWS's own setting, else us-east-1. TRAINYARD_AWS_ACCESS narrows the role for one step by a session policy:
-`read`, `check` (what scripts/check_readiness.py does) or `write`, the default: all that the role may do.
+`read`, `check` (what trainyard doctor does) or `write`, the default: all that the role may do.
 
 Limits of one assumption: 5 s to connect to an address of STS, 10 s for each answer, at most 5 attempts, and
 none after 20 s, so that a service that hangs costs about 45 s at most. A refusal is not retried.

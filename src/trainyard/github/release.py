@@ -1,23 +1,18 @@
-"""The parts of a release: one version in every place, notes from the changelog, reproducible archives.
+"""The version of a release, which every place must state, and its notes from the changelog.
 
     tag = pyproject.toml = trainyard.__version__ = a dated section of CHANGELOG.md
 
-It builds nothing and sends nothing.
+`uv build` builds a release and `gh` publishes it, in release.yml.
 """
 
-import gzip
 import re
-import tarfile
 import tomllib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.errors import CheckFailedError, ConfigError, VerificationError
-from trainyard.run.atomic_files import sha256_of_file
+from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.run.untrusted_files import read_named_text
 
-CHECKSUMS = "SHA256SUMS"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)", re.ASCII)
 _SECTION = re.compile(r"^## (?P<version>\S+), (?P<date>[^\n]+)\n(?P<notes>.*?)(?=^## |\Z)", re.M | re.S)
 
@@ -69,38 +64,6 @@ def read_release(root: Path, tag: str) -> Release:
     if problems:
         raise CheckFailedError("\n".join([*problems, f"Nothing was released as {tag}."]))
     return Release(version, notes)
-
-
-def write_tar(path: Path, entries: Mapping[str, Path], *, time: int) -> None:
-    """Write a .tar.gz of the files by name; equal files and `time` (Unix seconds) give equal bytes."""
-    with (
-        path.open("wb") as file,
-        gzip.GzipFile("", "wb", mtime=time, fileobj=file) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name in sorted(entries):
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime = entries[name].stat().st_size, time
-            entry.mode = 0o755 if entries[name].stat().st_mode & 0o100 else 0o644
-            with entries[name].open("rb") as content:
-                archive.addfile(entry, content)
-
-
-def checksums(files: Iterable[Path]) -> str:
-    """Return the text of SHA256SUMS, as `sha256sum --check` and `actions/attest` read it."""
-    return "".join(f"{sha256_of_file(path)}  {path.name}\n" for path in sorted(files))
-
-
-def verified_files(folder: Path) -> list[Path]:
-    """Return the files that SHA256SUMS in `folder` lists, and SHA256SUMS itself.
-
-    Raises VerificationError when they differ from its list.
-    """
-    listed = _text(folder / CHECKSUMS)
-    files = sorted(path for path in folder.iterdir() if path.name != CHECKSUMS)
-    if not files or checksums(files) != listed:
-        raise VerificationError(f"{folder}: the files are not those of {CHECKSUMS}. Build the release again.")
-    return [*files, folder / CHECKSUMS]
 
 
 def _project_version(path: Path) -> str:

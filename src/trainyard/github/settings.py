@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check", "Train and prove", "Prove"
 """Names in training_ci.yml; a test checks that they are equal."""
 NEWEST_RUNS = 10
-SCRIPT = "PYTHONPATH=src python3 scripts/setup_github.py"
+SCRIPT = "PYTHONPATH=src python3 -m trainyard init github"
 STRICTEST = "all_external_contributors"
 Json = Mapping[str, Any]
 AskAws = Callable[[str], tuple[Json | None, str]]
@@ -416,7 +416,7 @@ class Settings:
         )
 
     def _check_machine(self) -> SetupStep:
-        """Check that the GPU machine can train, by what scripts/check_environment.py found there."""
+        """Check that the GPU machine can train, by what trainyard step environment found there."""
         found = self._read_runs()
         if found.checked == "success":
             return _ok(f"run {found.check_run} found driver, GPU and disk fit to train")

@@ -17,7 +17,7 @@ _FLOAT = 4
 LOSS_ROWS_BYTES = 1 << 21, 1 << 26
 """Bytes of float32 logits per chunk of the loss, on a CPU and on a GPU."""
 _CUBLAS_WORKSPACE = 8 * 4096 * 1024
-"""Bytes; `scripts/train.py` sets CUBLAS_WORKSPACE_CONFIG=:4096:8 for deterministic matrix products."""
+"""Bytes; `trainyard train` sets CUBLAS_WORKSPACE_CONFIG=:4096:8 for deterministic matrix products."""
 
 
 @dataclass(frozen=True)

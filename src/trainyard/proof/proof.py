@@ -39,7 +39,7 @@ from trainyard.proof.stored_checkpoints import (
 )
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
-from trainyard.run.suggested_commands import again_command, script_command, sync_command, trainyard_command
+from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
@@ -68,7 +68,7 @@ class ProofPlace:
     @property
     def evaluate_command(self) -> str:
         """The command that evaluates the newest checkpoint of the run."""
-        return f"{script_command('evaluate.py')} --run-dir {shlex.quote(self.run_directory)}"
+        return trainyard_command(f"evaluate --run-dir {shlex.quote(self.run_directory)}")
 
     def sync_command(self, *, as_another: bool = False) -> str:
         """Return the command that stores the run; `as_another` under a number of its own."""
@@ -87,7 +87,7 @@ class ProofPlace:
             for path in damaged
         ]
         where = f"--run-dir {shlex.quote(self.run_directory)} --store {shlex.quote(self.store or 'URL')}"
-        return " && ".join([*away, f"{script_command('prove_run.py')} {where}"])
+        return " && ".join([*away, trainyard_command(f"prove {where}")])
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def read_handover(text: str) -> Handover:
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
         return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
     except (DamagedFileError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--plan is no plan of scripts/plan_run.py ({error})") from None
+        raise ConfigError(f"--plan is no plan of trainyard step plan ({error})") from None
 
 
 @dataclass(frozen=True)

@@ -13,34 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = re.compile(
-    r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|(?:[^ ]*/)?trainyard \w|make (?:resume|train) "
-)
-
-
-# Script -> the same command of `trainyard`, which is suggested if the folder does not have the script.
-TRAINYARD_WORDS = {
-    "build_image": "image build",
-    "check_environment": "environment",
-    "check_readiness": "doctor",
-    "deploy_training_job": "job deploy",
-    "evaluate": "evaluate",
-    "fetch_resume": "fetch",
-    "manage_checkpoints": "job checkpoints",
-    "manage_cluster": "cluster",
-    "manage_training_job": "job",
-    "plan_training": "plan",
-    "prepare_data": "prepare",
-    "prove_run": "prove",
-    "restore_artifact": "store restore",
-    "train": "train",
-    "training_artifact_sync": "store sync",
-    "verify_artifact": "store verify",
-}
-
-_SCRIPT = re.compile(r"(?<![\w/.])(?<!python3 )scripts/(\w+)\.py\b(?!:)")
-"""A script that a sentence or a command names, but not the file of `scripts/train.py: no such file`."""
-_OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
+_COMMAND = re.compile(r"(?:[^ ]*/|'[^']*/)?trainyard'? \w|make (?:resume|train) ")
+_OF_A_CLUSTER = re.compile(r"\b(kubectl|trainyard cluster \w+)(?= )")
 
 
 @dataclass(frozen=True)
@@ -54,15 +28,15 @@ class ClusterTarget:
     namespace: str = ""
     kind: str = ""
 
-    def command(self, script: str, *words: str, namespace: str = "") -> str:
-        """Return the command `scripts/SCRIPT WORDS` for this cluster, quoted for a shell."""
+    def command(self, name: str, *words: str, namespace: str = "") -> str:
+        """Return the command `trainyard NAME WORDS` for this cluster, quoted for a shell."""
         place = namespace or self.namespace
         named = ("kind", "kubeconfig", "context", "cluster", "region")
         options = [*(["--namespace", place] if place else []), *self._options(named)]
-        return f"{script_command(script)} {shlex.join([*words, *options])}".rstrip()
+        return trainyard_command(shlex.join([*name.split(), *words, *options]))
 
     def in_text(self, text: str) -> str:
-        """Return `text` with these options in its commands for kubectl and manage_cluster.py.
+        """Return `text` with these options in its commands for kubectl and `trainyard cluster`.
 
         kubectl takes no name of an AWS cluster, and its commands already have the namespace that they need.
         """
@@ -72,7 +46,7 @@ class ClusterTarget:
             names = ("kubeconfig", "context", *(("cluster", "region", "namespace") if ours else ()))
             return " ".join([found[0], *map(shlex.quote, self._options(names))])
 
-        return name_commands_for_here(_OF_A_CLUSTER.sub(extended, text))
+        return _OF_A_CLUSTER.sub(extended, text)
 
     def _options(self, names: Sequence[str]) -> list[str]:
         options = []
@@ -90,31 +64,6 @@ DEFAULT_CLUSTER = ClusterTarget()
 def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
     """Return the target that a command line names; `given` has its options by name."""
     return ClusterTarget(**{name: str(given.get(name) or "") for name in ClusterTarget.__dataclass_fields__})
-
-
-def script_command(name: str) -> str:
-    """Return the command of a script (`train.py`) or tool that finds the packages of this process.
-
-    A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
-    not active, the command names the interpreter. Outside a clone it is a `trainyard` command.
-    """
-    script = name if "/" in name else f"scripts/{name}"
-    if (words := TRAINYARD_WORDS.get(Path(name).stem)) and not Path(script).exists():
-        return trainyard_command(words)
-    return script if _is_active() else f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
-
-
-def name_commands_for_here(text: str) -> str:
-    """Return `text` with `trainyard` commands instead of scripts that this folder does not have."""
-
-    def here(found: re.Match[str]) -> str:
-        return (
-            script_command(found[0])
-            if found[1] in TRAINYARD_WORDS and not Path(found[0]).exists()
-            else found[0]
-        )
-
-    return _SCRIPT.sub(here, text)
 
 
 def trainyard_command(words: str) -> str:
@@ -136,7 +85,7 @@ def _is_active() -> bool:
 
 
 def is_command(text: str) -> bool:
-    """Return whether `text` is a call of a script or of make, and not a sentence."""
+    """Return whether `text` is a call of trainyard or of make, and not a sentence."""
     return _COMMAND.match(text) is not None
 
 
@@ -201,13 +150,13 @@ def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
     if started_with:
         config = f"CONFIG={from_here(directory / 'config.yaml')}"
         return shlex.join(["make", "train", config, *started_with[1:]])
-    return f"{script_command('train.py')} --config {shlex.quote(str(directory / 'config.yaml'))}"
+    return trainyard_command(f"train --config {shlex.quote(str(directory / 'config.yaml'))}")
 
 
 def sync_command(directory: Path | str, *, store: str, run_number: int | None) -> str:
     """Return the command that stores the run as `run_number`; None: the number it has, else a free one."""
     flags = f"--run-dir {shlex.quote(str(directory))} --store {shlex.quote(store)}"
-    return f"{script_command('training_artifact_sync.py')} {flags} --run-number {run_number or 'auto'} --once"
+    return trainyard_command(f"store sync {flags} --run-number {run_number or 'auto'} --once")
 
 
 def from_here(path: Path) -> Path:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Class of the end of a training. Every report and `scripts/explain_failure.py` show these values."""
+    """Class of the end of a training. Every report and `trainyard explain` show these values."""
 
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"

@@ -122,7 +122,7 @@ def prove_from_outside(repository: Repository, store: str) -> int:
     plan |= {"cluster": "", "region": "", "config": "none.yaml"}
     given = {"TRAINYARD_PLAN": json.dumps(plan), "RUNNER_TEMP": str(elsewhere)}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
-    line = [sys.executable, str(ROOT / "scripts" / "eks_job.py"), "prove"]
+    line = [sys.executable, "-m", "trainyard", "step", "eks", "prove"]
     return subprocess.run(line, env={**environment, **given}, timeout=300, check=False).returncode
 
 

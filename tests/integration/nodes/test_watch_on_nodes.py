@@ -15,7 +15,7 @@ JOB = "watched"
 
 def watch_line(nodes: Nodes, *options: str) -> list[str]:
     place = ("--kubeconfig", str(nodes.plane.kubeconfig), "--namespace", NAMESPACE)
-    return [sys.executable, str(SCRIPTS / "monitor_training.py"), "--job", JOB, *place, *options]
+    return [sys.executable, "-m", "trainyard", "watch", "--job", JOB, *place, *options]
 
 
 def test_a_job_is_watched_in_its_pods_until_it_has_ended(nodes: Nodes) -> None:

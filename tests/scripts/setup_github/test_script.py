@@ -147,7 +147,7 @@ def copied(tmp_path: Path, remote: str) -> Path:
     """A clone in a folder with a space, with nothing but what the script needs."""
     root = tmp_path / "a copy"
     (root / "scripts").mkdir(parents=True)
-    shutil.copy(ROOT / "scripts" / "setup_github.py", root / "scripts")
+    shutil.copy(ROOT / "scripts" / "init github", root / "scripts")
     subprocess.run(["git", "init", "--quiet", root], check=True)
     if remote:
         subprocess.run(["git", "-C", root, "remote", "add", "origin", remote], check=True)
@@ -155,7 +155,7 @@ def copied(tmp_path: Path, remote: str) -> Path:
 
 
 def in_copy(root: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-S", "scripts/setup_github.py", *arguments]
+    line = [sys.executable, "-S", "trainyard init github", *arguments]
     variables = environment | {"PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(line, cwd=root, env=variables, capture_output=True, text=True, timeout=60)
 
@@ -181,7 +181,7 @@ def test_a_python_that_is_too_old_is_told_what_to_do(version: tuple[int, ...]) -
     done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs Python 3.11 or newer" in done.stderr
-    assert ".venv/bin/python scripts/setup_github.py" in done.stderr
+    assert ".venv/bin/trainyard init github" in done.stderr
 
 
 @pytest.mark.parametrize("remote", ["", "/srv/git/lab.git", "https://me:hidden-token@example.org"])
@@ -201,7 +201,7 @@ def test_what_differs_is_shown_and_asked_for_on_a_terminal(
     complete(github)
     github.faults = {"GET .*/environments/.*": ["limit"]}  # another test covers the rest
     main, side = pty.openpty()
-    line = [sys.executable, "-S", str(ROOT / "scripts" / "setup_github.py")]
+    line = [sys.executable, "-S", str(ROOT / "scripts" / "init github")]
     line += ["--repository", f"{github.address}/me/lab", "--store", "s3://ml-runs/phase2"]
     process = subprocess.Popen(
         line,

@@ -23,7 +23,7 @@ from trainyard.command.terminal import INDENT, finished_lines
 NOTHING: Mapping[str, str] = {}
 WIDTHS = (40, 80, 120)
 STATUSES = ("", "ok", "degraded", "failed")
-COMMAND = ".venv/bin/python scripts/train.py --config runs/20261121-023331-11ac/config.yaml"
+COMMAND = ".venv/bin/trainyard train --config runs/20261121-023331-11ac/config.yaml"
 TEXTS = {
     "short": "5 of 5",
     "nothing": "",

@@ -94,7 +94,7 @@ def test_an_example_begins_as_the_command_that_was_typed(
         run_command(["store", "verify", "--help"])
     shown = capsys.readouterr().out
     assert "trainyard store verify --" in shown.partition("Example")[2]
-    assert "scripts/verify_artifact.py" not in shown.partition("Example")[2]
+    assert "trainyard store verify" not in shown.partition("Example")[2]
 
 
 def test_blanks_around_the_sign_of_a_setting_are_named() -> None:

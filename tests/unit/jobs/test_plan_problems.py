@@ -249,7 +249,7 @@ OTHERS = (
     ("python", "train.py", "-m", "torch.distributed.run"),
     ("python", "-m", "work", "torchrun"),
     ("hyperpodrun", "--nnodes=2", "--nproc-per-node=8", "torchrun.py"),
-    ("python", "scripts/run_on_ray.py", "--num-nodes", "2", "--", "torchrun", "train.py"),
+    ("python", "trainyard step ray", "--num-nodes", "2", "--", "torchrun", "train.py"),
     ("accelerate", "launch", "train.py"),
     ("python",),
     ("torchrunner",),

@@ -8,7 +8,7 @@ from trainyard.machine.preflight import PreflightVerdict, worst_verdict
 from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness, store_line
 
-READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store", number=4)
+READY = Answers("s3://ml-runs/phase2", "gh-1", "trainyard doctor --store", number=4)
 WRONG = {
     "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
     "run number": replace(READY, owner="gh-2", free=5),

@@ -374,7 +374,7 @@ def test_the_gates_are_read_from_the_configuration() -> None:
     proof = prove(proven_run(), rows, [], _nothing_stored(), configuration=Configuration(settings=settings))
     learned = part(proof, "learned")
     assert not learned.holds
-    assert "scripts/train.py" in str(learned.next_step)
+    assert "trainyard train" in str(learned.next_step)
     assert proof.to_json(now=0.0)["figures"][0]["needs"] == "<= 0.5"
 
 

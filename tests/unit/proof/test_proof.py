@@ -173,7 +173,7 @@ def proven_names(proof: Proof) -> list[str]:
     return [p.name for p in proof.parts if p.holds]
 
 
-AGAIN = "scripts/train.py --config runs/a/config.yaml"
+AGAIN = "trainyard train --config runs/a/config.yaml"
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, w
     assert not stored.holds
     assert words in stored.evidence
     assert stored.next_step == (
-        "scripts/training_artifact_sync.py --run-dir runs/a --store file:///store --run-number 7 --once"
+        "trainyard store sync --run-dir runs/a --store file:///store --run-number 7 --once"
     )
 
 
@@ -548,7 +548,7 @@ def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     )
     assert stored.next_step == (
         f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
-        " && scripts/prove_run.py --run-dir runs/a --store file:///store"
+        " && trainyard prove --run-dir runs/a --store file:///store"
     )
 
 
@@ -570,7 +570,7 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
     assert not stored.holds
     assert stored.evidence == "a run that failed is not stored; its files are in runs/a"
-    assert "scripts/train.py" in str(stored.next_step)
+    assert "trainyard train" in str(stored.next_step)
     nothing = part(judge(failed, found=Found(None)), "stored")
     assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)
     taken = part(judge(failed, found=Found(trouble="number 7 is another run's", taken=True)), "stored")

@@ -103,7 +103,7 @@ class RecordedRun:
         }
         if failing:
             evidence[failing] = "5 of 6 objects verified; checkpoint-600/state.bin: SHA-256 differs"
-        command = "scripts/training_artifact_sync.py --run-dir runs/x --store file:///s --run-number 7 --once"
+        command = "trainyard store sync --run-dir runs/x --store file:///s --run-number 7 --once"
         parts = [
             {
                 "name": name,

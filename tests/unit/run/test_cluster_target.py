@@ -44,7 +44,7 @@ def test_a_command_has_the_options_as_they_were_given(namespace: str) -> None:
     for options in given():
         target = cluster_target({**options, "job": "a", "unset": None})
         words = shlex.split(target.command("manage_training_job.py", "status", "llama", namespace=namespace))
-        assert words[:3] == ["scripts/manage_training_job.py", "status", "llama"]
+        assert words[:3] == ["trainyard job", "status", "llama"]
         expected = options | ({"namespace": namespace} if namespace else {})
         assert options_of(words[3:]) == expected
 
@@ -55,7 +55,7 @@ def test_options_that_were_not_given_are_not_made_up() -> None:
     assert nothing.command("x.py", "a b") == "scripts/x.py 'a b'"
 
 
-@pytest.mark.parametrize("own", ["kubectl -n team describe pvc fsx", "scripts/manage_cluster.py fix --apply"])
+@pytest.mark.parametrize("own", ["kubectl -n team describe pvc fsx", "trainyard cluster fix --apply"])
 def test_commands_within_a_sentence_have_them_too(own: str) -> None:
     for options in given():
         text = cluster_target(options).in_text(f"look first: {own}; then try again without kubectl")
@@ -72,7 +72,7 @@ def test_commands_within_a_sentence_have_them_too(own: str) -> None:
 
 
 def test_a_text_without_such_a_command_stays_as_it_is() -> None:
-    for text in ("", "ask its owner", "scripts/train.py --resume auto", "see kubectl."):
+    for text in ("", "ask its owner", "trainyard train --resume auto", "see kubectl."):
         assert ClusterTarget("a", "b", "", "c", "d").in_text(text) == text
 
 

@@ -28,7 +28,7 @@ NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
-    config = ["scripts/train.py", "--config", f"{name}/config.yaml"]
+    config = ["trainyard train", "--config", f"{name}/config.yaml"]
     assert shlex.split(again_command(Path(name))) == config
     assert shlex.split(resume_command(Path(name))) == [*config, "--run-dir", name, "--resume", "auto"]
 
@@ -68,10 +68,10 @@ def test_a_script_is_called_plainly_where_python3_is_this_interpreter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-    assert script_command("train.py") == "scripts/train.py"
+    assert script_command("train.py") == "trainyard train"
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    assert script_command("train.py") == "scripts/train.py"
+    assert script_command("train.py") == "trainyard train"
 
 
 @pytest.mark.parametrize("active", [None, "/another/environment"])
@@ -85,10 +85,10 @@ def test_the_interpreter_is_named_where_its_environment_is_not_the_active_one(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python3.11"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
-    assert script_command("train.py") == "'my env/bin/python3.11' scripts/train.py"
+    assert script_command("train.py") == "'my env/bin/python3.11' trainyard train"
     assert is_command(script_command("train.py"))
     monkeypatch.setattr(sys, "executable", "/opt/env/bin/python")
-    assert again_command(Path("r")) == "/opt/env/bin/python scripts/train.py --config r/config.yaml"
+    assert again_command(Path("r")) == "/opt/env/bin/trainyard train --config r/config.yaml"
 
 
 def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +106,10 @@ def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert script_command("restore_artifact.py") == "trainyard store restore"
     assert is_command(script_command("restore_artifact.py"))
-    text = (
-        "Run scripts/verify_artifact.py --run-number 7, or scripts/setup_github.py, or my/scripts/train.py."
-    )
-    given = "Run trainyard store verify --run-number 7, or scripts/setup_github.py, or my/scripts/train.py."
+    text = "Run trainyard store verify --run-number 7, or trainyard init github, or my/scripts/train.py."
+    given = "Run trainyard store verify --run-number 7, or trainyard init github, or my/scripts/train.py."
     assert name_commands_for_here(text) == given
-    for named in ("scripts/train.py: no such file", "PYTHONPATH=src python3 scripts/train.py"):
+    for named in ("trainyard train: no such file", "PYTHONPATH=src python3 -m trainyard train"):
         assert name_commands_for_here(named) == named
     monkeypatch.chdir(ROOT)
     assert name_commands_for_here(text) == text
@@ -132,7 +130,7 @@ def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: 
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run scripts/train.py again", "scripts", ""])
+@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run trainyard train again", "scripts", ""])
 def test_a_sentence_is_no_command(text: str) -> None:
     assert not is_command(text)
 
@@ -140,7 +138,7 @@ def test_a_sentence_is_no_command(text: str) -> None:
 def test_a_sync_stays_one_command_whatever_the_names() -> None:
     words = shlex.split(sync_command("my runs/a", store="file:///my store", run_number=None))
     flags = ["--run-dir", "my runs/a", "--store", "file:///my store", "--run-number", "auto", "--once"]
-    assert words == ["scripts/training_artifact_sync.py", *flags]
+    assert words == ["trainyard store sync", *flags]
 
 
 @pytest.mark.parametrize(("started_with", "is_bare"), [("trainyard run", True), ("make ", False)])

@@ -112,7 +112,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
         "| repeatable | ✅ |",
         "$ ",
         "actions/runs/1",
-        "scripts/restore_artifact.py",
+        "trainyard store restore",
     ):
         assert part in played.summary, part
     assert "❌" not in played.summary

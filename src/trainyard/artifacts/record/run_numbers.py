@@ -17,7 +17,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.suggested_commands import script_command, trainyard_command
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _MOST_DIGITS = 15
@@ -138,7 +138,7 @@ def missing_run(store: Store, number: int, used: Sequence[int]) -> str:
     if not used:
         return (
             f"Run {number} is not in {store.url}, which holds no run. Name the store of the run, or "
-            f"store it: {script_command('training_artifact_sync.py')} --run-dir RUN --store {address} --once"
+            f"store it: {trainyard_command('store sync')} --run-dir RUN --store {address} --once"
         )
     ordered = sorted(used)
     first = "… " if len(ordered) > _MOST_LISTED else ""

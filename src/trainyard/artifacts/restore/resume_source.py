@@ -177,7 +177,7 @@ def _newest_stored(wanted: ResumeRequest, store: Store) -> int | None:
             "\n".join(problems)
             + f"\nThe manifests of run {number} in {wanted.store} cannot be trusted, and the "
             "store may be ahead of this machine. Nothing was started. Fix it first: "
-            f"scripts/verify_artifact.py --store {wanted.store} --run-number {number} prints what is wrong."
+            f"trainyard store verify --store {wanted.store} --run-number {number} prints what is wrong."
         )
     return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
 

@@ -1,12 +1,17 @@
 """Choose the store of a run: from the command line, else from the run's own configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainyard.artifacts.store.store_address import CALL_SECONDS, no_pace, open_store
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_settings import read_settings, setting
 from trainyard.run.untrusted_files import read_bytes
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
 
 
 class StoreSettings(NamedTuple):
@@ -14,6 +19,35 @@ class StoreSettings(NamedTuple):
 
     url: str
     encryption: str
+
+
+class OpenOptions(NamedTuple):
+    """How to open the store of a run."""
+
+    encryption: str | None = None
+    """None for that of the run's configuration."""
+    checksum: str = "CRC64NVME"
+    call_seconds: float = CALL_SECONDS
+
+
+DEFAULTS = OpenOptions()
+
+
+def open_store_of(
+    run_dir: Path | None,
+    url: str | None,
+    options: OpenOptions = DEFAULTS,
+    pace: Callable[[int], None] = no_pace,
+) -> "Store":
+    """Open the store at `url`, or else that of the run's configuration."""
+    url, encryption = store_settings(run_dir, url=url, encryption=options.encryption)
+    return open_store(
+        url,
+        encryption=encryption,
+        checksum=options.checksum,
+        call_seconds=options.call_seconds,
+        pace=pace,
+    )
 
 
 def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:

@@ -53,7 +53,7 @@ class OtherMachines:
             if time.monotonic() >= deadline:
                 raise CheckpointError(
                     f"{key} is on another machine, which has not stored it (checkpointing.shared is false). "
-                    "Run scripts/training_artifact_sync.py there too, then again here"
+                    "Run trainyard store sync there too, then again here"
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -30,7 +30,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, read_bytes
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def sync_files(
     run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     parts = {"--checkpoint": checkpoint, "--metrics": metrics, "--store": store.url}
     flags = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in parts.items())
-    command = f"{script_command('training_artifact_sync.py')} {flags} --run-number {wanted or 'auto'}"
+    command = trainyard_command(f"store sync {flags} --run-number {wanted or 'auto'}")
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
         retry_suggested(f"{checkpoint} and {metrics}", command),

@@ -32,7 +32,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if reasons:
         yield info(
             f"HyperPod would not resume the job by itself: {'; '.join(reasons)}",
-            "resume it with scripts/train.py --resume auto, or meet these conditions",
+            "resume it with trainyard train --resume auto, or meet these conditions",
         )
     else:
         yield success("a PyTorchJob with its annotation would be resumed")

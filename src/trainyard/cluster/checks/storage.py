@@ -52,7 +52,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         name, space = facts.demand.claim, facts.demand.namespace
         yield error(
             f"the namespace {space} has no PersistentVolumeClaim {name}",
-            "set cluster.volume and then scripts/manage_cluster.py fix --apply, or create the claim yourself",
+            "set cluster.volume and then trainyard cluster fix --apply, or create the claim yourself",
         )
     else:
         found = list(_judge_volume(volume, facts))

@@ -115,7 +115,7 @@ class LocalBuilder:
         done = self._inspect(image)
         if not done.ok:
             raise ConfigError(
-                f"{image}: {self.program} has no such image here. Build it with scripts/build_image.py, or "
+                f"{image}: {self.program} has no such image here. Build it with trainyard image build, or "
                 "pull it."
             )
         found = json.loads(done.stdout)

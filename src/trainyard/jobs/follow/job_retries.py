@@ -171,7 +171,7 @@ class RetryLoop:
         while name := str(annotations_of(job.raw).get(FOLLOWED_BY) or ""):
             raw = self._api.get(job.path_of(name))
             if raw is None:
-                words = ("manage_training_job.py", "resubmit", job.name)
+                words = ("job", "resubmit", job.name)
                 raise ConfigError(
                     f"{job.name} was sent again as {name}, which is gone; send it again yourself: "
                     + self._target.command(*words, namespace=job.namespace)

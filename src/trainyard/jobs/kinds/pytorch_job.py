@@ -7,8 +7,8 @@ was deleted or evicted is created again, which the operator does not count.
 
 The Master stores and proves, and the end of a run that is not proven is final. The operator reads exit
 codes only with the restart policy `ExitCode`: it deletes the pod and creates it again if the code is 128 or
-more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
-of the pod holds the run: the policy is `Never`, and `scripts/run_pod.py` restarts in the same container.
+more, without a limit, so `trainyard pod` counts its starts on the volume. Without a volume the disk
+of the pod holds the run: the policy is `Never`, and `trainyard pod` restarts in the same container.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 
 The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or never

@@ -4,7 +4,7 @@ The first node is the head, which has GPUs like the others. A cluster outlives t
 specification is used again, which is compared by the digest in its annotations. A RayCluster that somebody
 else made is used as it is, if its pods can run the plan.
 
-A program that runs in every pod is started on each node by `scripts/run_on_ray.py`, which also sets what
+A program that runs in every pod is started on each node by `trainyard step ray`, which also sets what
 other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
 once.
 
@@ -12,7 +12,7 @@ KubeRay pastes the entrypoint into a shell script of its submitter, and Ray hand
 head. Shell syntax would therefore take effect in the wrong place: of `cd a && b` Ray runs only `cd a`, and
 the job succeeds. So an entrypoint has plain words only.
 
-KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `scripts/run_pod.py`
+KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `trainyard pod`
 runs, which has exit codes that are final; KubeRay restarts only a command without it.
 
 A RayCluster never ends; the command on it does.
@@ -105,9 +105,8 @@ def _words(plan: JobPlan) -> tuple[str, ...]:
     if program.once:
         return (*program.command, *restarts)
     place = ("--directory", program.directory) if program.directory else ()
-    folder = f"{program.directory.rstrip('/')}/" if program.directory else ""
     return (
-        *(program.python, f"{folder}scripts/run_on_ray.py"),
+        *(program.python, "-m", "trainyard", "step", "ray"),
         *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
         *("--gpu-per-node", str(plan.resources.gpus), *place, *restarts, "--", *program.command),
     )

@@ -37,7 +37,7 @@ def program(order: RecipeOrder) -> Program:
     pod = order.config.cluster.pod
     return Program(
         NAME,
-        run_pod_command(order, start=("-m", "trainyard", "pod")),
+        run_pod_command(order),
         once=order.kind.on_ray,
         directory=pod.directory or "",
         python=pod.python,

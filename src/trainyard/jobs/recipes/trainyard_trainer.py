@@ -1,6 +1,6 @@
 """The trainer of this repository as the program of a job.
 
-Every pod runs `scripts/run_pod.py`, which starts a process per GPU; the first pod then stores and proves the
+Every pod runs `trainyard pod`, which starts a process per GPU; the first pod then stores and proves the
 run.
 """
 
@@ -46,7 +46,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
         yield (
             f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
-            f"{change} (scripts/plan_training.py shows more)"
+            f"{change} (trainyard plan shows more)"
         )
 
 

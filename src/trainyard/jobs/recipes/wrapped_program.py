@@ -1,7 +1,7 @@
-"""Run another program in a job: `scripts/run_pod.py` starts it and keeps a run directory for it.
+"""Run another program in a job: `trainyard pod` starts it and keeps a run directory for it.
 
 The plan writes the command and the facts of the run into a file of the job, `program.json`, which
-`scripts/run_program.py` reads in the pod. So no shell reads its words, and the printed plan shows them all.
+`trainyard step program` reads in the pod. So no shell reads its words, and the printed plan shows them all.
 """
 
 import json
@@ -121,16 +121,11 @@ def read_description(path: Path) -> ProgramDescription:
     return replace(sheet, command=tuple(w.replace(FILES_DIRECTORY, str(path.parent)) for w in sheet.command))
 
 
-def run_pod_command(
-    order: RecipeOrder, *program: str, start: Sequence[str] = ("scripts/run_pod.py",)
-) -> tuple[str, ...]:
-    """The command of a pod that keeps a run directory; the words `program` name another program to run.
-
-    `start` follows the interpreter: the script, or the module where an image has no scripts.
-    """
+def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
+    """The command of a pod that keeps a run directory; the words `program` name another program to run."""
     pod = order.config.cluster.pod
     return (
-        *(pod.python, *start),
+        *(pod.python, "-m", "trainyard", "pod"),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
         *("--run-dir", order.run_directory),
         *("--nproc-per-node", str(order.processes)),

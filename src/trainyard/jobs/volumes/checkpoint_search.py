@@ -75,7 +75,7 @@ def plan_of(job: FoundJob) -> JobPlan:
     """Return the plan in a job's annotations. Raises ConfigError for a job that is not ours."""
     if (plan := job.plan) is None:
         raise ConfigError(
-            "the job was not sent by scripts/deploy_training_job.py, so its checkpoints are not known; name "
+            "the job was not sent by trainyard job deploy, so its checkpoints are not known; name "
             "them with --claim or --pod"
         )
     return plan

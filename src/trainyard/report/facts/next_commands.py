@@ -5,18 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.run.suggested_commands import from_here, script_command
+from trainyard.run.suggested_commands import from_here, trainyard_command
 
 
 def prove_command(directory: Path) -> str:
     """Verify and prove the run in `directory` in the store of its configuration."""
-    return f"{script_command('prove_run.py')} --run-dir {_quote(directory)} --run-number auto"
+    return trainyard_command(f"prove --run-dir {_quote(directory)} --run-number auto")
 
 
 def restore_command(*, store: str, run_number: int, step: int) -> str:
     """Restore a stored checkpoint on any machine."""
     what = f"--store {shlex.quote(store)} --run-number {run_number} --step {step}"
-    return f"{script_command('restore_artifact.py')} {what} --to runs/restored-{run_number}"
+    return trainyard_command(f"store restore {what} --to runs/restored-{run_number}")
 
 
 def tensorboard_command(directory: Path, *, run_id: str) -> str:

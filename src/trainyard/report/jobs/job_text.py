@@ -9,7 +9,7 @@ from trainyard.report.facts.quantities import format_count
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
-_SCRIPT = "manage_training_job.py"
+_COMMAND = "job"
 _LABEL = 12
 _MOST_LINES = 10
 _PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deactivate": "deactivated"}
@@ -38,7 +38,7 @@ def progress_line(data: Json) -> str:
 def next_job_command(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     """The next command to run on the cluster `target`; empty where there is nothing to do."""
     words = _next_words(data)
-    return target.command(_SCRIPT, *words, namespace=data["namespace"]) if words else ""
+    return target.command(_COMMAND, *words, namespace=data["namespace"]) if words else ""
 
 
 def _next_words(data: Json) -> tuple[str, ...]:

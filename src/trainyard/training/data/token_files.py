@@ -18,7 +18,7 @@ import numpy.typing as npt
 from trainyard.errors import DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import TokenArray
 
@@ -101,7 +101,7 @@ class TokenFile:
         if not self.is_complete:
             raise DataError(
                 f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
-                f"Run {script_command('prepare_data.py')} again."
+                f"Run {trainyard_command('prepare')} again."
             )
         tokens = np.memmap(self.path, dtype=_stored_type(self.dtype), mode="r")
         first = self.part_of[0] if self.part_of else 0

@@ -18,7 +18,7 @@ from torch.utils import deterministic
 
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 
 # mallopt(3): the numbers of glibc's malloc.h, and their values.
 _HEAP_SETTINGS = {
@@ -53,7 +53,7 @@ def prepare_device(config: Config) -> torch.device:
         raise ConfigError(
             f"model.device: {reason}, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
-            f"{script_command('check_environment.py')} to see why. Nothing was started."
+            f"{trainyard_command('step environment')} to see why. Nothing was started."
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)

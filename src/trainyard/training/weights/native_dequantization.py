@@ -1,7 +1,7 @@
 """Dequantise GGUF weights to float32, with the C++ kernels of `native/` if they are built, else with NumPy.
 
 Both give the same bits as `gguf.quants.dequantize`; only the speed differs. This module compiles nothing:
-`scripts/build_native.py` does, and the package works without the kernels. The caller reads the GGUF file.
+`trainyard step native` does, and the package works without the kernels. The caller reads the GGUF file.
 
 The kernels are an option: they speed up loading quantised weights, once at the start of a run from
 such weights. Training itself does not use them.
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ConfigError, DataError
-from trainyard.run.suggested_commands import script_command
+from trainyard.run.suggested_commands import trainyard_command
 
 LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
 NATIVE_TYPES = (
@@ -252,4 +252,4 @@ def _best_backend(library: Any) -> Backend:
 
 
 def _build_advice() -> str:
-    return f"{script_command('build_native.py')} builds it"
+    return f"{trainyard_command('step native')} builds it"

@@ -152,7 +152,7 @@ class LogExplanation:
     """Whether a retry recovers on another node only: the fault of this one stays."""
 
     def record(self) -> dict[str, Any]:
-        """Return the data that `scripts/explain_failure.py --json` prints."""
+        """Return the data that `trainyard explain --json` prints."""
         return {
             "class": str(self.klass),
             "cause": self.cause,

@@ -140,7 +140,7 @@ def test_failures_come_first_with_their_next_step(new_run: NewRun) -> None:
     page = page_of(new_run().train().succeed().prove(failing="stored"))
     text = page.words
     assert text.index("Not proven: stored") < text.index("SHA-256 differs") < text.index("training loss")
-    assert text.count("scripts/training_artifact_sync.py") == 1
+    assert text.count("trainyard store sync") == 1
 
 
 @pytest.mark.parametrize(

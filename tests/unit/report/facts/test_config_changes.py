@@ -98,7 +98,7 @@ def test_the_summary_links_to_commit_workflow_run_and_artifacts(
         f"[artifacts]({lab}/actions/runs/99#artifacts) · stored in `s3://ml-runs/phase2/run-7`"
     ) in text
     assert "· **$ 3.03**\n" in text
-    assert "scripts/restore_artifact.py --store s3://ml-runs/phase2/ --run-number 7 --step 600 --to" in text
+    assert "trainyard store restore --store s3://ml-runs/phase2/ --run-number 7 --step 600 --to" in text
 
 
 def test_a_run_of_several_segments_shows_the_segment_number(new_run: NewRun) -> None:

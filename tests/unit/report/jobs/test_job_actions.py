@@ -52,7 +52,7 @@ def test_the_summary_of_a_failure_has_its_place_its_lines_and_the_next_command()
     assert text.startswith("### ❌ Failed: pytorchjob `llama`")
     assert "class **oom-host**, rank 1, exit code 137, pod job-worker-0, node gpu-3" in text
     assert "~~~~~~\nstep 41\nKilled\n~~~~~~" in text
-    assert "Next: `scripts/manage_training_job.py logs llama" in text
+    assert "Next: `trainyard job logs llama" in text
     assert FAILURE.evidence[0] not in text.splitlines()[0]
     assert state_markdown(state(State.RUNNING).record()).startswith("### ⏳ Running")
     assert state_markdown(state(State.SUCCEEDED).record()).startswith("### ✅ Succeeded")

@@ -115,13 +115,13 @@ def test_an_unproven_run_never_reads_as_proven(new_run: NewRun, moment: SlackEve
     assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
     text = full_text(message)
     assert "❌ stored: 5 of 6 objects verified" in text
-    assert "Next: `scripts/training_artifact_sync.py" in text
+    assert "Next: `trainyard store sync" in text
 
 
 def test_succeeded_without_a_proof_says_so(new_run: NewRun) -> None:
     message = slack_message(SUCCEEDED, facts(new_run().train().succeed()), AROUND)
     assert message.text.startswith("⚠ Training 812: trained, not proven yet")
-    assert "Next: `scripts/prove_run.py --run-dir runs/" in full_text(message)
+    assert "Next: `trainyard prove --run-dir runs/" in full_text(message)
 
 
 def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
@@ -185,7 +185,7 @@ def test_a_stop_gives_reason_and_command(new_run: NewRun) -> None:
     run = new_run().train(120).end("stopped", 75, "Stopped at step 120 of 600: the deadline is near")
     text = full_text(slack_message(STOPPED, facts(run), Surroundings("gh-99", CI, segment="1/3")))
     assert text.startswith("*Training 812 stopped 1/3 at step 120 of 600*")
-    assert "the deadline is near\nNext: `scripts/train.py" in text
+    assert "the deadline is near\nNext: `trainyard train" in text
 
 
 def test_an_invalid_estimate_is_left_out() -> None:

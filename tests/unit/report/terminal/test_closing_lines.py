@@ -102,7 +102,7 @@ def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(ne
     lines = last_lines(run)
     assert lines["report"] == f"{run.path}/report/index.html"
     assert shell_words(lines["look"]) == ["tensorboard", "--logdir", "runs"]
-    assert lines["again"] == f"scripts/train.py --config {run.path}/config.yaml  (same digest: 0123…)"
+    assert lines["again"] == f"trainyard train --config {run.path}/config.yaml  (same digest: 0123…)"
     assert set(lines) == {"report", "look", "again"}
 
 
