@@ -4,6 +4,7 @@ import argparse
 import itertools
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,17 +13,17 @@ from tests.unit.jobs.state.shapes import job, running, seen
 
 from trainyard.cluster.check_definition import error, warning
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.demand import Demand, demand_of
+from trainyard.cluster.demand import Demand
 from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
+from trainyard.command.cluster_options import cluster_target, demand_values
 from trainyard.config.cluster import ClusterConfig
 from trainyard.jobs.job_labels import FOLLOWED_BY
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
-from trainyard.run.suggested_commands import cluster_target
 from trainyard.watch.failure_classes import FailureClass
 
 Load = Callable[[str], Any]
@@ -69,7 +70,8 @@ def test_what_follows_a_job_that_was_sent(
         deploy.output, "announce", lambda phase, text, *_, **__: announced.append((phase, text))
     )
     args = deploy.parse_args(["--config", "c.yaml", "--auto-retry", retries, *given])
-    assert deploy.deploy(args, there, nobody) == 0
+    there = replace(there, auto_retry=args.auto_retry)
+    assert deploy.deploy(there, nobody, cluster_target(args), wait_seconds=None)[1] == 0
     (command,) = [text for phase, text in announced if phase == "follow"]
     assert shlex.split(command)[1] == ("status" if retries == "0" else "retry")
     told(given, command, namespace=there.namespace)
@@ -101,7 +103,7 @@ def states() -> Iterator[JobState]:
 @pytest.mark.parametrize("given", GIVEN)
 def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Load) -> None:
     args = load_script("manage_training_job").parse_args(["status", "llama", *given])
-    target, verbs = cluster_target(vars(args)), set()
+    target, verbs = cluster_target(args), set()
     for state in states():
         record = state.record()
         last = status_lines(record, width=100, target=target)[-1]
@@ -139,7 +141,7 @@ def test_a_retry_that_is_gone_names_the_cluster(
 
     args = load_script("manage_training_job").parse_args(["retry", "llama", *given])
     healing = make_retry_loop(
-        Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(vars(args))
+        Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(args)
     )
     monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
     raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}
@@ -165,7 +167,7 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
 def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
     words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
     args = load_script(script).parse_args([*words, *given])
-    demand = demand_of(vars(args), ClusterConfig(), KINDS.values())
+    demand = Demand(kinds=tuple(KINDS.values()), **demand_values(args)).with_settings(ClusterConfig())
     for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):
         verdict = verdict_on(demand, remedy)
         texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]

@@ -123,8 +123,8 @@ def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, deman
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
     usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
     if not usable:
-        names = ", ".join(quota.flavor for quota in covered)
-        text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
+        names, wanted = ", ".join(quota.flavor for quota in covered), plain_type(demand.instance_type)
+        text = f"no flavor of ClusterQueue {parent.name} is for {wanted} (it has {names})"
         return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
     if parent.cohort:
         text = f"ClusterQueue {parent.name} is in the cohort {parent.cohort}, and may borrow from its queues"

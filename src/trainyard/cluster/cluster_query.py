@@ -69,15 +69,18 @@ class ServedApis:
 class ClusterQuery:
     """Queries one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: "Api", demand: Demand, *, server: str, context: str, now: float) -> None:
+    def __init__(self, api: "Api", demand: Demand, *, now: float) -> None:
         """`now` is the local time in Unix seconds."""
         self.demand = demand
         self.api = api
-        self._server, self._context, self._now = server, context, now
+        self._now = now
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the cluster and the demand as plain data."""
-        return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
+        return {
+            "cluster": cluster_record(snapshot, self.api.access.context),
+            "plan": plan_record(self.demand),
+        }
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
         """Return all that the checks need; `find_digest` asks ECR for the image (`images.find_image`).
@@ -107,11 +110,11 @@ class ClusterQuery:
             found = {name: reads[name].result() if name in reads else _NOT_REQUESTED for name in work}
             seen_nodes = nodes.result()
             return Snapshot(
-                server=self._server,
+                server=self.api.access.server,
                 version=version,
                 now=self._now,
                 clock_offset=offset,
-                region=_region(self._server, seen_nodes),
+                region=_region(self.api.access.server, seen_nodes),
                 groups=served.groups,
                 resources=served.resources,
                 permissions=tuple(future.result() for future in permissions),
@@ -161,7 +164,9 @@ class ClusterQuery:
     def _version(self) -> str:
         answer = self.api.get("/version")
         if not isinstance(answer, dict) or not answer.get("gitVersion"):
-            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version names no version")
+            raise ServiceError(
+                f"{self.api.access.server} is not a Kubernetes API server: /version names no version"
+            )
         return str(answer["gitVersion"])
 
     def _nodes(self) -> Any:

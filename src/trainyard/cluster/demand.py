@@ -4,14 +4,14 @@ Values that are left open are not guessed: without an instance type every node w
 without `gpus_per_node` a complete node.
 """
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from trainyard.cluster.needed_apis import ServedKind, serves
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import HYPERPOD
-from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
+from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
@@ -29,7 +29,7 @@ class Demand:
     gpus_per_node: int | None = None
     """None: all GPUs of a node of this type; 0: no GPU is needed."""
     instance_type: str = ""
-    """EC2's name, without HyperPod's prefix; empty allows any type."""
+    """EC2's name, or HyperPod's; empty allows any type."""
     kind: str = "auto"
     """The name of one of `kinds`; auto uses the first that the cluster serves."""
     kinds: tuple[ServedKind, ...] = ()
@@ -40,13 +40,13 @@ class Demand:
     image: str = ""
     claim: str = ""
     """The PersistentVolumeClaim for checkpoints."""
-    checkpoint_path: str = ""
+    mount_path: str = ""
     """The folder for checkpoints in a pod."""
     priority_class: str = ""
     secret: str = ""
     """A Secret of the namespace that pods refer to."""
     token_secret: str = ""
-    """The Secret with a token for the Hugging Face Hub, without the name of its key."""
+    """`NAME` or `NAME:KEY` of a Secret with a token for the Hugging Face Hub."""
     service_account: str = ""
     """The ServiceAccount of the pods; empty for the namespace's default."""
     tolerations: tuple[str, ...] = ()
@@ -56,10 +56,29 @@ class Demand:
     target: ClusterTarget = DEFAULT_CLUSTER
     """The options that named the cluster, for the commands in remedies."""
 
+    def with_settings(self, settings: ClusterConfig, *, namespace: str = "") -> Self:
+        """Return the demand with the configuration's values where it has none of its own.
+
+        `namespace` is that of the kubeconfig's context.
+        """
+        return replace(
+            self,
+            kind=self.kind or settings.kind,
+            namespace=self.namespace or settings.namespace or namespace or "default",
+            queue=self.queue or settings.queue or "",
+            image=self.image or settings.image or "",
+            claim=self.claim or settings.volume.claim or "",
+            mount_path=self.mount_path or settings.volume.mount_path or "",
+            priority_class=self.priority_class or settings.priority_class or "",
+            secret=self.secret or settings.secret or "",
+            service_account=settings.pod.service_account or "",
+            node_selector=settings.pod.node_selector,
+        )
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """The Secrets without which no container of a pod starts."""
-        return tuple(dict.fromkeys(filter(None, (self.secret, self.token_secret))))
+        return tuple(dict.fromkeys(filter(None, (self.secret, self.token_secret.partition(":")[0]))))
 
     @property
     def tolerated(self) -> tuple[str, ...]:
@@ -69,41 +88,9 @@ class Demand:
     def shape(self) -> str:
         """Text for people: `4 × p5.48xlarge`, `2 nodes with 8 GPUs`."""
         if self.instance_type:
-            return f"{self.nodes} × {self.instance_type}"
+            return f"{self.nodes} × {plain_type(self.instance_type)}"
         each = {None: "GPUs", 0: "no GPU", 1: "1 GPU"}.get(self.gpus_per_node, f"{self.gpus_per_node} GPUs")
         return f"{self.nodes} {'node' if self.nodes == 1 else 'nodes'} with {each}"
-
-
-def demand_of(
-    given: Mapping[str, Any],
-    settings: ClusterConfig,
-    kinds: Iterable[ServedKind],
-    *,
-    namespace: str = "",
-) -> Demand:
-    """Return the demand of a command line (`given`) and the configuration that it overrides.
-
-    `namespace` is that of the context. `given` may lack `hf_token_secret`.
-    """
-    return Demand(
-        nodes=given["num_nodes"],
-        gpus_per_node=given["gpu_per_node"],
-        instance_type=plain_type(given["instance_type"]),
-        kind=given["kind"] or settings.kind,
-        kinds=tuple(kinds),
-        namespace=given["namespace"] or settings.namespace or namespace or "default",
-        queue=given["queue"] or settings.queue or "",
-        image=given["image_uri"] or settings.image or "",
-        claim=given["volume"] or settings.volume.claim or "",
-        checkpoint_path=given["checkpoint_path"] or settings.volume.mount_path or "",
-        priority_class=given["priority_class"] or settings.priority_class or "",
-        secret=given["secret"] or settings.secret or "",
-        token_secret=given.get("hf_token_secret", "").partition(":")[0],
-        service_account=settings.pod.service_account or "",
-        tolerations=tuple(given["tolerate"]),
-        node_selector=settings.pod.node_selector,
-        target=cluster_target(given),
-    )
 
 
 def plain_type(name: str) -> str:

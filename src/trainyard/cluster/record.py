@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import Capacity, Room
-from trainyard.cluster.demand import Demand
+from trainyard.cluster.demand import Demand, plain_type
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import Figures
 from trainyard.cluster.snapshot import Snapshot
@@ -30,7 +30,7 @@ def plan_record(demand: Demand) -> Json:
         "shape": demand.shape,
         "nodes": demand.nodes,
         "gpus_per_node": demand.gpus_per_node,
-        "instance_type": demand.instance_type,
+        "instance_type": plain_type(demand.instance_type),
         "kind": demand.kind,
         "namespace": demand.namespace,
         "queue": demand.queue,

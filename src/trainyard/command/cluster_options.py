@@ -1,9 +1,11 @@
 """The options with which scripts name a cluster: a kubeconfig and its context, or the name of a cluster."""
 
 import argparse
+from typing import Any
 
 from trainyard.command import arguments
 from trainyard.config import registries
+from trainyard.run.suggested_commands import ClusterTarget
 
 JOB_KINDS = tuple(registries.JOB_KINDS)
 _TEXTS = (
@@ -36,3 +38,28 @@ def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namesp
     """Refuse a command line that names two clusters."""
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+
+
+def cluster_target(args: argparse.Namespace) -> ClusterTarget:
+    """Return the cluster that the options name, with the namespace and the kind of the job, if given."""
+    names = ("kubeconfig", "context", "cluster", "region", "namespace", "kind")
+    return ClusterTarget(*(str(getattr(args, name, None) or "") for name in names))
+
+
+def demand_values(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that describe a job as the fields of `cluster.demand.Demand`."""
+    return {
+        "nodes": args.num_nodes,
+        "gpus_per_node": args.gpu_per_node,
+        "instance_type": args.instance_type,
+        "kind": args.kind or "",
+        "namespace": args.namespace,
+        "queue": args.queue,
+        "image": args.image_uri,
+        "claim": args.volume,
+        "mount_path": args.checkpoint_path,
+        "priority_class": args.priority_class,
+        "secret": args.secret,
+        "tolerations": tuple(args.tolerate),
+        "target": cluster_target(args),
+    }

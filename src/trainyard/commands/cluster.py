@@ -16,26 +16,31 @@ Example:    trainyard cluster check --instance-type p5.48xlarge --num-nodes 4 --
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.capacity import measure
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import demand_of
+from trainyard.cluster.demand import Demand
 from trainyard.cluster.fix import plan_fix, steps_record
 from trainyard.cluster.hyperpod import hyperpod_record, measured_use
 from trainyard.cluster.record import usage_record
 from trainyard.cluster.server_side_apply import apply_all
 from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import (
+    JOB_KINDS,
+    add_cluster_options,
+    check_cluster_options,
+    demand_values,
+)
 from trainyard.command.parser import script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.images.ecr import find_digest
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.kubernetes.eks import list_clusters
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 from trainyard.gateways.prometheus import Prometheus
@@ -48,6 +53,7 @@ from trainyard.run.untrusted_files import read_yaml
 if TYPE_CHECKING:
     from trainyard.cluster.hyperpod import Figures
 
+Json = dict[str, Any]
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
@@ -110,67 +116,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     if args.command == "list":
-        return show_clusters(args)
+        return print_answer(args, find_clusters(args.region), cluster_lines)
     settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
-    query = make_query(args, settings)
+    query = open_query(Demand(**demand_values(args)), settings, call_seconds=args.call_seconds)
+    if args.command == "check":
+        return print_answer(args, check_cluster(query), verdict_lines)
     if args.command == "fix":
-        return fix(args, settings, query)
-    return check(args, query) if args.command == "check" else show_usage(args, query)
+        return print_answer(args, fix_cluster(query, settings, apply=args.apply), fix_lines)
+    found, code = measure_usage(query, prometheus=args.prometheus)
+    if args.command == "nodes":
+        return print_answer(args, (found, ExitCode.DONE), node_lines)
+    return print_answer(args, (found, code), capacity_lines)
 
 
-def show_clusters(args: argparse.Namespace) -> int:
-    eks = [cluster.record() for cluster in list_clusters(args.region)]
-    pods = HyperPod(args.region)
+def open_query(demand: Demand, settings: ClusterConfig, *, call_seconds: float = 20.0) -> ClusterQuery:
+    """Return a query of the cluster that the demand names, for the demand and the configuration."""
+    api = open_api(demand.target, read=read_yaml, call_seconds=call_seconds)
+    demand = demand.with_settings(settings, namespace=api.access.namespace)
+    return ClusterQuery(api, replace(demand, kinds=tuple(KINDS.values())), now=time.time())
+
+
+def find_clusters(region: str) -> tuple[Json, int]:
+    """Return the record of the EKS and HyperPod clusters of the account, and the exit code."""
+    eks = [cluster.record() for cluster in list_clusters(region)]
+    pods = HyperPod(region)
     described = [(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
     data = [*eks, *(hyperpod_record(found, nodes, pods.region) for found, nodes in described)]
-    return print_data(args, {"clusters": data}, cluster_lines)
+    return {"clusters": data}, ExitCode.DONE
 
 
-def check(args: argparse.Namespace, query: ClusterQuery) -> int:
+def check_cluster(query: ClusterQuery) -> tuple[Json, int]:
+    """Return the record of the verdict and the exit code; the verdict is also in GitHub's job summary."""
     snapshot = query.snapshot(find_digest)
     verdict = judge_cluster(snapshot, query.demand)
     data = {**verdict_record(verdict), **query.record(snapshot)}
-    print_data(args, data, verdict_lines)
     append_summary(verdict_markdown(data))
     if verdict.exit_code:
         set_output("reason", verdict_refusal(data))
         annotate(Level.ERROR, verdict_refusal(data), title="The cluster is not ready")
-    return verdict.exit_code
+    return data, verdict.exit_code
 
 
-def show_usage(args: argparse.Namespace, query: ClusterQuery) -> int:
-    """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
+def measure_usage(query: ClusterQuery, *, prometheus: str | None = None) -> tuple[Json, int]:
+    """Return the record of nodes and free capacity, and the exit code: whether the demand fits.
+
+    `prometheus` is the URL of a workspace with the utilisation of the GPUs.
+    """
     snapshot = query.usage()
     capacity = measure(snapshot, query.demand)
     use: Mapping[str, Figures] = {}
-    if args.prometheus:
-        workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
+    if prometheus:
+        workspace = Prometheus(prometheus, region=query.demand.target.region or snapshot.region)
         use = measured_use(capacity.node_names, workspace.query)
     data = {**query.record(snapshot), **usage_record(capacity, query.demand, snapshot, use=use)}
-    if args.command == "nodes":
-        return print_data(args, data, node_lines)
-    print_data(args, data, capacity_lines)
-    return capacity.exit_code
+    return data, capacity.exit_code
 
 
-def fix(args: argparse.Namespace, settings: ClusterConfig, query: ClusterQuery) -> int:
+def fix_cluster(query: ClusterQuery, settings: ClusterConfig, *, apply: bool) -> tuple[Json, int]:
+    """Return the record of the remedies and the exit code; `apply` carries the safe ones out."""
     snapshot = query.snapshot(find_digest)
     steps = plan_fix(judge_cluster(snapshot, query.demand), settings)
-    if args.apply:
+    if apply:
         for step in steps:
             apply_all(query.api, step.objects)
-    data = {**query.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
-    print_data(args, data, fix_lines)
-    return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
+    data = {**query.record(snapshot), "applied": apply, "steps": steps_record(steps, applied=apply)}
+    return data, ExitCode.DONE if all(step.automatic and apply for step in steps) else ExitCode.NO
 
 
-def make_query(args: argparse.Namespace, settings: ClusterConfig) -> ClusterQuery:
-    access = requested_access(vars(args), read=read_yaml)
-    api = Api(access, call_seconds=args.call_seconds)
-    demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
-    return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
-
-
-def print_data(args: argparse.Namespace, data: dict[str, Any], lines: Callable[..., list[str]]) -> int:
+def print_answer(args: argparse.Namespace, answer: tuple[Json, int], lines: Callable[..., list[str]]) -> int:
+    data, code = answer
     output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
-    return ExitCode.DONE
+    return code

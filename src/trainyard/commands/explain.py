@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.process_tree import processes_of_run
 from trainyard.jobs.follow import pod_logs
 from trainyard.jobs.job_reader import JobReader
@@ -256,10 +255,8 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
 
 def job_reader(args: argparse.Namespace) -> tuple[JobReader, str]:
     """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    access = requested_access(vars(args), read=read_yaml)
-    return JobReader(
-        Api(access, call_seconds=args.call_seconds)
-    ), args.namespace or access.namespace or "default"
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    return JobReader(api), args.namespace or api.access.namespace or "default"
 
 
 def github_logs(run: str) -> Iterator["LogText"]:

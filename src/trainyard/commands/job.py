@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import report_step
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
@@ -36,7 +36,6 @@ from trainyard.jobs.job_reader import JobReader, event_records, listed_record
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
-from trainyard.run.suggested_commands import cluster_target
 from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
@@ -96,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    access = requested_access(vars(args), read=read_yaml)
-    args.namespace = args.namespace or access.namespace or "default"
-    reader = JobReader(Api(access, call_seconds=args.call_seconds))
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    args.namespace = args.namespace or api.access.namespace or "default"
+    reader = JobReader(api)
     if args.command == "list":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
@@ -114,7 +113,7 @@ def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
 
 
 def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    target = cluster_target(vars(args))
+    target = cluster_target(args)
     state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
@@ -191,7 +190,7 @@ def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> in
 
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    target = cluster_target(vars(args))
+    target = cluster_target(args)
     if args.dry_run:
         print(make_retry_loop(reader.api, output.announce, target).preview(job))
         return ExitCode.DONE

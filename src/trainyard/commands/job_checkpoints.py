@@ -22,11 +22,11 @@ from trainyard.cluster.object_path import path_part
 from trainyard.cluster.server_side_apply import apply_all
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.job_submission import refusals
 from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
@@ -105,7 +105,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
     refuse_options_of_other_commands(parser, args, ONLY_FOR)
     for name in NEEDED.get(args.command, ()):
-        if not vars(args)[name]:
+        if not getattr(args, name):
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
     if args.container and not args.pod:
         parser.error("--container is for --pod")
@@ -128,9 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.command == "copy" and args.to.exists() and not args.to.is_dir():
         raise ConfigError(f"--to {args.to} is a file; name a folder")
-    access = requested_access(vars(args), read=read_yaml)
-    args.namespace = args.namespace or access.namespace or "default"
-    api = Api(access, call_seconds=args.call_seconds)
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    args.namespace = args.namespace or api.access.namespace or "default"
     if args.command == "create-volume":
         return create_volume(args, api)
     with open_checkpoints(args, api) as (source, found):
@@ -144,8 +143,18 @@ def open_checkpoints(
     args: argparse.Namespace, api: Api
 ) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    names = ("namespace", "pod", "container", "claim", "job", "kind", "path", "image", "python")
-    where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
+    where = Where(
+        namespace=args.namespace,
+        pod=args.pod,
+        container=args.container,
+        claim=args.claim,
+        job=args.job,
+        kind=args.kind,
+        path=args.path,
+        image=args.image,
+        python=args.python,
+        seconds=args.timeout,
+    )
     with open_found_folder(api, where) as source:
         yield source, find_checkpoints(source.listing())
 

@@ -31,13 +31,17 @@ from typing import TYPE_CHECKING, Any
 
 import trainyard
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import demand_of
 from trainyard.cluster.job_preflight import preflight
 from trainyard.cluster.server_side_apply import apply_all
 from trainyard.cluster.verdict import require_checks
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import (
+    JOB_KINDS,
+    add_cluster_options,
+    check_cluster_options,
+    demand_values,
+)
 from trainyard.command.parser import script_parser
 from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode
@@ -46,13 +50,13 @@ from trainyard.gateways.github import refusal_in_summary, report_step
 from trainyard.gateways.images.ecr import find_digest, image_or_newest
 from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import follow_and_announce
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import load_job_config, make_job_request, provenance_of
+from trainyard.jobs.job_request import JobRequest, load_job_config, provenance_of, settle_request
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
@@ -64,19 +68,18 @@ from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.launch_environment import nccl_log_variables
-from trainyard.run.suggested_commands import cluster_target
+from trainyard.run.suggested_commands import ClusterTarget
 from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
     from trainyard.cluster.job_preflight import Preflight
     from trainyard.config.schema import Config
-    from trainyard.gateways.kubernetes.cluster_access import Access
     from trainyard.jobs.job_kind import Manifests
     from trainyard.jobs.job_plan import JobPlan
-    from trainyard.jobs.job_request import JobRequest
     from trainyard.proof.reachable_parts import UnreachablePart
 
+Json = dict[str, Any]
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: the type of the cluster's nodes"),
@@ -146,65 +149,103 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     with refusal_in_summary("Nothing was sent"):
-        config, args.kind = load_job_config(vars(args))
-        return check_and_deploy(args, config)
+        config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
+        data, code = deploy_job(
+            config,
+            requested_job(args),
+            accept=args.accept,
+            dry_run=args.dry_run,
+            wait_seconds=args.timeout if args.wait or args.monitor else None,
+            call_seconds=args.call_seconds,
+        )
+    if args.output and data:
+        write_json_atomically(args.output, plan_outputs(data["plan"], store=config.artifacts.store or ""))
+    if args.json and data:
+        output.print_json(data)
+    elif args.dry_run and data:
+        print(kubernetes_yaml(data["objects"]), end="")
+    return code
 
 
-def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
-    """Check and plan the job; then send it, or print it with --dry-run."""
-    accepted = [name for name in args.accept if name not in PARTS]  # the others name parts of the proof
-    require_checks(accepted, others=PARTS)
-    if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
-        return show(args, make_plan(args, config, job_request(args, config)), api=None)
-
-    access = requested_access(vars(args), read=read_yaml)
-    api = Api(access, call_seconds=args.call_seconds)
-    found = check_cluster(args, config, access, api, accepted=accepted)
-    request = job_request(args, config)
-    seen = replace(
-        request,
-        kind=found.kind,
-        namespace=found.query.demand.namespace,
-        image=found.image,
-        room=found.room,
-        zone=found.zone_for(request.name),
-        shared_claim=found.shared_claim,
-        creator=creator(api),
+def requested_job(args: argparse.Namespace) -> JobRequest:
+    return JobRequest(
+        **demand_values(args),
+        token_secret=args.hf_token_secret,
+        name=args.job_name,
+        processes_per_node=args.nproc_per_node,
+        environment=dict(args.env),
+        command=tuple(args.own),
+        ray_cluster=args.ray_cluster,
+        auto_retry=args.auto_retry,
     )
-    plan = make_plan(args, config, seen)
+
+
+def deploy_job(
+    config: "Config",
+    request: JobRequest,
+    *,
+    accept: Sequence[str] = (),
+    dry_run: bool = False,
+    wait_seconds: float | None = None,
+    call_seconds: float = 20.0,
+) -> tuple[Json, int]:
+    """Check the cluster and plan the job, then send it; return its record and the exit code.
+
+    The record has the plan, with `dry_run` the objects, else the job's state; it is empty if the cluster is
+    not ready. `accept` names checks of the cluster and parts of the proof to ignore. `wait_seconds` is how
+    long the end of the job is waited for; None: not at all.
+    """
+    accepted = [name for name in accept if name not in PARTS]  # the others name parts of the proof
+    require_checks(accepted, others=PARTS)
+    image = image_or_newest(
+        request.image or config.cluster.image or "", os.environ, region=request.target.region
+    )
+    request = replace(request, image=image, provenance=code_origin())
+    target, api, code = request.target, None, ExitCode.DONE
+    if dry_run and not (target.kubeconfig or target.context or target.cluster):
+        request = settle_request(request, config)
+    else:
+        api = open_api(target, read=read_yaml, call_seconds=call_seconds)
+        request = settle_request(request, config, namespace=api.access.namespace)
+        found = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
+        code = found.exit_code
+        request = replace(
+            request,
+            kind=found.kind,
+            image=found.image,
+            room=found.room,
+            zone=found.zone_for(request.name),
+            shared_claim=found.shared_claim,
+            creator=creator(api),
+        )
+    plan = make_plan(config, request, accept)
     data, store = plan.to_json(), config.artifacts.store or ""
-    report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
-    if args.output:
-        write_json_atomically(args.output, plan_outputs(data, store=store))
+    report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
+    if api is None or dry_run:
+        return ({}, code) if code else show(plan, api=api)
     # If the job exists already, the cluster may be full with its own pods.
-    if found.exit_code and (args.dry_run or not is_deployed(partial(find, api), plan)):
-        return found.exit_code
-    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, api)
+    if code and not is_deployed(partial(find, api), plan):
+        return {}, code
+    # A RayJob is followed, not its RayCluster.
+    return deploy(plan, api, replace(target, kind=""), wait_seconds=wait_seconds)
 
 
-def job_request(args: argparse.Namespace, config: "Config") -> "JobRequest":
+def code_origin() -> dict[str, str]:
     ours = runs_code_of(REPOSITORY_ROOT, Path(trainyard.__file__).parent)
-    origin = provenance_of(
+    return provenance_of(
         git_facts(REPOSITORY_ROOT) if ours else {}, REPOSITORY_ROOT / "requirements-training.txt"
     )
-    return make_job_request(vars(args), config, image=image_of(args, config), origin=origin)
-
-
-def image_of(args: argparse.Namespace, config: "Config") -> str:
-    return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
 
 def check_cluster(
-    args: argparse.Namespace, config: "Config", access: "Access", api: Api, *, accepted: Sequence[str]
+    config: "Config", request: JobRequest, api: Api, *, accepted: Sequence[str], dry_run: bool
 ) -> "Preflight":
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    given = {**vars(args), "image_uri": image_of(args, config)}
-    demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
-    query = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
-    change = None if args.dry_run else apply
+    query = ClusterQuery(api, request, now=time.time())
+    change = None if dry_run else apply
     found = preflight(query, config.cluster, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
@@ -214,9 +255,9 @@ def check_cluster(
     return found
 
 
-def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
+def make_plan(config: "Config", request: JobRequest, accept: Sequence[str]) -> "JobPlan":
     plan = plan_job(config, request)
-    check_provable(args, config, plan)
+    check_provable(config, plan, accept)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
     for found in job_findings(plan):
@@ -226,14 +267,12 @@ def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest")
     return plan
 
 
-def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
+def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> None:
     """Warn of parts of the proof that cannot hold. Raises ConfigError for those that would fail the job."""
     store = config.artifacts.store or ""
     parts = unproven_parts(config, plan)
     refused = [
-        part
-        for part in parts
-        if decides_the_end(part.name, plan, store=store) and part.name not in args.accept
+        part for part in parts if decides_the_end(part.name, plan, store=store) and part.name not in accept
     ]
     for line in unproven_lines([part.to_json() for part in parts if part not in refused]):
         _logger.warning("%s", line)
@@ -265,19 +304,16 @@ def keeps_network_log(plan: "JobPlan") -> bool:
     return plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
 
 
-def show(args: argparse.Namespace, plan: "JobPlan", *, api: Api | None) -> int:
-    """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
+def show(plan: "JobPlan", *, api: Api | None) -> tuple[Json, int]:
+    """Return plan and objects; report what the API server would refuse."""
     kind = KINDS[plan.kind]
     manifests = job_objects(plan, api)
-    if args.json:
-        output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
-    else:
-        print(kubernetes_yaml(manifests.all), end="")
     checked = manifests.before_job if kind.needs_runtime else manifests.all
     problems = refusals(api, checked) if api else []
     for problem in problems:
         _logger.error("%s", problem)
-    return ExitCode.NO if problems else ExitCode.DONE
+    data = {"plan": plan.to_json(), "objects": list(manifests.all)}
+    return data, ExitCode.NO if problems else ExitCode.DONE
 
 
 def job_objects(plan: "JobPlan", api: Api | None) -> "Manifests":
@@ -287,31 +323,37 @@ def job_objects(plan: "JobPlan", api: Api | None) -> "Manifests":
     return replace(manifests, shared=shared)
 
 
-def deploy(args: argparse.Namespace, plan: "JobPlan", api: Api) -> int:
+def deploy(
+    plan: "JobPlan", api: Api, target: ClusterTarget, *, wait_seconds: float | None
+) -> tuple[Json, int]:
     """Send the job unless it exists already, and wait for its end if requested."""
-    target = replace(cluster_target(vars(args)), kind="")  # a RayJob is followed, not its RayCluster
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
-    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
+    data: Json = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    waits, is_running = args.wait or args.monitor, True
-    if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
-        retries = waits and args.auto_retry > 0
-        job = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": args.timeout}
-        state = follow_and_announce(api, **job, retries=retries, announce=output.announce, target=target)
+    is_running = True
+    if wait_seconds is not None or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
+        state = follow_and_announce(
+            api,
+            namespace=plan.namespace,
+            name=plan.name,
+            kind=kind,
+            seconds=60.0 if wait_seconds is None else wait_seconds,
+            retries=wait_seconds is not None and plan.auto_retry > 0,
+            announce=output.announce,
+            target=target,
+        )
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
         late = "; not ended within --timeout, still running" if is_running else ""
         output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
         if state.failure is not None and state.failure.fix:
             output.announce("fix", state.failure.fix, copied=True)
     if is_running:
-        what = "retry" if args.auto_retry else "status"
+        what = "retry" if plan.auto_retry else "status"
         words = ("job", what, plan.name)
         output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)
-    if args.json:
-        output.print_json({**data, "plan": plan.to_json()})
-    return code
+    return {**data, "plan": plan.to_json()}, code

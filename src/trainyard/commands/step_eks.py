@@ -48,7 +48,7 @@ from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.github.cluster_job import (
     POLL,
     WORKFLOW,
@@ -231,8 +231,7 @@ def watch(seconds: float) -> int:
 
 
 def api_of(job: ClusterJob) -> Api:
-    named = {"cluster": job.cluster, "region": job.region, "kubeconfig": None, "context": ""}
-    return Api(requested_access(named, read=read_yaml))
+    return open_api(ClusterTarget(cluster=job.cluster, region=job.region), read=read_yaml)
 
 
 def missing_job(api: Api, job: ClusterJob) -> str | None:

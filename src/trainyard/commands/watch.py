@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
 from trainyard.commands.step_program import is_alive
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import requested_access
+from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.local_machine import has_nvidia_driver
 from trainyard.gateways.node_reading import SCRIPT, read_node_answer, read_this_node
 from trainyard.jobs.follow.job_view import JobView
@@ -253,9 +252,8 @@ class JobWatch:
     """Reads a job of a cluster, and its pods. A context manager: its watches end with the block."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
-        access = requested_access(vars(args), read=read_yaml)
-        namespace = args.namespace or access.namespace or "default"
-        api = Api(access, call_seconds=args.call_seconds)
+        api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+        namespace = args.namespace or api.access.namespace or "default"
         self._job: FoundJob = JobReader(api).find_job(namespace, args.job, args.kind)
         self._view = JobView(api, Observed(self._job.kind, namespace, self._job.name, None))
         self._first_seconds = 3 * float(args.call_seconds)

@@ -5,6 +5,7 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256, values_sha256
+from trainyard.config.registries import DEFAULT_JOB_KIND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
@@ -36,6 +37,7 @@ _LEAST_SHARED_MIB = 1024
 
 def plan_job(config: Config, request: JobRequest) -> JobPlan:
     """Return the plan. Raises ConfigError with every problem, one per line."""
+    request = request.with_settings(config.cluster)
     room = request.room or room_of_type(request.instance_type)
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
@@ -104,6 +106,7 @@ def _draft_plan(
 ) -> tuple[JobPlan, RecipeOrder]:
     """Return the plan, whether or not it can be sent, and the order that its recipe received."""
     cluster, pod = config.cluster, config.cluster.pod
+    kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
     wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
@@ -114,7 +117,7 @@ def _draft_plan(
         settled,
         request.namespace,
         request.name,
-        KINDS[request.kind],
+        KINDS[kind],
         request.nodes,
         processes,
         gpus,
@@ -127,7 +130,7 @@ def _draft_plan(
     plan = JobPlan(
         name=request.name,
         namespace=request.namespace,
-        kind=request.kind,
+        kind=kind,
         image=request.image,
         program=find_job_recipe(config, own=bool(request.command)).program(order),
         nodes=request.nodes,
@@ -135,19 +138,19 @@ def _draft_plan(
         resources=resources,
         instance_type=label,
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
-        node_selector=pod.node_selector,
+        node_selector=request.node_selector,
         zone=request.zone if is_in_one_zone else None,
         network=config.compute.network,
         environment=_environment(config, request, resources, label),
         secrets=_secrets(request),
-        secret_environment=request.secret or cluster.secret or "",
+        secret_environment=request.secret,
         claim=cluster.volume.claim or "",
         shared_claim=bool(cluster.volume.claim) and (request.nodes > 1 or request.shared_claim),
         mount_path=workspace_of(config) if cluster.volume.claim else "",
         queue=request.queue,
-        priority_class=request.priority_class or cluster.priority_class or "",
+        priority_class=request.priority_class,
         topology=pod.topology or "",
-        service_account=pod.service_account or "",
+        service_account=request.service_account,
         tolerations=request.tolerations,
         run_as_user=pod.run_as_user,
         grace_seconds=pod.grace_seconds,

@@ -1,51 +1,33 @@
-"""The request for a job: its command line beside the configuration, and what was observed of its cluster."""
+"""The request for a job: what is asked for beside the configuration, and what was seen of the cluster."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
+from trainyard.cluster.demand import Demand
 from trainyard.config.load import load_config
-from trainyard.config.registries import (
-    COMMAND,
-    DEFAULT_JOB_KIND,
-    EVERY_RECIPE,
-    PROGRAMS,
-)
+from trainyard.config.registries import COMMAND, EVERY_RECIPE, PROGRAMS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.jobs.kinds import KINDS
 from trainyard.plan.node_room import NodeRoom
 from trainyard.programs.presets import load_preset, with_settings
 from trainyard.run.atomic_files import sha256_of_file
 
 
 @dataclass(frozen=True)
-class JobRequest:
-    """The values of the command line that the configuration does not have."""
+class JobRequest(Demand):
+    """What a command or a workflow asks for beside the configuration, and what was seen of the cluster."""
 
     name: str = ""
     """Empty: derived from the model's name."""
-    namespace: str = "default"
-    kind: str = DEFAULT_JOB_KIND
-    image: str = ""
-    nodes: int = 1
-    gpus_per_node: int | None = None
-    """None: all GPUs of a node."""
     processes_per_node: int | None = None
     """None: one per GPU."""
-    instance_type: str = ""
-    queue: str = ""
-    priority_class: str = ""
-    secret: str = ""
-    token_secret: str = ""
-    """`NAME` or `NAME:KEY` of a Secret with a token for the Hugging Face Hub."""
-    claim: str = ""
     shared_claim: bool = False
     """The cluster shows that several nodes may write to the claim."""
-    mount_path: str = ""
-    tolerations: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """The user's environment variables."""
     command: tuple[str, ...] = ()
@@ -61,47 +43,32 @@ class JobRequest:
     """As in `JobPlan`, for a job that EFA joins."""
 
 
-def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """Return the configuration for a command line, with its recipe, settings and requested kind.
+def load_job_config(
+    path: Path, changes: Sequence[str], *, recipe: str = "", program_settings: Sequence[str] = ()
+) -> Config:
+    """Return the configuration of a job, with its recipe and the settings of its program.
 
     Raises ConfigError.
     """
-    if given["recipe"] and given["recipe"] not in EVERY_RECIPE:
-        raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
-    recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
-    config = load_config(given["config"], [*given["set"], *recipe]).config
+    if recipe and recipe not in EVERY_RECIPE:
+        raise ConfigError(f"--recipe {recipe[:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
+    config = load_config(path, [*changes, *([f"recipe={recipe}"] if recipe else [])]).config
+    return with_settings(config, program_settings)
+
+
+def settle_request(request: JobRequest, config: Config, *, namespace: str = "") -> JobRequest:
+    """Return the request with the configuration's values where it has none of its own.
+
+    `namespace` is that of the kubeconfig's context.
+    """
+    found = request.with_settings(config.cluster, namespace=namespace)
     is_preset = config.recipe in PROGRAMS and config.recipe != COMMAND
-    needs_ray = is_preset and load_preset(config.recipe).launcher == "ray"
-    on_ray = needs_ray and (given["kind"] or config.cluster.kind) == "auto"
-    return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
-
-
-def make_job_request(
-    given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
-) -> JobRequest:
-    """Return the request of a command line (`given`), which overrides the configuration."""
-    cluster = config.cluster
-    return JobRequest(
-        name=given["job_name"] or name_from(config.model.name),
-        namespace=given["namespace"] or cluster.namespace or "default",
-        kind=(given["kind"] or cluster.kind).replace("auto", DEFAULT_JOB_KIND),
-        image=image,
-        nodes=given["num_nodes"],
-        gpus_per_node=given["gpu_per_node"],
-        processes_per_node=given["nproc_per_node"],
-        instance_type=given["instance_type"],
-        queue=given["queue"] or cluster.queue or "",
-        priority_class=given["priority_class"],
-        secret=given["secret"],
-        token_secret=given["hf_token_secret"],
-        claim=given["volume"],
-        mount_path=given["checkpoint_path"],
-        tolerations=tuple(given["tolerate"]),
-        environment=dict(given["env"]),
-        command=tuple(given["own"]),
-        ray_cluster=given["ray_cluster"],
-        auto_retry=given["auto_retry"],
-        provenance=origin,
+    needs_ray = found.kind == "auto" and is_preset and load_preset(config.recipe).launcher == "ray"
+    return replace(
+        found,
+        kinds=tuple(KINDS.values()),
+        name=found.name or name_from(config.model.name),
+        kind="rayjob" if needs_ray else found.kind,
     )
 
 

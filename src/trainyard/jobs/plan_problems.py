@@ -41,7 +41,7 @@ def find_plan_problems(
     kind = KINDS[plan.kind]
     yield from find_name_problems(plan, longest=kind.longest_name)
     yield from _room_problems(config, request, plan, room)
-    yield from _storage_problems(config, request, plan)
+    yield from _storage_problems(config, plan)
     yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
     yield from _secret_problems(config, request, plan)
@@ -171,7 +171,7 @@ def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
+def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
     apart = (
         plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
     )
@@ -183,18 +183,18 @@ def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Ite
             "--volume, or set cluster.volume.claim"
         )
     if plan.claim:
-        yield from _mount_problems(config, request)
+        yield from _mount_problems(config)
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
         yield f"artifacts.store: {store} is a folder of the pod and lost with it; use s3://, or the volume"
 
 
-def _mount_problems(config: Config, request: JobRequest) -> Iterator[str]:
+def _mount_problems(config: Config) -> Iterator[str]:
     """Yield folders that the volume must not hide, because the image or the pod has other files there."""
     path = config.cluster.volume.mount_path
     if not path:
         return
-    flag = f"{'--checkpoint-path' if request.mount_path else 'cluster.volume.mount_path'}: {path[:80]!r}"
+    flag = f"cluster.volume.mount_path (--checkpoint-path): {path[:80]!r}"
     if not path.startswith("/"):
         yield f"{flag} does not begin with /"
         return

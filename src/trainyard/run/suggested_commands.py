@@ -61,11 +61,6 @@ DEFAULT_CLUSTER = ClusterTarget()
 """The cluster that a script takes if no option names one."""
 
 
-def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
-    """Return the target that a command line names; `given` has its options by name."""
-    return ClusterTarget(**{name: str(given.get(name) or "") for name in ClusterTarget.__dataclass_fields__})
-
-
 def trainyard_command(words: str) -> str:
     """Return the command `trainyard WORDS`, by its path if the shell does not find this `trainyard`."""
     ours = Path(sys.executable).parent / "trainyard"

@@ -3,14 +3,16 @@
 import importlib
 import re
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import demand_of
+from trainyard.cluster.demand import Demand
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
+from trainyard.command.cluster_options import demand_values
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
@@ -26,11 +28,18 @@ def script() -> ModuleType:
 
 
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:
-    args = script().parse_args(["check", "--kubeconfig", str(kubeconfig), *options])
-    access = access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={})
-    api = Api(access, call_seconds=call_seconds)
-    demand = demand_of(vars(args), ClusterConfig(), KINDS.values(), namespace=access.namespace)
-    return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time() + 3600)
+    api = Api(access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={}), call_seconds=call_seconds)
+    demand = demand_of(["--kubeconfig", str(kubeconfig), *options], namespace=api.access.namespace)
+    return ClusterQuery(api, demand, now=time.time() + 3600)
+
+
+def demand_of(
+    options: Sequence[str], settings: ClusterConfig | None = None, *, namespace: str = "", **given: Any
+) -> Demand:
+    """The demand of a command line, of a configuration, and of values that no option has."""
+    values = {**demand_values(script().parse_args(["check", *options])), **given}
+    demand = Demand(kinds=tuple(KINDS.values()), **values)
+    return demand.with_settings(settings or ClusterConfig(), namespace=namespace)
 
 
 def verdict_of(kubeconfig: Path, *options: str) -> Verdict:

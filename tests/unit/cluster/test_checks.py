@@ -21,17 +21,15 @@ from tests.unit.cluster.generated import (
     plain_eks,
     put,
 )
-from tests.unit.cluster.judging import findings_of, look_at, script, verdict_of
+from tests.unit.cluster.judging import demand_of, findings_of, look_at, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.checks import device_plugin
 from trainyard.cluster.checks import efa as efa_check
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import demand_of
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.verdict import Readiness, judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
-from trainyard.jobs.kinds import KINDS
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -131,7 +129,7 @@ def test_the_secret_of_the_token_is_looked_for_beside_the_other(
     given: str, recorded: Recorded, tmp_path: Path
 ) -> None:
     def found() -> dict[str, str]:
-        return errors_of_job(recorded, tmp_path, hf_token_secret=given, secret="store")
+        return errors_of_job(recorded, tmp_path, token_secret=given, secret="store")
 
     secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     assert [text.split()[-1] for text in found()["namespace"].splitlines()] == ["store", "hf"]
@@ -153,9 +151,8 @@ def errors_of_job(
 ) -> dict[str, str]:
     """The errors for a job that `deploy_training_job.py` plans, by check."""
     look = look_at(recorded.kubeconfig(folder), *PLAN)
-    options = vars(script().parse_args(["check", *PLAN])) | given
-    demand = demand_of(options, settings or ClusterConfig(), KINDS.values(), namespace=NAMESPACE)
-    job = ClusterQuery(look.api, demand, server=recorded.url, context="", now=time.time())
+    demand = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
+    job = ClusterQuery(look.api, demand, now=time.time())
     verdict = judge_cluster(job.snapshot(lambda **_: None), demand)
     told: dict[str, str] = {}
     for entry in verdict_record(verdict)["findings"]:

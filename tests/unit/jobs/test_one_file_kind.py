@@ -58,12 +58,12 @@ from trainyard.config.registries import JOB_KINDS, JobKindEntry
 
 JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
 
-from trainyard.cluster.demand import demand_of
-from trainyard.cluster.demand import choose_kind
+from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.trial_objects import trial_job
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.command import output
-from trainyard.commands import deploy_training_job, manage_training_job
+from trainyard.command.cluster_options import demand_values
+from trainyard.commands import job as job_command, job_deploy
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.json_schema import fragment_of
 from trainyard.jobs.kinds import KINDS
@@ -81,9 +81,9 @@ kubeconfig, config, image = sys.argv[1:]
 cluster = ["--kubeconfig", kubeconfig]
 words = ["--config", config, "--job-name", "llama", "--image-uri", image, "--instance-type", "p5.48xlarge"]
 words += ["--set", "compute.strategy=ddp", "--set", "cluster.kind=volcano", "--volume", "fsx"]
-plan = ran(deploy_training_job, *words, "--dry-run")
-given = vars(deploy_training_job.parse_args(words))
-demand = demand_of(given, ClusterConfig(kind="volcano"), KINDS.values())
+plan = ran(job_deploy, *words, "--dry-run")
+given = demand_values(job_deploy.parse_args(words))
+demand = Demand(kinds=tuple(KINDS.values()), **given).with_settings(ClusterConfig(kind="volcano"))
 kind = choose_kind(demand, {})
 
 from trainyard.gateways.kubernetes.api import Api
@@ -98,7 +98,7 @@ submit(api, job, parts=parts)
 states = []
 for phase in ("", "Running", "Completed"):
     api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": phase}}})
-    states.append(ran(manage_training_job, "status", "llama", "--kind", "volcano", *cluster)["data"]["state"])
+    states.append(ran(job_command, "status", "llama", "--kind", "volcano", *cluster)["data"]["state"])
 api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": "Running"}}})
 print(json.dumps({
     "schema": fragment_of("cluster.kind")["enum"],
@@ -106,9 +106,9 @@ print(json.dumps({
     "permissions": [p.resource for p in needed_permissions(demand, kind)][:2],
     "trial": trial_job(kind, demand)["apiVersion"],
     "states": states,
-    "listed": [job["kind"] for job in ran(manage_training_job, "list", *cluster)["data"]["jobs"]],
-    "cancelled": ran(manage_training_job, "cancel", "llama", *cluster)["data"]["changes"],
-    "deleted": ran(manage_training_job, "delete", "llama", "--no-logs", *cluster)["data"]["changes"],
+    "listed": [job["kind"] for job in ran(job_command, "list", *cluster)["data"]["jobs"]],
+    "cancelled": ran(job_command, "cancel", "llama", *cluster)["data"]["changes"],
+    "deleted": ran(job_command, "delete", "llama", "--no-logs", *cluster)["data"]["changes"],
 }))
 """
 

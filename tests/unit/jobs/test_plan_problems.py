@@ -83,9 +83,9 @@ SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")
 def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> None:
     for spelling in SPELLINGS:
         (line,) = problems(mount_path=spelling.format(path))
-        assert line.startswith("--checkpoint-path: ")
+        assert line.startswith("cluster.volume.mount_path (--checkpoint-path): ")
         (line,) = problems(f"cluster.volume.mount_path={spelling.format(path)}")
-        assert line.startswith("cluster.volume.mount_path: ")
+        assert line.startswith("cluster.volume.mount_path (--checkpoint-path): ")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import ast
 import itertools
 import re
 import shlex
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trainyard.run.suggested_commands import ClusterTarget, cluster_target
+from trainyard.command.cluster_options import cluster_target
+from trainyard.run.suggested_commands import ClusterTarget
 
 ROOT = Path(__file__).resolve().parents[3]
 VALUES = {
@@ -42,7 +44,7 @@ def options_of(words: list[str]) -> dict[str, str]:
 @pytest.mark.parametrize("namespace", ["", "of-the-job"])
 def test_a_command_has_the_options_as_they_were_given(namespace: str) -> None:
     for options in given():
-        target = cluster_target({**options, "job": "a", "unset": None})
+        target = ClusterTarget(**options)
         words = shlex.split(target.command("manage_training_job.py", "status", "llama", namespace=namespace))
         assert words[:3] == ["trainyard job", "status", "llama"]
         expected = options | ({"namespace": namespace} if namespace else {})
@@ -50,7 +52,7 @@ def test_a_command_has_the_options_as_they_were_given(namespace: str) -> None:
 
 
 def test_options_that_were_not_given_are_not_made_up() -> None:
-    nothing = cluster_target({"kubeconfig": None, "context": "", "cluster": "", "region": ""})
+    nothing = cluster_target(Namespace(kubeconfig=None, context="", cluster="", region=""))
     assert nothing == ClusterTarget()
     assert nothing.command("x.py", "a b") == "scripts/x.py 'a b'"
 
@@ -58,7 +60,7 @@ def test_options_that_were_not_given_are_not_made_up() -> None:
 @pytest.mark.parametrize("own", ["kubectl -n team describe pvc fsx", "trainyard cluster fix --apply"])
 def test_commands_within_a_sentence_have_them_too(own: str) -> None:
     for options in given():
-        text = cluster_target(options).in_text(f"look first: {own}; then try again without kubectl")
+        text = ClusterTarget(**options).in_text(f"look first: {own}; then try again without kubectl")
         assert text.startswith("look first: ")
         assert text.endswith("; then try again without kubectl")
         words = shlex.split(

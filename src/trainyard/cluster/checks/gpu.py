@@ -19,7 +19,7 @@ from trainyard.cluster.check_definition import (
     not_readable,
     success,
 )
-from trainyard.cluster.demand import GPU
+from trainyard.cluster.demand import GPU, plain_type
 from trainyard.cluster.snapshot import MissingData
 
 
@@ -46,7 +46,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _no_node(facts: Facts) -> Outcome:
     assert not isinstance(facts.snapshot.nodes, MissingData)
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
-    wanted = f"of type {facts.demand.instance_type}" if facts.demand.instance_type else "with GPUs"
+    name = plain_type(facts.demand.instance_type)
+    wanted = f"of type {name}" if name else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
     if facts.snapshot.may_grow:
         return not_checked(f"no node {wanted} now{offers}; whether Karpenter adds some is not known here")

@@ -36,7 +36,7 @@ _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.c
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    path = posixpath.normpath(facts.demand.checkpoint_path) if facts.demand.checkpoint_path else ""
+    path = posixpath.normpath(facts.demand.mount_path) if facts.demand.mount_path else ""
     local = next((root for root in NODE_LOCAL if path == root or path.startswith(f"{root}/")), None)
     if local:
         yield error(

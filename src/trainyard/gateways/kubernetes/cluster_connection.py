@@ -3,19 +3,24 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, eks_access, pod_access, read_access
 from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
+if TYPE_CHECKING:
+    from trainyard.run.suggested_commands import ClusterTarget
 
-def requested_access(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
-    """Return the access that `given` names: the options of `command.cluster_options`, by their names."""
-    if given["cluster"]:
-        return access_by_name(given["cluster"], given["region"])
-    return access_by_kubeconfig(given["kubeconfig"], given["context"], read=read)
+
+def open_api(target: "ClusterTarget", *, read: Callable[[Path], Any], call_seconds: float = 20.0) -> Api:
+    """Return the API of the cluster that `target` names; `read` returns a parsed kubeconfig."""
+    if target.cluster:
+        return Api(access_by_name(target.cluster, target.region), call_seconds=call_seconds)
+    named = Path(target.kubeconfig) if target.kubeconfig else None
+    return Api(access_by_kubeconfig(named, target.context, read=read), call_seconds=call_seconds)
 
 
 def access_by_name(name: str, region: str = "") -> Access:

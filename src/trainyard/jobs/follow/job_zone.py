@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.cluster.capacity import choose_zone, places_by_zone
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import Demand, plain_type
+from trainyard.cluster.demand import Demand
 from trainyard.cluster.snapshot import ZONE, MissingData, Snapshot
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob
@@ -60,10 +60,10 @@ def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
     demand = Demand(
         nodes=plan.nodes,
         gpus_per_node=plan.resources.gpus,
-        instance_type=plain_type(plan.instance_type),
+        instance_type=plan.instance_type,
         namespace=plan.namespace,
         claim=plan.claim,
         tolerations=plan.tolerations,
         node_selector=plan.node_selector,
     )
-    return ClusterQuery(api, demand, server=api.access.server, context="", now=0.0).usage(), demand
+    return ClusterQuery(api, demand, now=0.0).usage(), demand
