@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def steps_of(name: str, plan: Json, pipeline: Pipeline) -> list[Step]:
     """Return the steps of the pipeline that a step of the workflow takes."""
-    steps = {
+    steps: dict[str, Callable[[], list[Step]]] = {
         "ready": lambda: [pipeline.check_store()],
         "check": lambda: check(plan, pipeline),
         "prepare": pipeline.prepare,
@@ -341,11 +341,8 @@ def report(pipeline: Pipeline) -> list[Step]:
 
 
 def prune(run_dir: Path, *, store: str, keep: str) -> int:
-    """Remove old runs beside `run_dir`, but not the newest `keep`. Raises ConfigError for no number."""
-    try:
-        newest = arguments.positive(keep)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"TRAINYARD_KEEP_RUNS: {error}") from None
+    """Remove old runs beside `run_dir`, but not the newest `keep`."""
+    newest = arguments.parse(arguments.positive, keep, "TRAINYARD_KEEP_RUNS")
     return prune_runs(run_dir.parent, store=store, keep_last=newest, current=run_dir, apply=True)
 
 
@@ -369,8 +366,9 @@ def notify_of_job(plan: Json, pipeline: Pipeline) -> int:
     if (steps.get("train") or {}).get("outcome") in ("success", "failure"):
         notify(notice)
     if end.event:
-        why = {"reason": end.reason, "next_step": end.next_step, "job_status": status}
-        last = notify(replace(notice, event=end.event, **why))
+        last = notify(
+            replace(notice, event=end.event, reason=end.reason, next_step=end.next_step, job_status=status)
+        )
         posted, thread = last.is_done, last.thread
     if (steps.get("keep") or {}).get("outcome") == "failure":
         text = "GitHub refused the artifact of report and records, or took too long. The verdict holds."

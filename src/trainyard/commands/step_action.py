@@ -63,10 +63,7 @@ def request_of(environment: Mapping[str, str]) -> RunRequest:
         command = shlex.split(given["COMMAND"])
     except ValueError as error:
         raise ConfigError(f'command: {error}. Write an apostrophe as "it\'s".') from None
-    try:
-        deadline = arguments.duration(given["DEADLINE"]) if given["DEADLINE"] else None
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"deadline: {error}") from None
+    deadline = given["DEADLINE"]
     return RunRequest(
         config=Path(given["CONFIG"]) if given["CONFIG"] else None,
         changes=[line.strip() for line in given["CHANGES"].splitlines() if line.strip()],
@@ -75,5 +72,5 @@ def request_of(environment: Mapping[str, str]) -> RunRequest:
         store=given["STORE"],
         run_number=parse_run_number(given["RUN_NUMBER"] or "auto"),
         resume=given["RESUME"] or "auto",
-        deadline=deadline,
+        deadline=arguments.parse(arguments.duration, deadline, "deadline") if deadline else None,
     )

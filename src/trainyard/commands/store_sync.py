@@ -17,6 +17,7 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 import argparse
 import logging
 import shlex
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,7 @@ def _option_conflict(args: argparse.Namespace) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
-    output.configure_logging(args.log_level or ("warning" if watched else "info"))
+    output.configure_logging(args.log_level)
 
     number = parse_run_number(args.run_number)
     options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
@@ -220,7 +220,7 @@ def store_run(
     """
     directory = RunDirectory(run_dir)
     signer = None if dry_run else signer_from()
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
         there = open_store_of(run_dir, store, options, display.advance)
         if dry_run:
             return _print_plan(preview_run(there, directory, run_number), as_json=as_json)
@@ -242,6 +242,7 @@ def follow_run(
     store: str | None = None,
     run_number: int | None = None,
     behind: Path | None = None,
+    stop: threading.Event | None = None,
     silence: float = 1800.0,
     outage: float = 1800.0,
     others: float = OTHERS_SECONDS,
@@ -251,11 +252,11 @@ def follow_run(
 ) -> int:
     """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
 
-    It lowers the priority of this process and takes its signals. With `behind` it continues in a process of
-    its own, whose id is in that file, and the calling process ends.
+    The event `stop` ends it. Without one it lowers the priority of this process and takes its signals. With
+    `behind` it continues in a process of its own, whose id is in that file, and the calling process ends.
     """
     directory, signer = RunDirectory(run_dir), signer_from()
-    stop = signals.run_in_background(behind)
+    stop = stop or signals.run_in_background(behind)
     limits = Patience(silence, outage, others_seconds=others)
     wait_for_run(directory, limits, stop)
     there = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6))
@@ -281,7 +282,7 @@ def store_checkpoint(
 ) -> int:
     """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
     signer = None if dry_run else signer_from()
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
         there = open_store_of(None, store, options, display.advance)
         provenance = _provenance(checkpoint, code)
         if dry_run:
@@ -292,6 +293,10 @@ def store_checkpoint(
         )
     _report(report, as_json=as_json)
     return report.exit_code
+
+
+def _display() -> PhaseDisplay:
+    return PhaseDisplay("artifacts", "reading the store")
 
 
 def _print_plan(plan: Preview, *, as_json: bool) -> int:
