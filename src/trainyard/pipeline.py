@@ -65,18 +65,24 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
 
 
+def plan_record(steps: Sequence[Step]) -> dict[str, Any]:
+    """Return the plan as JSON; secrets of the environment are masked."""
+    secrets = SecretFilter.of({"environment": dict(os.environ)})
+    return {"steps": [json.loads(secrets.mask_under("", json.dumps(step.record()))) for step in steps]}
+
+
 def plan_text(steps: Sequence[Step]) -> str:
-    """Return a line for each step, with its values; secrets of the environment are masked."""
+    """Return the plan as a line for each step, with its values."""
     lines = []
-    for record in (step.record() for step in steps):
+    for record in plan_record(steps)["steps"]:
         name = record.pop("step")
-        values = [f"{key}={_quote(value)}" for key, value in record.items()]
+        values = [f"{key}={shlex.quote(_text(value))}" for key, value in record.items()]
         lines.append(" ".join([f"{name:<{_NAME_CELLS}}", *values]))
-    return SecretFilter.of({"environment": dict(os.environ)}).mask_under("", "\n".join(lines))
+    return "\n".join(lines)
 
 
-def _quote(value: Any) -> str:
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+def _text(value: Any) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ from trainyard.jobs.pod_exit_codes import (
 )
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
-from trainyard.pipeline import Pipeline, Step, StepRunner
+from trainyard.pipeline import Pipeline, Step, StepRunner, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(args.config, args.set).config
     pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
-        plan: dict[str, Any] = {"steps": [step.record() for step in pod.plan(apart=apart)]}
+        plan = plan_record(pod.plan(apart=apart))
         if apart and not is_trained(pod):
             plan["beside_training"] = pod.beside().record()
         output.print_json(plan)

@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.commands.step_program import require_idle, take_over
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.pipeline import Pipeline, plan_text, run_pipeline
+from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
@@ -57,7 +57,7 @@ NEWEST = "newest"
 LOCAL_STORE = "trainyard-store"
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     own = "default: the one in --run-dir"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
@@ -87,23 +87,38 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
     args.command = words[at + 1 :]
     if at < len(words) and not args.command:
         parser.error("-- COMMAND: name the program after --, such as -- python train.py")
-    args.set += settings(args.settings)
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    request = RunRequest(
+    request = request_of(args, args.command)
+    if args.dry_run:
+        return show_plan(request, as_json=args.json)
+    if not args.json:
+        return start(request)[1]
+    run_dir, code = start(request, prints=False)
+    output.print_json(summary_of(run_dir, code))
+    return code
+
+
+def request_of(args: argparse.Namespace, command: Sequence[str] = ()) -> "RunRequest":
+    return RunRequest(
         config=args.config,
-        changes=args.set,
-        command=args.command,
+        changes=[*args.set, *settings(args.settings)],
+        command=command,
         run_dir=args.run_dir,
         runs=args.runs,
         store=args.store,
@@ -115,13 +130,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         may_begin=args.may_begin == "true",
         takeover=args.takeover,
     )
-    if args.dry_run:
-        return show_plan(request)
-    if not args.json:
-        return start(request)[1]
-    run_dir, code = start(request, prints=False)
-    output.print_json(summary_of(run_dir, code))
-    return code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +155,12 @@ class RunRequest:
     """Whether what still trains in `run_dir`, on this host, is stopped first."""
 
 
-def show_plan(request: RunRequest) -> int:
+def show_plan(request: RunRequest, *, as_json: bool = False) -> int:
     """Print the steps of the pipeline with their values; nothing is run."""
     pipeline = pipeline_of(request)
-    output.print_text(plan_text(pipeline.steps()))
+    output.print_json(plan_record(pipeline.steps())) if as_json else output.print_text(
+        plan_text(pipeline.steps())
+    )
     if request.run_dir is None:
         output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
     return ExitCode.DONE
