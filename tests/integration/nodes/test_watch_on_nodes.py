@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.integration.job_world import NAMESPACE
-from tests.integration.nodes.conftest import SCRIPTS, STEPS, Nodes
+from tests.integration.nodes.conftest import STEPS, Nodes
 
 pytestmark = pytest.mark.slow
 JOB = "watched"
