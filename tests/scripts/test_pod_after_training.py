@@ -4,17 +4,20 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.pipeline import Step, StepRunner
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
@@ -31,19 +34,19 @@ WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
 STORED = "artifacts.store=s3://runs"
 APART = ("checkpointing.shared=false", "compute.strategy=ddp")
 FAILURES = {
-    "store refused": ("training_artifact_sync", 4),
-    "not stored whole": ("training_artifact_sync", 1),
-    "storing asked to end": ("training_artifact_sync", 143),
-    "storing killed": ("training_artifact_sync", 137),
-    "pod killed while storing": ("training_artifact_sync", None),
-    "not proven": ("prove_run", 1),
-    "store not asked": ("prove_run", 4),
-    "proof has a bug": ("prove_run", 3),
-    "pod killed while proving": ("prove_run", None),
-    "report failed": ("training_dashboard", 1),
-    "pod killed at the report": ("training_dashboard", None),
+    "store refused": ("store", 4),
+    "not stored whole": ("store", 1),
+    "storing asked to end": ("store", 143),
+    "storing killed": ("store", 137),
+    "pod killed while storing": ("store", None),
+    "not proven": ("prove", 1),
+    "store not asked": ("prove", 4),
+    "proof has a bug": ("prove", 3),
+    "pod killed while proving": ("prove", None),
+    "report failed": ("report", 1),
+    "pod killed at the report": ("report", None),
 }
-"""The failure -> the script in which it happens, and its exit code; None: the pod is killed."""
+"""The failure -> the step in which it happens, and its exit code; None: the pod is killed."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place", "by operator")
 
@@ -67,7 +70,7 @@ def resolved(config: Config) -> Config:
 
 
 class Pod:
-    """A pod whose scripts are simulated: `ran` has them in order, `answers` their exit codes."""
+    """A pod whose steps are simulated: `ran` has them in order, `answers` their exit codes."""
 
     def __init__(self, script: Any, launcher: str, config: str, folder: Path) -> None:
         self.script, self.launcher, self.run_dir = script, launcher, folder / "job"
@@ -89,15 +92,17 @@ class Pod:
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
         return code
 
-    def play(self, command: Sequence[str], _companion: Sequence[str] = (), **_: Any) -> int:
-        name = Path(command[1]).stem
-        self.ran.append(name)
-        if name in ("train", "run_program"):
-            self.train()
-        answer = self.answers.get(name, 0)
-        if answer is None:
-            raise KilledError
-        return answer
+    def play(self, _runner: StepRunner, *steps: Step) -> int:
+        for step in steps:
+            self.ran.append(step.name)
+            if step.name == "train":
+                self.train()
+            answer = self.answers.get(step.name, 0)
+            if answer is None:
+                raise KilledError
+            if answer:
+                return answer
+        return 0
 
     def train(self) -> None:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
@@ -109,15 +114,11 @@ class Pod:
 
 
 @pytest.fixture
-def make_pod(
-    load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, str], Pod]:
+def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Pod]:
     def make(launcher: str, config: str) -> Pod:
-        script = load_script("run_pod")
-        pod = Pod(script, launcher, config, tmp_path)
-        for name in ("run_passing_signals", "run_beside"):
-            for module in ("run", "run_pod"):
-                monkeypatch.setattr(f"trainyard.commands.{module}.{name}", pod.play, raising=False)
+        pod = Pod(pod_command, launcher, config, tmp_path)
+        monkeypatch.setattr(StepRunner, "run", lambda runner, *steps: pod.play(runner, *steps))
+        monkeypatch.setattr(pod_command, "follow_beside", lambda _step: nullcontext())
         if launcher == "apart":
             place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
             for name, value in place.items():
@@ -134,7 +135,6 @@ def test_a_finished_run_is_never_trained_again(
 ) -> None:
     """Whatever failed after the training; and the exit code says whether a restart can help."""
     pod = make_pod(launcher, config)
-    trains = "run_program" if launcher == "program" else "train"
     first = True
     for failure, (place, answer) in FAILURES.items():
         pod.answers = {place: answer}
@@ -143,20 +143,20 @@ def test_a_finished_run_is_never_trained_again(
                 with pytest.raises(KilledError):
                     pod.start()
             else:
-                code = 6 if (place, answer) == ("prove_run", 1) else answer
+                code = 6 if (place, answer) == ("prove", 1) else answer
                 shown = 128 + 64 + code if launcher == "by operator" and code in (1, 4) else code
                 assert pod.start() == shown, failure
-            assert pod.ran.count(trains) == int(first), failure
-            is_reported = answer is not None or place == "training_dashboard"
-            assert (pod.ran[-1] == "training_dashboard") is is_reported, failure
+            assert pod.ran.count("train") == int(first), failure
+            is_reported = answer is not None or place == "report"
+            assert (pod.ran[-1] == "report") is is_reported, failure
             first = False
             (pod.run_dir.parent / ".job.pod.starts.json").unlink(missing_ok=True)  # a job of its own
     pod.answers = {}
     assert pod.start() == 0
-    assert trains not in pod.ran
+    assert "train" not in pod.ran
     pod.given.append("training.max_steps=12345")
     assert pod.start() == 0
-    assert trains in pod.ran, "another configuration is another training"
+    assert "train" in pod.ran, "another configuration is another training"
 
 
 def test_the_pod_names_the_parts_that_do_not_hold(
@@ -165,7 +165,7 @@ def test_the_pod_names_the_parts_that_do_not_hold(
     from trainyard.jobs.pod_exit_codes import not_proven_on_record
 
     pod = make_pod("shared", "smoke")
-    pod.answers = {"prove_run": 1}
+    pod.answers = {"prove": 1}
     assert pod.start() == 6
     said = capsys.readouterr().err
     assert "The run is not proven: no proof was written; the lines above show the cause" in said
@@ -321,7 +321,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         (tmp_path / "job" / "run.json").write_text(json.dumps(run))
 
     finish_known()
-    script = load_script("run_program")
+    script = load_script("step_program")
     assert script.main(words) == 0
     assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
