@@ -72,7 +72,7 @@ def seconds_of(command: list[str], folder: Path, environment: dict[str, str]) ->
     taken, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{command[:3]} ended with {done.returncode}: {done.stderr[-500:]}")
-    if "build_image" in command[1] and json.loads(done.stdout)["built"]:
+    if "image_build" in command[1] and json.loads(done.stdout)["built"]:
         sys.exit("build_image.py built something")
     return taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

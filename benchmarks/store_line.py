@@ -91,20 +91,16 @@ def checkpoint(run: Path) -> Path:
 
 
 def script(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, str(HOUSE / "scripts" / name), *map(str, arguments)]
+    return [sys.executable, "-m", "trainyard", *name.split(), *map(str, arguments)]
 
 
 def sync(run: Path, number: int) -> list[str]:
     store = f"s3://bench/ours-{number}"
-    return script(
-        "training_artifact_sync.py", "--run-dir", run, "--store", store, "--run-number", 1, "--once"
-    )
+    return script("store sync", "--run-dir", run, "--store", store, "--run-number", 1, "--once")
 
 
 def restore(target: Path, number: int) -> list[str]:
-    return script(
-        "restore_artifact.py", "--store", f"s3://bench/ours-{number}", "--run-number", 1, "--to", target
-    )
+    return script("store restore", "--store", f"s3://bench/ours-{number}", "--run-number", 1, "--to", target)
 
 
 def timed(line: Sequence[str]) -> Taken:

@@ -192,7 +192,7 @@ def _can_be_warm(args: Any, environment: Mapping[str, str]) -> bool:
     if not _is_this_python(os.fspath(args[0]), environment):
         return False
     first = os.fspath(args[1])
-    is_plain = first == "-m" or first.endswith(".py")
+    is_plain = first == "-m" or first.endswith(".py") or list(args[1:3]) == ["-P", "-m"]
     return is_plain and _early(environment) == _early(os.environ)
 
 
@@ -367,9 +367,13 @@ def _main(path: str, *modules: str) -> NoReturn:
     _read_models_of_aws()
     gc.freeze()
     words = _serve(path)["words"]
+    is_safe = words[0] == "-P"
+    words = words[is_safe:]
     is_module = words[0] == "-m"
     sys.argv = words[is_module:]
     sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).absolute().parent)
+    if is_safe:
+        del sys.path[0]
     _exit_with(lambda: _run_as_main(sys.argv[0], is_module=is_module))
 
 

@@ -18,28 +18,18 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from trainyard.command import generator, handler
+from trainyard.commands import COMMANDS, GROUPS, INTERNAL, module_name
 from trainyard.errors import CheckFailedError, ExitCode
 
 REFERENCE = Path("docs/scripts.md")
 _ROOT = Path(__file__).resolve().parent.parent
-PIPELINE = (
-    "check_environment",
-    "check_readiness",
-    "prepare_data",
-    "train",
-    "training_artifact_sync",
-    "prove_run",
-    "training_dashboard",
-    "notify_slack",
-)
-"""The steps of a run, in order."""
 _MEANINGS = {
     ExitCode.DONE: "done",
     ExitCode.NO: "the training, a check or a verification failed",
@@ -56,9 +46,9 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-After `make install`, run `.venv/bin/trainyard NAME …`, or for those with a script `.venv/bin/python
-scripts/verb_noun.py …`. `--help` has the meaning and the default of each option, and what the command reads
-and writes. Messages go to stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`.
+After `make install`, run `.venv/bin/trainyard NAME …`. `--help` has the meaning and the default of each
+option, and what the command reads and writes. Messages go to stderr, data to stdout; with `--json` a failure
+is `{"error": …, "exit_code": …}`.
 An argument with \\* is required; of those with †, one is required; one with + may be repeated.
 
 | exit code | meaning |
@@ -81,8 +71,15 @@ _INTERNAL_TITLE = """
 Workflows, pods and the project itself call these; `--help` says what each does:
 
 """
-_INTERNAL = ("step ", "pod", "eks")
-"""Words of commands that workflows and pods call. Scripts without words are internal too."""
+_FILES_TITLE = """
+## Files in scripts/
+
+The names that documents and workflows use, each with the flags and exit codes of its command; and
+`install_environment.sh`, which `make install` calls.
+
+| file | command |
+|---|---|
+"""
 _EVERYWHERE = ("--json", "--dry-run")
 _COMMON_FROM = 3
 """An option is common if so many commands have it with the same meaning."""
@@ -99,18 +96,16 @@ class Script:
     """Without `.py`."""
     docstring: str
     help: str
-    words: str = ""
-    """The words after `trainyard`; empty where only a script calls it."""
-    has_file: bool = True
-    """Whether `scripts/NAME.py` calls it."""
+    words: str
+    """The words after `trainyard`."""
 
     @property
     def title(self) -> str:
-        return f"{self.name}.py" if self.has_file else f"trainyard {self.words}"
+        return f"trainyard {self.words}"
 
     @property
     def is_internal(self) -> bool:
-        return not self.words or self.words.startswith(_INTERNAL)
+        return self.words in INTERNAL
 
     @property
     def summary(self) -> str:
@@ -143,52 +138,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[Path, str]:
     """Return the content of the reference, by its path relative to the root."""
-    modules = sorted((_ROOT / "src" / "trainyard" / "commands").glob("[!_]*.py"))
-    return {REFERENCE: render_script_reference([describe(path) for path in modules])}
+    return {REFERENCE: render_script_reference([describe(words) for words in COMMANDS])}
 
 
-def describe(path: Path) -> Script:
-    """Return the docstring and the help of the command in the module `path`."""
-    from trainyard.commands import COMMANDS
-
-    module = import_module(f"trainyard.commands.{path.stem}")
+def describe(words: str) -> Script:
+    """Return the docstring and the help of the command `trainyard WORDS`."""
+    module = import_module(f"trainyard.commands.{module_name(words)}")
     os.environ.update(COLUMNS="1000", PYTHON_COLORS="0")  # no line breaks inside a text
     with redirect_stdout(io.StringIO()) as text, suppress(SystemExit):
         module.main(["--help"])
     if module.__doc__ is None or not text.getvalue():
-        raise CheckFailedError(f"{path}: gives no help.")
-    has_file = (_ROOT / "scripts" / path.name).exists()
-    words = next((words for words, command in COMMANDS.items() if command == path.stem), "")
-    return Script(
-        path.stem, inspect.cleandoc(module.__doc__), text.getvalue(), words=words, has_file=has_file
-    )
+        raise CheckFailedError(f"trainyard {words}: gives no help.")
+    return Script(module_name(words), inspect.cleandoc(module.__doc__), text.getvalue(), words=words)
 
 
-def render_script_reference(scripts: Sequence[Script]) -> str:
-    """Return the complete document: the pipeline in its order, the other commands, and the internal ones."""
-    by_name = {script.name: script for script in scripts}
+def list_files() -> Iterator[str]:
+    """Yield a row of a table for each script: its file, and the command whose module it imports."""
+    for path in sorted((_ROOT / "scripts").glob("*.py")):
+        module = re.search(r"trainyard\.commands\.(\w+)", path.read_text(encoding="utf-8"))
+        words = next(words for words in COMMANDS if module and module_name(words) == module[1])
+        yield f"| `{path.name}` | `trainyard {words}` |"
+
+
+def render_script_reference(
+    scripts: Sequence[Script], groups: Mapping[str, Mapping[str, str]] = GROUPS
+) -> str:
+    """Return the complete document: the listed commands by group, the internal ones, and the scripts."""
+    by_words = {script.words: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
-    rest = sorted((by_name[name] for name in by_name.keys() - set(PIPELINE)), key=lambda script: script.title)
-    common, internal = _common_options(scripts), [script for script in rest if script.is_internal]
+    common = _common_options(scripts)
+    internal = ", ".join(f"`{script.title}`" for script in scripts if script.is_internal)
+    sections = []
+    for title, names in groups.items():
+        sections += [f"\n## {title}", *(_section(by_words[words], set(common)) for words in names)]
     return "\n".join(
         [
             _INTRODUCTION + codes,
             _COMMON.rstrip("\n"),
             *(textwrap.indent(_bullet(option), "    ") for option in common),
-            "\n## The pipeline",
-            "\nThe steps of `make train` and of `training_ci.yml`, in their order.",
-            *(_section(by_name[name], set(common)) for name in PIPELINE),
-            "\n## Other commands",
-            *(_section(script, set(common)) for script in rest if not script.is_internal),
-            _INTERNAL_TITLE + generator.wrap_markdown(f"{', '.join(map(_names, internal))}."),
+            *sections,
+            _INTERNAL_TITLE + generator.wrap_markdown(f"{internal}."),
+            _FILES_TITLE + "\n".join(list_files()),
             "",
         ]
     )
-
-
-def _names(script: Script) -> str:
-    words = f" (`trainyard {script.words}`)" if script.words and script.has_file else ""
-    return f"`{script.title}`{words}"
 
 
 def _common_options(scripts: Sequence[Script]) -> list[Argument]:
@@ -206,13 +199,12 @@ def _common_options(scripts: Sequence[Script]) -> list[Argument]:
 
 def _section(script: Script, common: Set[Argument]) -> str:
     example = dict(zip(script.sections[::2], script.sections[1::2], strict=True))["Example"]
-    lines = re.sub(r"\s*\n\s*(?!scripts/|trainyard )(?=\S)", r" \\\n  ", example.strip())
-    lines = re.sub(r"\n +(?=scripts/|trainyard )", "\n", lines)
-    words = f"`trainyard {script.words}`: " if script.words and script.has_file else ""
+    lines = re.sub(r"\s*\n\s*(?!trainyard )(?=\S)", r" \\\n  ", example.strip())
+    lines = re.sub(r"\n +(?=trainyard )", "\n", lines)
     return "\n\n".join(
         [
             f"\n### {script.title}",
-            generator.wrap_markdown(generator.mark_code(words + script.summary)),
+            generator.wrap_markdown(generator.mark_code(script.summary)),
             *_list_options(script, common),
             f"```\n{lines}\n```",
         ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.command.parser import UsageExit
 from trainyard.commands import cluster, image_build, image_push, job_deploy, run
-from trainyard.commands.store_sync import (
+from trainyard.checkpoint_functions import (
     calculate_file_hash,
     create_manifest,
     sync_to_s3,

@@ -184,7 +184,7 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     key = build.request["sourceLocationOverride"].removeprefix(f"{bucket}/")
     body = client(aws, "s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     names = set(zipfile.ZipFile(BytesIO(body)).namelist())
-    assert {"buildspec.yml", "Makefile", "trainyard image check", "docker/probe/container_probe.py"} <= names
+    assert {"buildspec.yml", "Makefile", "scripts/check_image.py", "docker/probe/container_probe.py"} <= names
 
 
 def test_a_check_in_aws_is_green_only_by_its_own_answers(

@@ -23,7 +23,6 @@ from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.watch import retry_decision
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
 ZONE = "topology.kubernetes.io/zone"
 TEAM = "/api/v1/namespaces/team"
 P5 = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "32"}
@@ -43,9 +42,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield plane
 
 
-def command(plane: Any, script: str, *options: str) -> list[str]:
+def command(plane: Any, name: str, *options: str) -> list[str]:
     target = ("--kubeconfig", str(plane.kubeconfig), "--namespace", "team")
-    return [sys.executable, str(SCRIPTS / script), *options[:2], *target, *options[2:]]
+    return [sys.executable, "-m", "trainyard", *name.split(), *options[:2], *target, *options[2:]]
 
 
 def deployment(plane: Any, job: str, kind: str, *options: str) -> list[str]:
@@ -53,7 +52,7 @@ def deployment(plane: Any, job: str, kind: str, *options: str) -> list[str]:
     accepted = ("--accept", "capacity", "--accept", "placement", "--accept", "queue")
     image = ("--image-uri", "registry.invalid/a@sha256:" + "a" * 64, "--instance-type", "p5.48xlarge")
     config = ("--config", str(ROOT / "configs" / "smoke.yaml"), "--set", "compute.strategy=ddp")
-    line = command(plane, "deploy_training_job.py", *config, "--kind", kind, "--job-name", job, *image)
+    line = command(plane, "job deploy", *config, "--kind", kind, "--job-name", job, *image)
     return [*line, "--num-nodes", "2", *accepted, *options, "--", "python", "train.py"]
 
 
@@ -189,14 +188,12 @@ def test_a_strangers_job_in_both_zones_is_an_alert_of_status_and_watch(plane: An
         return found
 
     def is_running() -> bool:
-        return bool(
-            shown("manage_training_job.py", "status", "theirs", "--kind", "pytorchjob")["state"] == "Running"
-        )
+        return bool(shown("job", "status", "theirs", "--kind", "pytorchjob")["state"] == "Running")
 
     eventually(is_running, "the job to run")
-    (alert,) = shown("manage_training_job.py", "status", "theirs", "--kind", "pytorchjob")["alerts"]
+    (alert,) = shown("job", "status", "theirs", "--kind", "pytorchjob")["alerts"]
     assert "in 2 zones, which EFA does not cross" in alert
-    watched = shown("monitor_training.py", "--job", "theirs", "--kind", "pytorchjob", "--once")
+    watched = shown("watch", "--job", "theirs", "--kind", "pytorchjob", "--once")
     assert (watched["health"], watched["network"]["verdict"]) == ("unhealthy", "degraded")
     assert [each["rule"] for each in watched["alerts"]] == ["two-zones"]
     remove(plane, "pytorchjob")

@@ -14,7 +14,6 @@ from tests import warm_start
 from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "explain_failure.py"
 OWN_UV = ROOT / ".uv" / "bin" / "uv"
 UV = os.environ.get("UV") or (str(OWN_UV) if OWN_UV.is_file() else "uv")
 BEGIN = f"UV = {UV!r}; import time\nfor n in range(5): print('step', f'{{n}}/600 loss 2.5', flush=True)\n"
@@ -112,7 +111,7 @@ FAILING = {
 
 
 def explain(*words: str | Path, stdin: str | None = None, code: int = 0) -> str:
-    line = [sys.executable, SCRIPT, *words]
+    line = [sys.executable, "-m", "trainyard", "explain", *words]
     done = warm_start.run(line, timeout=120, input_text=stdin)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -287,10 +286,13 @@ def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
     (tmp_path / "train.py").write_text(f'print(\'{{"step": 1, "loss": 1.0}}\', flush=True)\n{body}\n')
     command = json.dumps([sys.executable, "train.py"])
     (tmp_path / "own.yaml").write_text(f"recipe: command\nprogram: {{command: {command}, data: []}}\n")
-    script = str(ROOT / "scripts" / "run_program.py")
     words = ["--config", "own.yaml", "--run-dir", "runs/one"]
     done = subprocess.run(
-        [sys.executable, script, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "trainyard", "step", "program", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1, done.stderr
     run = tmp_path / "runs" / "one"

@@ -52,12 +52,6 @@ def pytorchjob(port: int, *, per_node: str, nodes: int = 2) -> Environments:
     ]
 
 
-def old_pytorchjob(port: int, *, nodes: int = 2) -> Environments:
-    """As operators before 1.7 write it: `RANK` and `WORLD_SIZE` count pods, and nothing counts processes."""
-    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(nodes)}
-    return [{**common, "RANK": str(node)} for node in range(nodes)]
-
-
 def elastic_pytorchjob(port: int, *, per_node: str = "1") -> Environments:
     common = {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_BACKEND": "c10d"}
     return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": per_node}] * 2
@@ -196,23 +190,18 @@ def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "here", "world"),
-    [("old", 2, 4), ("elastic", 2, 4), ("one node", 2, 2), ("jobset", 2, 4), ("hyperpod", 1, 2)],
+    [("elastic", 2, 4), ("hyperpod", 1, 2)],
 )
 def test_each_launchers_variables_alone_give_its_shape(
     nodes: Nodes, launcher: str, here: int, world: int
 ) -> None:
     environments = {
-        "old": lambda: old_pytorchjob(free_port()),
         "elastic": lambda: elastic_pytorchjob(free_port(), per_node="2"),
-        "one node": lambda: trainjob(free_port(), per_node="2", nodes=1),
-        "jobset": lambda: jobset(free_port(), NPROC_PER_NODE="2"),
         "hyperpod": lambda: hyperpod(free_port(), nodes.folder),
     }[launcher]()
-    more = ("--nproc-per-node", "2") if launcher == "old" else ()
-    name = launcher.replace(" ", "-")
-    for code, errors in nodes.finish(environments, "training.max_steps=2", run_dir=name, more=more):
+    for code, errors in nodes.finish(environments, "training.max_steps=2", run_dir=launcher):
         assert code == 0, errors
-    hardware = nodes.run(name)["hardware"]
+    hardware = nodes.run(launcher)["hardware"]
     assert (hardware["world_size"], hardware["local_world_size"]) == (world, here)
 
 

@@ -44,8 +44,11 @@ def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2])
-def test_sigterm_at_any_moment_saves_a_step_that_all_ranks_agree_on(tmp_path: Path, world: int) -> None:
+@pytest.mark.parametrize(("world", "least"), [(1, 2), (2, 5)])
+def test_sigterm_in_any_hook_saves_a_step_that_all_ranks_agree_on(
+    tmp_path: Path, world: int, least: int
+) -> None:
+    """One process gets it with its workers that load data; of two, one gets it."""
     ranks = run_program(tmp_path, world=world)
     stops = 0
     for rank in ranks:  # the group to vote in is destroyed with each training, also its threads
@@ -59,7 +62,7 @@ def test_sigterm_at_any_moment_saves_a_step_that_all_ranks_agree_on(tmp_path: Pa
         assert exit_code == (75 if step < STEPS else None), name
         stops += exit_code == 75
         require_true_events(tmp_path / name, step=step, world=world)
-    assert stops >= 7
+    assert stops >= least
 
 
 def require_true_events(folder: Path, *, step: int, world: int) -> None:

@@ -83,7 +83,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def call(environment: dict[str, str]) -> Call:
     def run(script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words],
+            [sys.executable, "-m", "trainyard", *script.split("_"), *words],
             capture_output=True,
             text=True,
             timeout=240,
@@ -148,33 +148,33 @@ def answers(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     call: Call, project: Path, registry: str, tmp_path: Path
 ) -> None:
-    linted = call("lint_image", "--dockerfile", "Dockerfile", "--index", "none", cwd=project)
+    linted = call("image_lint", "--dockerfile", "Dockerfile", "--index", "none", cwd=project)
     assert linted.returncode == 0, linted.stdout + linted.stderr
-    dry = call("build_image", "--builder", "local", "--program", "buildah", "--dry-run", cwd=project)
+    dry = call("image_build", "--builder", "local", "--program", "buildah", "--dry-run", cwd=project)
     assert dry.returncode == 0, dry.stderr
-    built = call("build_image", "--builder", "local", "--program", "buildah", "--json", cwd=project)
+    built = call("image_build", "--builder", "local", "--program", "buildah", "--json", cwd=project)
     assert built.returncode == 0, built.stderr
     image = json.loads(built.stdout)["image"]
     assert image.startswith("tiny-trainer:content-")
-    again = call("build_image", "--builder", "local", "--program", "buildah", "--json", cwd=project)
+    again = call("image_build", "--builder", "local", "--program", "buildah", "--json", cwd=project)
     assert json.loads(again.stdout)["built"] is False
 
     words = ["--builder", "local", "--program", "buildah", "--image", image, "--lock", "lock.txt", "--json"]
     report = tmp_path / "report.xml"
-    quick = call("check_image", *words, "--level", "quick", "--junit", str(report), cwd=project)
+    quick = call("image_check", *words, "--level", "quick", "--junit", str(report), cwd=project)
     assert quick.returncode == 1, "an image without torch is red"
     assert set(answers(quick)) == {"user", "entry-point", "size", "versions", "imports", "torch"}
     assert "torch is not in the image" in answers(quick)["torch"]["says"]
     assert answers(quick)["versions"]["says"] == "1 packages have the versions of the lock"
     assert 'failures="1"' in report.read_text()
 
-    full = call("check_image", *words, "--level", "full", cwd=project)
+    full = call("image_check", *words, "--level", "full", cwd=project)
     assert full.returncode == 1
     failed = {name for name, one in answers(full).items() if not one["ok"]}
     assert failed == {"torch", "cuda", "nccl", "model-configuration", "collective", "forward-backward"}
 
     push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
-    pushed = call("push_image", *push, "--tag", "mine", "--lock", "lock.txt", "--json", cwd=project)
+    pushed = call("image_push", *push, "--tag", "mine", "--lock", "lock.txt", "--json", cwd=project)
     assert pushed.returncode == 0, pushed.stderr
     data = json.loads(pushed.stdout)
     url = f"http://{registry}/v2/team/tiny/manifests/"
@@ -186,7 +186,7 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     (record,) = attached(registry, "team/tiny", data["digest"]).values()
     assert record == data["places"][0]["record"]
     assert read_attachment(registry, "team/tiny", record) == (project / "lock.txt").read_bytes()
-    repeated = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
+    repeated = call("image_push", *push, "--lock", "lock.txt", "--json", cwd=project)
     (place,) = json.loads(repeated.stdout)["places"]
     assert {one["action"] for one in place["tags"]} == {"kept"} and place["record"] == record
 
@@ -204,11 +204,11 @@ def test_a_secret_reaches_its_command_and_nothing_else(
     value = "s3cret-of-the-build"
     monkeypatch.setenv("PIP_SECRET", value)
     line = ("--builder", "local", "--program", "buildah", "--image-name", "secret", "--image-tag", "mine")
-    built = call("build_image", *line, "--secret", "id=pip,env=PIP_SECRET", "--json", cwd=folder)
+    built = call("image_build", *line, "--secret", "id=pip,env=PIP_SECRET", "--json", cwd=folder)
     assert built.returncode == 0, built.stderr
     assert f"read {hashlib.sha256(value.encode()).hexdigest()}" in built.stderr
     assert json.loads(built.stdout)["builds"][0]["tags"] == ["mine"]
-    missing = call("build_image", *line, "--secret", "id=pip,env=NOT_SET", "--rebuild", cwd=folder)
+    missing = call("image_build", *line, "--secret", "id=pip,env=NOT_SET", "--rebuild", cwd=folder)
     assert missing.returncode == 2
     assert "the variable NOT_SET is not set" in missing.stderr
     assert value not in built.stdout + built.stderr + missing.stderr
@@ -218,10 +218,10 @@ def test_a_version_never_names_another_image(call: Call, project: Path, registry
     for number in (1, 2):
         (project / "Dockerfile.small").write_text(f"FROM scratch\nCOPY lock.txt /v{number}\nUSER 1\n")
         words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.small"]
-        assert call("build_image", *words, "--image", "small", cwd=project).returncode == 0
+        assert call("image_build", *words, "--image", "small", cwd=project).returncode == 0
         push = ["--image", "small:latest", "--repository", "small", "--registry", registry]
         done = call(
-            "push_image",
+            "image_push",
             *(*push, "--program", "buildah", "--version", "2.0.0", "--tags", "semantic"),
             *("--lock", "lock.txt"),
             cwd=project,
@@ -239,10 +239,10 @@ def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
     for number in (1, 2):
         (project / f"Dockerfile.{number}").write_text(f"FROM scratch\nCOPY lock.txt /two{number}\nUSER 1\n")
         words = ["--builder", "local", "--program", "buildah", "--dockerfile", f"Dockerfile.{number}"]
-        assert call("build_image", *words, "--image", f"two{number}", cwd=project).returncode == 0
+        assert call("image_build", *words, "--image", f"two{number}", cwd=project).returncode == 0
         push = ["--image", f"two{number}:latest", "--registry", registry, "--program", "buildah"]
         push += ["--repository", "two", "--repository", "copy/two", "--tags", "latest", "--lock", "lock.txt"]
-        done = call("push_image", *push, "--json", cwd=project)
+        done = call("image_push", *push, "--json", cwd=project)
         assert done.returncode == 0, done.stderr
         data = json.loads(done.stdout)
         for place in data["places"]:
@@ -266,13 +266,13 @@ def test_a_signature_is_that_of_the_pushed_digest(
     subprocess.run(words, cwd=tmp_path, env=made, check=True, timeout=60, capture_output=True)
     (project / "Dockerfile.signed").write_text("FROM scratch\nCOPY lock.txt /signed\nUSER 1\n")
     words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.signed"]
-    assert call("build_image", *words, "--image", "signed", cwd=project).returncode == 0
+    assert call("image_build", *words, "--image", "signed", cwd=project).returncode == 0
     push = ["--image", "signed:latest", "--registry", registry, "--program", "buildah", "--lock", "lock.txt"]
     push += ["--repository", "signed", "--sign", str(tmp_path / "cosign.key"), "--json"]
     environment["COSIGN_PASSWORD"] = "a"
     try:
-        first = call("push_image", *push, cwd=project)
-        again = call("push_image", *push, cwd=project)
+        first = call("image_push", *push, cwd=project)
+        again = call("image_push", *push, cwd=project)
     finally:
         del environment["COSIGN_PASSWORD"]
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
@@ -283,7 +283,7 @@ def test_a_signature_is_that_of_the_pushed_digest(
     found = subprocess.run(verify, check=True, timeout=60, capture_output=True, text=True)
     claims = json.loads(found.stdout)
     assert [one["critical"]["image"]["docker-manifest-digest"] for one in claims] == [place["digest"]]
-    wrong = call("push_image", *push, "--tags", "latest", cwd=project)
+    wrong = call("image_push", *push, "--tags", "latest", cwd=project)
     assert wrong.returncode == 4 and "cosign could not sign" in wrong.stderr
 
 
@@ -296,7 +296,7 @@ def test_what_is_wrong_in_an_image_is_named(
     (folder / "Dockerfile").write_text("FROM scratch\nCOPY made /home/a/made\n")
     (folder / "made").write_text("x")
     words = ["--builder", "local", "--program", "buildah"]
-    refused = call("build_image", *words, cwd=folder)
+    refused = call("image_build", *words, cwd=folder)
     assert refused.returncode == 2
     assert "notes: a private key" in refused.stderr
     (folder / "notes").unlink()
@@ -305,12 +305,12 @@ def test_what_is_wrong_in_an_image_is_named(
     )  # as a download in RUN would leave it
     (folder / ".dockerignore").write_text("")
     builder = ["buildah", "bud", "-q", "-t", "wrong:1", "."]
-    assert call("build_image", *words, cwd=folder).returncode == 2
+    assert call("image_build", *words, cwd=folder).returncode == 2
     subprocess.run(
         builder, cwd=folder, env={**os.environ, **environment}, check=True, timeout=60, capture_output=True
     )
     check = ["--image", "wrong:1", "--lock", str(project / "lock.txt"), "--level", "standard", "--json"]
-    done = call("check_image", *words, *check, cwd=folder)
+    done = call("image_check", *words, *check, cwd=folder)
     assert done.returncode == 1
     said = answers(done)
     assert "home/a/made (a key of AWS, layer" in said["secrets"]["says"]
@@ -322,6 +322,6 @@ def test_what_is_wrong_in_an_image_is_named(
 @pytest.mark.parametrize(("run", "says"), [("false", "ended with"), ("nothing-there", "could not be built")])
 def test_a_build_that_fails_shows_the_end_of_its_log(call: Call, tmp_path: Path, run: str, says: str) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM scratch\nRUN {run}\n")
-    done = call("build_image", "--builder", "local", "--program", "buildah", "--image", "no", cwd=tmp_path)
+    done = call("image_build", "--builder", "local", "--program", "buildah", "--image", "no", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert says in done.stderr

@@ -162,10 +162,6 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     assert {path.name for path in last.iterdir()} == {"manifest.json", "__1_0.distcp"}
     assert run_of(main)["outcome"]["state_sha256"] == uninterrupted(pods)["state_sha256"]
 
-    for code, said in ended(pods.pods()):  # as after a failure to store: nothing is trained again
-        assert code == 0, said
-        assert "waiting for the other processes" not in said
-
 
 def parts(directory: Path) -> set[str]:
     """The checkpoints of which a pod has its part."""

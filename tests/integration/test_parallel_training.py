@@ -34,11 +34,6 @@ KINDS = {
     "ddp": ("compute.strategy=ddp",),
     "fsdp": ("compute.strategy=fsdp",),
     "hsdp": ("compute.strategy=hsdp", "compute.replicas=2"),
-    "fsdp-full": (
-        "compute.strategy=fsdp",
-        "compute.activation_checkpointing=full",
-        "compute.cpu_offload=true",
-    ),
     "ddp-small": ("compute.strategy=ddp", "training.batch_size=1", "training.gradient_accumulation_steps=4"),
 }
 
@@ -135,7 +130,7 @@ def assert_same_numbers(runs: Runs, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fsdp"])  # other tests compare that one
+@pytest.mark.parametrize("kind", ["hsdp", "ddp-small"])  # other tests compare the others
 def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: str) -> None:
     if kind == "hsdp":  # a copy of the model per machine
         code, errors = runs.finish_on_two_machines(kind, *KINDS[kind])
@@ -182,10 +177,10 @@ def test_a_cut_model_gives_the_numbers_of_one_process_and_goes_to_another_number
         "training.validation_batches=1",
     )
     cut = ("compute.strategy=fsdp", "compute.tensor_parallel=2")
-    code, errors = runs.finish("uncut", *ALONE, *same, "training.max_steps=7", processes=1)
+    code, errors = runs.finish("uncut", *ALONE, *same, "training.max_steps=5", processes=1)
     assert code == 0, errors
     four = (*cut, "compute.activation_checkpointing=selective")
-    for settings, processes, steps in ((four, 4, 3), (ALONE, 1, 5), ((*ALONE, *cut), 2, 7)):
+    for settings, processes, steps in ((four, 4, 3), (ALONE, 1, 5)):
         limit = f"training.max_steps={steps}"
         code, errors = runs.finish("cut", *settings, *same, limit, processes=processes)
         assert code == 0, errors
@@ -239,19 +234,19 @@ def test_three_copies_that_go_on_add_gradients_in_the_order_of_those_left_alone(
 
 @pytest.mark.slow
 def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(runs: Runs) -> None:
-    # Long enough that the signal, passed on by launcher and torchrun, arrives before the last step.
-    more = ("training.max_steps=200", "checkpointing.save_steps=100", "training.validation_steps=null")
-    whole = runs.finish("sharded-whole", *KINDS["fsdp"], *more, processes=2)
-    assert whole[0] == 0, whole[1]
-    often = ("checkpointing.save_steps=5", "checkpointing.mode=async")
-    process = runs.start("sharded", *KINDS["fsdp"], *more, *often, processes=2)
+    # A schedule that does not depend on the number of steps, which the signal decides.
+    more = (*KINDS["fsdp"], "training.lr_scheduler=constant", "training.validation_steps=null")
+    often = ("training.max_steps=100000", "checkpointing.save_steps=5", "checkpointing.mode=async")
+    process = runs.start("sharded", *more, *often, processes=2)
     runs.wait_for_rows("sharded", process)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 75, errors
+    code, errors = runs.end_of(process)
+    assert code == 75, errors
     assert runs.outcome("sharded")["status"] == "stopped"
-    code, errors = runs.finish("sharded", *KINDS["fsdp"], *more, processes=2)
-    assert code == 0, errors
+    limit = f"training.max_steps={runs.outcome('sharded')['steps'] + 3}"
+    for name in ("sharded", "sharded-whole"):
+        code, errors = runs.finish(name, *more, limit, processes=2)
+        assert code == 0, errors
     assert runs.outcome("sharded")["state_sha256"] == runs.outcome("sharded-whole")["state_sha256"]
 
 
@@ -261,11 +256,9 @@ def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> No
     runs.wait_for_rows("dead", process)
     ranks = {pid: environment_of(pid).get("RANK") for pid in descendants(process.pid)}
     (victim,) = (pid for pid, rank in ranks.items() if rank == "1")
-    start = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1, errors
-    assert time.monotonic() - start < 100
+    code, errors = runs.end_of(process)
+    assert code == 1, errors
     assert re.search(r"lost another process of this run", errors), errors
     assert f"Rank 1 (pid {victim}) was killed by SIGKILL." in errors
     assert "Traceback" not in errors

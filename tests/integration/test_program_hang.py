@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.integration.test_launchers import Nodes, free_port, nodes, trainjob
 
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands import explain
 
 __all__ = ["nodes"]
@@ -65,9 +64,8 @@ def run(folder: Path, script: str, *, processes: int = 1, minutes: str = "0.08")
     (folder / "train.py").write_text(script)
     text = CONFIG.format(python=json.dumps(sys.executable), processes=processes, minutes=minutes)
     (folder / "trainyard.yaml").write_text(text)
-    script_file = str(REPOSITORY_ROOT / "scripts" / "run_program.py")
     words = ["--config", "trainyard.yaml", "--run-dir", "runs/one", "--grace", "5s"]
-    start = [sys.executable, script_file, *words]
+    start = [sys.executable, "-m", "trainyard", "step", "program", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(start, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     outcome: dict[str, Any] = json.loads((folder / "runs/one/run.json").read_text())["outcome"]

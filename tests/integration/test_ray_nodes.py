@@ -24,7 +24,8 @@ for _ in range(2):
     cluster.add_node(num_cpus=2, include_dashboard=False)
 ran = []
 for command in json.loads(sys.argv[1]):
-    line = [sys.executable, "trainyard step ray", "--num-nodes", "2", "--nproc-per-node", "3", "--"]
+    line = [sys.executable, "-m", "trainyard", "step", "ray", "--num-nodes", "2"]
+    line += ["--nproc-per-node", "3", "--"]
     given = {**os.environ, "RAY_ADDRESS": cluster.address}
     done = subprocess.run([*line, *command], env=given, capture_output=True, text=True)
     ran.append([done.returncode, done.stdout, done.stderr])

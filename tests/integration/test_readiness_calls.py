@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from trainyard import deployment_checks
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, query_store
@@ -40,7 +41,7 @@ ANSWERS = {
 NEVER = ("400", "405", "411", "501")
 """Statuses of an operation that the store will never do."""
 NEEDED = (
-    *("ListObjectsV2", "PutObject", "PutObject if absent", "HeadObject", "GetObject"),
+    *("PutObject", "ListObjectsV2", "PutObject if absent", "HeadObject", "GetObject"),
     *("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"),
 )
 NOT_NEEDED = ("AbortMultipartUpload", "DeleteObject", "ListMultipartUploads", "ListParts")
@@ -48,15 +49,12 @@ NOT_NEEDED = ("AbortMultipartUpload", "DeleteObject", "ListMultipartUploads", "L
 
 
 def cases(operations: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """Server, operation and status: each operation with three statuses, all of them about equally often."""
+    """Server, operation and status: each operation with one status, and the first one with all of them."""
     statuses = list(ANSWERS)
     return [
-        *(
-            ("seaweedfs", operation, statuses[(number + place) % len(statuses)])
-            for number, operation in enumerate(operations)
-            for place in (0, 3, 6)
-        ),
-        *(("moto", operation, "501") for operation in operations),
+        *(("seaweedfs", operation, statuses[at % len(statuses)]) for at, operation in enumerate(operations)),
+        *(("seaweedfs", operations[0], status) for status in statuses[1:]),
+        *(("moto", operation, "501") for operation in operations[1:3]),
     ]
 
 
@@ -256,15 +254,13 @@ def test_an_object_of_somebody_else_under_a_name_of_the_check_is_left_alone(
 
 
 @pytest.mark.parametrize("server", ["moto"], indirect=True)
-@pytest.mark.parametrize(
-    ("operation", "is_patient"), [("UploadPart", True), ("PutObject", True), ("PutObject if absent", False)]
-)
+@pytest.mark.parametrize(("operation", "is_patient"), [("UploadPart", True), ("PutObject if absent", False)])
 def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
     proxy: RefusingProxy, server: Any, monkeypatch: pytest.MonkeyPatch, operation: str, is_patient: bool
 ) -> None:
     """At 2 Mbit/s the 5 MiB of a part take 20 seconds, most of it after the kernel has taken the bytes."""
     script = importlib.import_module("trainyard.commands.doctor")
-    monkeypatch.setattr(script, "CALL_SECONDS", 3.0)
+    monkeypatch.setattr(deployment_checks, "CALL_SECONDS", 3.0)
     proxy.slow = {operation: 6.0}
     code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))
     assert (code == 0) is is_patient
@@ -274,8 +270,6 @@ def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
 @pytest.mark.parametrize(
     ("operation", "how"),
     [
-        ("CreateMultipartUpload", "time limit"),
-        ("UploadPart", "Ctrl-C"),
         ("UploadPart", "time limit"),
         ("CompleteMultipartUpload", "Ctrl-C"),
     ],
@@ -285,7 +279,7 @@ def test_an_interrupted_check_leaves_nothing_behind(
 ) -> None:
     bucket = server.new_bucket()
     proxy.held[operation] = threading.Event()
-    line = [sys.executable, "trainyard doctor", "--store", f"s3://{bucket}"]
+    line = [sys.executable, "-m", "trainyard", "doctor", "--store", f"s3://{bucket}"]
     line += ["--timeout", "4s" if how == "time limit" else "60s"]
     environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
     with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
@@ -302,6 +296,5 @@ def test_an_interrupted_check_leaves_nothing_behind(
     for held in proxy.held.values():
         held.set()
     keys, uploads = left_in(server, bucket)
-    if operation != "CreateMultipartUpload":  # its id is not known then; the lifecycle rule removes it
-        assert uploads == []
+    assert uploads == []
     assert [key for key in keys if key != READINESS_PARTS] == []

@@ -333,7 +333,7 @@ def test_an_endpoint_that_is_down_is_given_up_in_bounded_time(monkeypatch: pytes
     started = time.monotonic()
     with pytest.raises(ServiceError, match=r"No usable answer from http://127\.0\.0\.1:9"):
         open_store("s3://some-bucket").describe("a")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 120
 
 
 def test_no_credentials_are_told_with_what_to_set(

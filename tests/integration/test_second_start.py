@@ -1,7 +1,7 @@
-"""A command is killed and started again: the second start finds a program that still trains.
+"""A command is started again while it trains, or after it was killed: the second start finds what trains.
 
-Real processes: the command is killed alone or with its group, and its program lives, is dead or has left a
-daemon. Another host is a namespace of process ids and host names.
+Real processes: the command lives, or was killed, and its program lives, is dead or has left a daemon. Another
+host is a namespace of process ids and host names.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ import sys
 from pathlib import Path
 from trainyard.command.handler import exit_code_of
 from trainyard.command.output import configure_logging
-from trainyard.commands.step_program import require_idle, take_over
+from trainyard.program_training import require_idle, take_over
 def main():
     configure_logging(None)
     if "--takeover" in sys.argv:
@@ -86,20 +85,14 @@ class FirstStart:
         (folder / "trainyard.yaml").write_text(
             f"recipe: command\nprogram: {{command: [{sys.executable}, program.py]}}\n"
         )
-        # A shell stands in for `trainyard run`, whose first steps take long: it starts the trainer and waits.
-        words = (str(ROOT / "trainyard step program"), "--config", "trainyard.yaml", "--run-dir", "run")
+        words = ("-m", "trainyard", "train", "--config", "trainyard.yaml", "--run-dir", "run")
         with (folder / "output").open("w") as output:
             self.command = subprocess.Popen(
-                ["sh", "-c", '"$@"; exit', "sh", sys.executable, *words],
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                [sys.executable, *words], cwd=folder, stdout=output, stderr=output, start_new_session=True
             )
         wait_for(lambda: self._is_ready() or self.command.poll() is not None, "the program starts")
         assert self.command.poll() is None, (folder / "output").read_text()
         self.program, self.daemon = (int((folder / name).read_text()) for name in ("program", "daemon"))
-        self.holder = int(json.loads(self.lock.read_text())["pid"])
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(OSError, ValueError):
@@ -107,18 +100,15 @@ class FirstStart:
             return bool(found["session"] == int((self.folder / "program").read_text()))
         return False
 
-    def kill(self, killed: str, left: str) -> None:
-        if killed == "the command":
-            self.command.kill()
-        else:
-            os.killpg(self.command.pid, signal.SIGKILL)
+    def kill(self, left: str) -> None:
+        """Kill the command alone, as the kernel does where memory is short, and what is not `left`."""
+        self.command.kill()
         self.command.wait()
         if left != "the program":
             os.killpg(self.program, signal.SIGKILL)
+            wait_for(lambda: not runs(self.program), "the program ends")
         if left == "nothing":
             os.kill(self.daemon, signal.SIGKILL)
-        if left != "the program":
-            wait_for(lambda: not runs(self.program) and not runs(self.holder), "the first start ends")
 
     def start_again(self, *options: str, elsewhere: bool = False) -> "subprocess.CompletedProcess[str]":
         command = [*(ELSEWHERE if elsewhere else ()), sys.executable, "-c", SECOND, *options]
@@ -127,17 +117,18 @@ class FirstStart:
         )
 
     def end(self) -> None:
-        for pid in (self.command.pid, self.holder, self.program, self.daemon):
+        for pid in (self.command.pid, self.program, self.daemon):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.command.wait()
 
 
-def faults_of(first: FirstStart, killed: str, left: str, *, has_hosts: bool) -> Iterator[str]:
+def faults_of(first: FirstStart, left: str, *, is_killed: bool, has_hosts: bool) -> Iterator[str]:
     """Yield where the second starts differ from the rule."""
-    first.kill(killed, left)
-    trains, is_held = left == "the program", left == "the program" and killed == "the command"
-    named = f"process {first.holder if is_held else first.program}"
+    if is_killed:
+        first.kill(left)
+    trains = left == "the program"
+    named = f"process {first.program if is_killed else first.command.pid}"
     done = first.start_again()
     if (done.returncode, trains and f"{named} " in done.stderr and " since 20" in done.stderr) != (
         2 * trains,
@@ -146,10 +137,10 @@ def faults_of(first: FirstStart, killed: str, left: str, *, has_hosts: bool) -> 
         yield f"plain: {done}"
     if (f"has left process {first.daemon} " in done.stderr) != (left == "a daemon"):
         yield f"the daemon: {done}"
-    if has_hosts:
+    if has_hosts:  # the lock shows a command on every host, a program only on its own
         for options in ((), ("--takeover",)):
             done = first.start_again(*options, elsewhere=True)
-            if (done.returncode, "on " in done.stderr) != (2 * is_held, is_held):
+            if (done.returncode, "on " in done.stderr) != (2 * (not is_killed), not is_killed):
                 yield f"on another host {options}: {done}"
     if runs(first.program) is not trains:
         yield "the program was stopped unasked"
@@ -163,13 +154,16 @@ def faults_of(first: FirstStart, killed: str, left: str, *, has_hosts: bool) -> 
 @pytest.mark.slow
 def test_a_second_start_says_what_trains_and_stops_it_only_when_asked(tmp_path: Path) -> None:
     has_hosts = subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode == 0
-    cases = list(product(("the command", "the group"), ("the program", "nothing", "a daemon")))
+    cases = [
+        ("the program", False),
+        *((left, True) for left in ("the program", "nothing", "a daemon")),
+    ]
 
-    def play(killed: str, left: str) -> list[str]:
-        first = FirstStart(tmp_path / f"{killed}-{left}".replace(" ", "-"))
+    def play(left: str, is_killed: bool) -> list[str]:
+        first = FirstStart(tmp_path / f"{is_killed}-{left}".replace(" ", "-"))
         try:
-            found = faults_of(first, killed, left, has_hosts=has_hosts)
-            return [f"{killed} killed, {left} left: {each}" for each in found]
+            found = faults_of(first, left, is_killed=is_killed, has_hosts=has_hosts)
+            return [f"{left} left, killed {is_killed}: {each}" for each in found]
         finally:
             first.end()
 
@@ -179,17 +173,20 @@ def test_a_second_start_says_what_trains_and_stops_it_only_when_asked(tmp_path: 
 
 @pytest.mark.slow
 def test_the_pipeline_stops_what_trains_and_resumes(tmp_path: Path) -> None:
+    """Nothing is stored of a run whose command was killed until a command has recorded its end."""
     first = FirstStart(tmp_path / "first")
+    run, store = first.folder / "run", first.folder / "trainyard-store"
     try:
-        first.kill("the group", "the program")
+        first.kill("the program")
         words = [sys.executable, "-m", "trainyard", "run", "--run-dir", "run"]
         refused = subprocess.run(words, cwd=first.folder, capture_output=True, text=True, check=False)
         assert (refused.returncode, runs(first.program)) == (2, True), refused.stderr
         assert "--takeover" in refused.stderr
+        assert "outcome" not in json.loads((run / "run.json").read_text()) and not store.exists()
         (first.folder / "program.py").write_text("print('step 1: loss 1.0')\n")
         subprocess.run([*words, "--takeover"], cwd=first.folder, capture_output=True, check=False)
         assert not runs(first.program)
-        assert json.loads((first.folder / "run" / "run.json").read_text())["outcome"]["status"] == "succeeded"
+        assert json.loads((run / "run.json").read_text())["outcome"]["status"] == "succeeded"
     finally:
         first.end()
 

@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
@@ -30,8 +29,6 @@ from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways.s3 import clock
 
-OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "80"))
-"""Requests of the long test that chance may spoil; set 1,000 for a thorough run."""
 NUMBERS_OF_FILES = (1, 36)
 """Of each checkpoint: one, and more than are sent at once."""
 FAULTS = (
@@ -186,7 +183,6 @@ def store(proxy: FaultyProxy, seaweedfs: Any) -> Any:
 
 
 @pytest.mark.parametrize("files", NUMBERS_OF_FILES)
-@pytest.mark.parametrize("proxy", [1, 2, 3], indirect=True)
 def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
     files: int, proxy: FaultyProxy, store: Any, make_run: Any
 ) -> None:
@@ -205,12 +201,9 @@ def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
-@pytest.mark.parametrize("files", NUMBERS_OF_FILES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_once_in_three_requests(
-    fault: str, files: int, proxy: FaultyProxy, store: Any, make_run: Any
-) -> None:
-    run = make_run(steps=(100,), size=20_000 // files, files=files)
+def test_each_fault_once_in_three_requests(fault: str, proxy: FaultyProxy, store: Any, make_run: Any) -> None:
+    run = make_run(steps=(100,), size=20_000)
     proxy.faults, proxy.rate = (fault,), 0.34
     try:
         complete = not sync_run(store, run, 1).problems
@@ -221,7 +214,7 @@ def test_each_fault_once_in_three_requests(
     assert found.ok or not complete, found.problems
 
 
-@pytest.mark.parametrize("requests", [0, 1, 5, 9, 14, 20])
+@pytest.mark.parametrize("requests", [0, 5, 14])
 def test_an_endpoint_that_goes_down_leaves_no_manifest_and_a_command_to_go_on(
     requests: int, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,8 +267,7 @@ def test_a_read_that_always_breaks_is_refused(
         )
 
 
-@pytest.mark.parametrize(("part", "files"), [(16 << 20, 1), (1 << 20, 1), (16 << 20, NUMBERS_OF_FILES[1])])
-@pytest.mark.parametrize("proxy", [1, 2], indirect=True)
+@pytest.mark.parametrize(("part", "files"), [(1 << 20, 1), (16 << 20, NUMBERS_OF_FILES[1])])
 def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
     proxy: FaultyProxy,
     store: Any,
@@ -467,44 +459,3 @@ def test_a_store_that_goes_on_to_refuse_the_time_is_told_with_how_much_and_what_
     )
     assert refused.value.exit_code == ExitCode.REFUSED
     assert len(proxy.log) <= 4, "asked again and again what cannot heal"
-
-
-def attempt(action: Callable[[], bool]) -> bool | None:
-    """Return the answer, None if the call was refused."""
-    try:
-        return action()
-    except (ServiceError, VerificationError):
-        return None
-
-
-def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely_and_loses_nothing(
-    proxy: FaultyProxy, store: Any, make_run: Any, seaweedfs: Any
-) -> None:
-    """Runs are stored, damaged behind our back and verified at random; what is damaged must never verify."""
-    chance, bucket = random.Random(7), store.url.removeprefix("s3://")
-    runs: list[Any] = []
-    judged = {"whole": 0, "damaged": 0}
-    proxy.faults = (*FAULTS, "expired", "another clock")
-    while proxy.exposed < OPERATIONS or not min(judged.values()):
-        number = len(runs) + 1
-        files = NUMBERS_OF_FILES[number % 4 == 0]  # with many files a fault is likely, and verdicts are few
-        runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000 // files, files=files))
-        proxy.rate = 0.1
-        attempt(lambda run=runs[-1], n=number: not sync_run(store, run, n).problems)  # type: ignore[misc]
-        proxy.rate = 0
-        assert sync_run(store, runs[-1], number).problems == ()
-        if damaged := chance.random() < 0.5:
-            key = f"run-{number}/checkpoint-{chance.choice((100, 200))}/__0_0.distcp"
-            content = bytearray(seaweedfs.client.get_object(Bucket=bucket, Key=key)["Body"].read())
-            content[chance.randrange(len(content))] ^= 1
-            seaweedfs.client.put_object(Bucket=bucket, Key=key, Body=bytes(content))
-        proxy.rate = 0.1
-        verdict = attempt(lambda n=number: verify_run(store, n, depth=Depth.FULL).ok)  # type: ignore[misc]
-        proxy.rate = 0
-        assert not (damaged and verdict), f"run {number} was damaged and verified"
-        judged["damaged" if damaged else "whole"] += verdict is not None
-        assert sync_run(store, runs[-1], number).problems == ()
-    spoilt = Counter(fault for _, fault in proxy.log if fault != "pass")
-    print(f"{proxy.exposed} requests, {spoilt.total()} spoilt ({dict(spoilt)}); {len(runs)} runs, {judged}")
-    for number, run in enumerate(runs, 1):
-        assert verify_run(store, number, depth=Depth.FULL, run_directory=run).ok

@@ -213,7 +213,7 @@ def digest(clone: Path, base: str, storage: dict[str, str], registry: Registry) 
     """The digest of the image, built, checked and pushed by the scripts as people call them."""
 
     def script(name: str, *words: str, seconds: float) -> str:
-        line = [sys.executable, str(clone / "scripts" / f"{name}.py"), *words, "--json"]
+        line = [sys.executable, "-m", "trainyard", *name.split("_"), *words, "--json"]
         environment = {**storage, "PYTHONPATH": str(clone / "src")}
         return run(*line, cwd=clone, env=environment, seconds=seconds)
 
@@ -221,21 +221,21 @@ def digest(clone: Path, base: str, storage: dict[str, str], registry: Registry) 
     begun = time.monotonic()
     wanted = ("--dockerfile", "docker/fsdp/Dockerfile", "--image", IMAGE)
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", "EFA_INSTALLER_VERSION=")
-    built = json.loads(script("build_image", *here, *wanted, *arguments, seconds=7200))
+    built = json.loads(script("image_build", *here, *wanted, *arguments, seconds=7200))
     say("build", begun, built=built["built"])
     begun = time.monotonic()
-    again = json.loads(script("build_image", *here, *wanted, *arguments, seconds=300))
+    again = json.loads(script("image_build", *here, *wanted, *arguments, seconds=300))
     assert (again["built"], again["image"]) == (False, built["image"])
     say("build again", begun)
     begun = time.monotonic()
     checked = json.loads(
-        script("check_image", *here, "--image", built["image"], "--level", "full", seconds=1800)
+        script("image_check", *here, "--image", built["image"], "--level", "full", seconds=1800)
     )
     assert checked["ok"], [one for one in checked["checks"] if not one["ok"]]
     say("check", begun, **{one["check"]: one["says"] for one in checked["checks"]})
     begun = time.monotonic()
     push = ("--program", "buildah", "--image", built["image"], "--repository", IMAGE)
-    pushed = json.loads(script("push_image", *push, "--registry", registry.plain, seconds=3600))
+    pushed = json.loads(script("image_push", *push, "--registry", registry.plain, seconds=3600))
     say("push", begun, digest=pushed["digest"])
     return str(pushed["digest"])
 

@@ -11,7 +11,7 @@ import pytest
 def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
     load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, tagged = load_script("build_image"), []
+    script, tagged = load_script("image_build"), []
     builder = SimpleNamespace(has=lambda _: True, tag=lambda image, name: tagged.append((image, name)))
     monkeypatch.setattr(script, "find_builder", lambda _: builder)
     args = script.parse_args(["--context", str(tmp_path), "--builder", "local"])

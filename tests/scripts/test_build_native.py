@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "build_native.py"
 Program = Callable[..., subprocess.CompletedProcess[str]]
 GTEST = (
     "/usr/include/gtest/gtest.h",
@@ -82,7 +81,7 @@ def test_without_a_compiler_cmake_says_so(program: Program, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.skipif(not any(Path(header).is_file() for header in GTEST), reason="needs GoogleTest")
 def test_the_googletest_suite_passes(tmp_path: Path) -> None:
-    line = [sys.executable, str(SCRIPT), "--build-dir", str(tmp_path / "build")]
+    line = [sys.executable, "-m", "trainyard", "step", "native", "--build-dir", str(tmp_path / "build")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "100% tests passed" in done.stderr

@@ -16,7 +16,6 @@ from trainyard.errors import ServiceError
 from trainyard.gateways.github_api import GitHub
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "check_environment.py"
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
 CRASHED = "echo 'ERR!, 580.65.06, ERR!, ERR!'"
 
@@ -24,7 +23,7 @@ CRASHED = "echo 'ERR!, 580.65.06, ERR!, ERR!'"
 def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
     environment.pop("GITHUB_STEP_SUMMARY", None)  # the job of the tests reports no refusal of these checks
-    line = [sys.executable, str(SCRIPT), *arguments]
+    line = [sys.executable, "-m", "trainyard", "step", "environment", *arguments]
     return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
 
 
@@ -80,7 +79,17 @@ def test_in_a_workflow_a_refusal_is_the_job_summary(driver: Path, tmp_path: Path
         "PATH": f"{driver}:{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(summary),
     }
-    line = [sys.executable, str(SCRIPT), "--config", SMOKE, "--set", "model.device=cuda:0"]
+    line = [
+        sys.executable,
+        "-m",
+        "trainyard",
+        "step",
+        "environment",
+        "--config",
+        SMOKE,
+        "--set",
+        "model.device=cuda:0",
+    ]
     assert warm_start.run(line, env=environment, timeout=120, cwd=ROOT).returncode == 1
     assert summary.read_text().startswith("### ❌ Not started: gpu\n")
 

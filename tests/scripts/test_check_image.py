@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("check_image")
+    return load_script("image_check")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ STORED = words()
 
 @pytest.fixture(scope="module")
 def continue_lineage(load_script: Any) -> Any:
-    return load_script("continue_lineage")
+    return load_script("step_continue")
 
 
 @dataclass

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return warm_start.run([sys.executable, *map(str, words)], cwd=ROOT, timeout=600)
+    return warm_start.run([sys.executable, "-m", "trainyard", *map(str, words)], cwd=ROOT, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +68,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tasks: Path) -> Path:
         "evaluation.thresholds": json.dumps({"even.acc": ">= 0", "even.acc_stderr": ">= 5"}),
     }
     sets = [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
-    done = run("trainyard train", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
+    done = run("train", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
 
 def test_perplexity_of_a_checkpoint_is_that_of_its_export(trained: Path, tmp_path: Path) -> None:
-    assert run("trainyard export", "--run-dir", trained, "--to", tmp_path / "model").returncode == 0
+    assert run("export", "--run-dir", trained, "--to", tmp_path / "model").returncode == 0
     (tmp_path / "held_out.txt").write_text(TEXT * 3)
     found = []
     for model in (trained / "checkpoints/step-00000002", tmp_path / "model"):
@@ -92,7 +92,7 @@ def test_lm_eval_evaluates_a_checkpoint_on_tasks_of_a_folder(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    done = run("trainyard evaluate", "--run-dir", trained, "--json")
+    done = run("evaluate", "--run-dir", trained, "--json")
     assert done.returncode == 1, done.stderr  # one threshold cannot be met
     record = json.loads(done.stdout)
     assert record["step"] == 2

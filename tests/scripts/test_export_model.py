@@ -17,7 +17,7 @@ Export = Callable[..., tuple[int, str, str]]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, *map(str, arguments)]
+    line = [sys.executable, "-m", "trainyard", *map(str, arguments)]
     return warm_start.run(line, cwd=ROOT, timeout=300)
 
 
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "monitoring.tensorboard": "false",
     }
     sets = [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
-    done = run("trainyard train", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
+    done = run("train", "--config", "configs/smoke.yaml", "--run-dir", folder / "run", *sets)
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
@@ -67,7 +67,7 @@ def test_an_export_says_what_it_wrote(trained: Path, tmp_path: Path, export: Exp
     target = tmp_path / "out"
     code, planned, said = export("--run-dir", trained, "--to", target, "--dry-run", "--json")
     assert (code, target.exists()) == (0, False), said
-    done = run("trainyard export", "--run-dir", trained, "--to", target, "--json")
+    done = run("export", "--run-dir", trained, "--to", target, "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     files = facts.pop("files")

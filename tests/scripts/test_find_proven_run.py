@@ -78,7 +78,7 @@ AFTER: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def find_proven_run(load_script: Any) -> Any:
-    return load_script("find_proven_run")
+    return load_script("step_proven")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_each_command_takes_the_own_job_and_a_strangers_only_if_it_is_named(
             words = ["list", "--job", "dup"] if verb == "checkpoints" else [verb, "dup"]
             words += [{"logs": "--tail=5", "delete": "--no-logs"}.get(verb, "--json")]
             words += [word for option in options for word in (option, *[other][: option == "--kind"])]
-            script = "manage_checkpoints" if verb == "checkpoints" else "manage_training_job"
+            script = "job_checkpoints" if verb == "checkpoints" else "job"
             said = ""
             try:
                 load_script(script).main([*words, f"--kubeconfig={kubeconfig}"])

@@ -227,7 +227,7 @@ def expected_errors(base: Base, torch: Torch, named: str) -> tuple[set[str], set
 
 @pytest.fixture
 def lint(load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    script = load_script("lint_image")
+    script = load_script("image_lint")
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
@@ -315,7 +315,7 @@ def test_a_base_without_a_value_is_shown_to_people(
     tmp_path: Path, load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nRUN pip install -r requirements.txt\n")
-    assert load_script("lint_image").main(["--dockerfile", str(tmp_path / "Dockerfile")]) == 0
+    assert load_script("image_lint").main(["--dockerfile", str(tmp_path / "Dockerfile")]) == 0
     shown = capsys.readouterr().out
     assert "base          unknown" in shown
     assert "unknown       the base image ${BASE}" in shown

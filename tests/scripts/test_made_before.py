@@ -73,4 +73,4 @@ def test_its_store_verifies_restores_and_takes_a_sync_that_sends_nothing(run: Ru
 
 def test_it_is_proven(run: RunDirectory) -> None:
     store = ["--run-dir", str(run.path), "--run-number", "1", "--store", (run.path.parent / "store").as_uri()]
-    assert script("prove_run").main(store) == 0
+    assert script("prove").main(store) == 0

@@ -114,10 +114,10 @@ def test_the_exit_code_says_whether_the_job_has_failed(
 
 
 def test_jobs_are_listed_with_one_line_each(manage: Manage, cluster: Cluster) -> None:
-    assert "no jobs" in manage("list").stdout
+    assert "no jobs" in manage("ls").stdout
     cluster.show(*failed())
-    assert manage("list").stdout.splitlines()[1].split()[:4] == ["team", "job", "pytorchjob", "Failed"]
-    assert [found["job"] for found in json.loads(manage("list", "--json").stdout)["jobs"]] == ["job"]
+    assert manage("ls").stdout.splitlines()[1].split()[:4] == ["team", "job", "pytorchjob", "Failed"]
+    assert [found["job"] for found in json.loads(manage("ls", "--json").stdout)["jobs"]] == ["job"]
 
 
 def test_logs_are_printed_and_saved(manage: Manage, cluster: Cluster, tmp_path: Path) -> None:
@@ -190,7 +190,8 @@ def test_what_is_left_of_a_deleted_job_is_named(manage: Manage, cluster: Cluster
 
 WRONG = [
     (("status",), "needs the name of a job"),
-    (("list", "job"), "list takes no job"),
+    (("list",), "did you mean 'ls'?"),
+    (("ls", "job"), "ls takes no job"),
     (("status", "job", "--tail", "5"), "--tail is for logs"),
     (("logs", "job", "--dry-run"), "--dry-run is for cancel and delete and resubmit"),
     (("status", "job", "--cluster", "x"), "--cluster names a cluster by itself"),

@@ -231,7 +231,7 @@ class Cluster:
         self.server = server
         raw = job("pytorchjob", conditions=[condition("Created"), condition("Running")])
         wanted = plan("compute.strategy=ddp").to_json()
-        wanted["program"]["command"] = ["python", "trainyard pod", "--run-dir", "/volume/run"]
+        wanted["program"]["command"] = ["python", "-m", "trainyard", "pod", "--run-dir", "/volume/run"]
         raw["metadata"]["annotations"] = {"trainyard.dev/plan": json.dumps(wanted)}
         pods = [pod("job-0", rank=0), pod("job-1", rank=1)]
         for number, each in enumerate(pods):

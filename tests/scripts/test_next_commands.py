@@ -36,15 +36,13 @@ OPTIONS = {
 }
 
 
-def combinations() -> Iterator[list[str]]:
-    """Every set of options that scripts take together."""
-    for count in range(len(OPTIONS) + 1):
-        for names in itertools.combinations(OPTIONS, count):
-            if not ("--cluster" in names and {"--kubeconfig", "--context"} & set(names)):
-                yield [word for name in names for word in (name, OPTIONS[name])]
-
-
-GIVEN = [pytest.param(words, id=" ".join(words[::2]) or "none") for words in combinations()]
+# test_cluster_target.py has every set of options.
+SETS = (
+    (),
+    ("--kubeconfig", "--context", "--region", "--namespace"),
+    ("--cluster", "--region", "--namespace"),
+)
+GIVEN = [[word for name in names for word in (name, OPTIONS[name])] for names in SETS]
 
 
 def told(words: list[str], command: str, *, namespace: str) -> None:
@@ -62,7 +60,7 @@ def test_what_follows_a_job_that_was_sent(
     load_script: Load,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deploy, there, nobody = load_script("deploy_training_job"), plan(), argparse.Namespace()
+    deploy, there, nobody = load_script("job_deploy"), plan(), argparse.Namespace()
     monkeypatch.setattr(deploy, "find", lambda *_: None)
     monkeypatch.setattr(deploy, "submit", lambda *_, **__: None)
     announced: list[tuple[str, str]] = []
@@ -73,7 +71,7 @@ def test_what_follows_a_job_that_was_sent(
     there = replace(there, auto_retry=args.auto_retry)
     assert deploy.deploy(there, nobody, cluster_target(args), wait_seconds=None)[1] == 0
     (command,) = [text for phase, text in announced if phase == "follow"]
-    assert shlex.split(command)[1] == ("status" if retries == "0" else "retry")
+    assert shlex.split(command)[2] == ("status" if retries == "0" else "retry")
     told(given, command, namespace=there.namespace)
 
 
@@ -102,7 +100,7 @@ def states() -> Iterator[JobState]:
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Load) -> None:
-    args = load_script("manage_training_job").parse_args(["status", "llama", *given])
+    args = load_script("job").parse_args(["status", "llama", *given])
     target, verbs = cluster_target(args), set()
     for state in states():
         record = state.record()
@@ -110,7 +108,7 @@ def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Lo
         if not last.startswith("  next "):
             continue
         command = last.split(maxsplit=1)[1]
-        verbs.add(shlex.split(command)[1])
+        verbs.add(shlex.split(command)[2])
         told(given, command, namespace="team")
         assert f"Next: `{command}`" in state_markdown(record, target)
     assert verbs == {"status", "logs", "events", "delete", "resubmit", "retry"}
@@ -121,13 +119,13 @@ def test_the_status_of_a_job_names_its_cluster(
     given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    manage = load_script("manage_training_job")
+    manage = load_script("job")
     args = manage.parse_args(["status", "llama", *given])
     args.namespace = args.namespace or "default"
     observed = seen("pytorchjob", job("pytorchjob"), running())
     manage.show_status(args, argparse.Namespace(observe=lambda _: observed), None)
     last = capsys.readouterr().out.splitlines()[-1]
-    told(given, last[last.index("scripts/") :], namespace=observed.namespace)
+    told(given, last[last.index("trainyard job") :], namespace=observed.namespace)
 
 
 @pytest.mark.parametrize("given", GIVEN)
@@ -139,7 +137,7 @@ def test_a_retry_that_is_gone_names_the_cluster(
     from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
     from trainyard.jobs.follow.job_retries import make_retry_loop
 
-    args = load_script("manage_training_job").parse_args(["retry", "llama", *given])
+    args = load_script("job").parse_args(["retry", "llama", *given])
     healing = make_retry_loop(
         Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(args)
     )
@@ -149,7 +147,7 @@ def test_a_retry_that_is_gone_names_the_cluster(
     with pytest.raises(ConfigError) as refusal:
         healing.preview(gone)  # type: ignore[arg-type]
     text = str(refusal.value)
-    told(given, text[text.index("scripts/") :], namespace="team")
+    told(given, text[text.index("trainyard job") :], namespace="team")
 
 
 def verdict_on(demand: Demand, remedy: str) -> Verdict:
@@ -163,9 +161,9 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
 
 
 @pytest.mark.parametrize("given", GIVEN)
-@pytest.mark.parametrize("script", ["manage_cluster", "deploy_training_job"])
+@pytest.mark.parametrize("script", ["cluster", "job_deploy"])
 def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
-    words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
+    words = ["--config", "c.yaml"] if script == "job_deploy" else ["check"]
     args = load_script(script).parse_args([*words, *given])
     demand = Demand(kinds=tuple(KINDS.values()), **demand_values(args)).with_settings(ClusterConfig())
     for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):

@@ -1,4 +1,4 @@
-"""trainyard step notify-image with a local server as Slack: one thread per build, and never a failed build."""
+"""`step notify-image` with a local server as Slack: one thread per build, and never a failed build."""
 
 import importlib
 import json

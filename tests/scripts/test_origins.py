@@ -87,7 +87,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("training_artifact_sync")
+    return load_script("store_sync")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ TRIGGERS: dict[str, tuple[dict[str, str], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def plan_run(load_script: Any) -> Any:
-    return load_script("plan_run")
+    return load_script("step_plan")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_data.py"
+ROOT = Path(__file__).parents[2]
 CONFIG = """\
 model: {{name: m}}
 training: {{max_steps: 2, warmup_steps: 0}}
@@ -18,7 +18,7 @@ data: {{train_path: {train}, prepared_directory: {prepared}, sequence_length: 16
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, SCRIPT, *arguments]
+    command = [sys.executable, "-m", "trainyard", "prepare", *arguments]
     return warm_start.run(command, timeout=240)
 
 
@@ -69,7 +69,7 @@ def test_a_dry_run_writes_nothing(config: Path) -> None:
 
 
 def test_the_shipped_smoke_configuration_needs_no_files(tmp_path: Path) -> None:
-    smoke = SCRIPT.parents[1] / "configs" / "smoke.yaml"
+    smoke = ROOT / "configs" / "smoke.yaml"
     result = run("--config", smoke, "--set", f"data.prepared_directory={tmp_path}", "--json")
     assert result.returncode == 0, result.stderr
     assert "MB train" in result.stderr
@@ -114,7 +114,7 @@ def test_binary_and_empty_files_exit_2_named_and_counted(
 
 
 def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, SCRIPT, "--config", config, "--json"]
+    command: list[str | Path] = [sys.executable, "-m", "trainyard", "prepare", "--config", config, "--json"]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]

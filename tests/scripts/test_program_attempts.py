@@ -21,10 +21,11 @@ from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
-from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+from trainyard.programs.program import ProgramLaunch
+from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
 from trainyard.run.directory import RunDirectory
@@ -122,15 +123,11 @@ def config_of(steps: int) -> Config:
 
 
 class Runs:
-    """Starts attempts with the script, in this process."""
+    """Starts attempts in this process."""
 
-    def __init__(self, folder: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.restart()
-        monkeypatch.setattr(
-            "trainyard.commands.step_program.program_git_facts",
-            lambda _: {"commit": self.commit, "dirty": False},
-        )
 
     def restart(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -140,10 +137,6 @@ class Runs:
         self.played = Played(own)
 
     def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
-        def play(_command: Any, read: Callable[[str], None], **_: Any) -> ProgramExit:
-            return self.played.play(attempt, read)
-
-        self._monkeypatch.setattr("trainyard.commands.step_program.run_supervised", play)
         described = ProgramDescription(
             **{
                 "recipe": "verl",
@@ -152,18 +145,21 @@ class Runs:
                 "steps": attempt.steps,
                 "checkpoints": str(self.played.folder),
                 "environment": {},
+                "nodes": 1,
                 **sheet,
             }
         )
-        run = self._script.ProgramRun(
+        launch = ProgramLaunch(
             described.program(Path.cwd()),
-            config_of(attempt.steps),
-            node or NodeLauncher(1, 0, 1),
             self.directory,
-            SecretFilter(),
+            node or NodeLauncher(1, 0, 1),
             nodes=described.nodes,
         )
-        return int(run.run("played"))
+        code = {"commit": self.commit, "dirty": False}
+        run = ProgramRun(launch.program, launch, config_of(attempt.steps), code=code)
+        if (exit_code := run.begin("played")) is not None:
+            return exit_code
+        return run.end(self.played.play(attempt, run.read), {})
 
     @property
     def record(self) -> dict[str, Any]:
@@ -189,9 +185,9 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    return Runs(tmp_path / "job", load_script("run_program"), monkeypatch)
+    return Runs(tmp_path / "job")
 
 
 def shapes() -> list[Attempt]:
@@ -296,13 +292,11 @@ def test_the_record_is_green_exactly_when_the_course_was_right(seed: int, runs: 
     [
         ({"nodes": 4}, NodeLauncher(1, 0, 8), 32),  # Ray: started once, on the head
         ({"nodes": 1}, NodeLauncher(1, 0, 8), 8),
-        ({}, NodeLauncher(1, 0, 8), None),  # it may have workers elsewhere
-        ({"torchrun": True}, NodeLauncher(1, 0, 8), 8),
         ({"torchrun": True, "nodes": 1}, NodeLauncher(1, 0, 8), 8),
     ],
 )
 def test_the_record_counts_the_processes_of_all_nodes(
-    sheet: dict[str, Any], node: NodeLauncher, world: int | None, runs: Runs
+    sheet: dict[str, Any], node: NodeLauncher, world: int, runs: Runs
 ) -> None:
     assert runs.attempt(Attempt(), node=node, **sheet) == 0
     hardware = runs.record["hardware"]

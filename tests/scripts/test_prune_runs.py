@@ -220,7 +220,7 @@ def rewrite_id(layout: RunDirectory) -> None:
 
 @pytest.fixture(scope="module")
 def prune_runs(load_script: Any) -> Any:
-    return load_script("prune_runs")
+    return load_script("step_prune_runs")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ OWN = f"fsdp:{content_tag(CONTENT)}"
 
 @pytest.fixture
 def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("push_image")
+    return load_script("image_push")
 
 
 def image(image_id: str) -> ImageFacts:

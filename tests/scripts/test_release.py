@@ -71,11 +71,9 @@ def publish(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: Path) -> None:
     """What GitHub has -> the calls of gh."""
-    wrong = []
-    created = (
-        "release create v0.1.0 dist/a.whl dist/a.tar.gz dist/SHA256SUMS --verify-tag --title Trainyard 0.1.0"
-    )
-    created += " --notes-file notes.md --prerelease=false"
+    wrong: list[object] = []
+    created = "release create v0.1.0 dist/a.whl dist/a.tar.gz dist/SHA256SUMS --verify-tag"
+    created += " --title Trainyard 0.1.0 --notes-file notes.md --prerelease=false"
     calls = {"none": [created], "true": ["release delete v0.1.0 --yes", created], "false": []}
     for draft, expected in calls.items():
         for changed in (False, True):
@@ -86,22 +84,23 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
             for name in ("a.whl", "a.tar.gz"):
                 (folder / "dist" / name).write_text(name)
             subprocess.run(
-                "sha256sum * > SHA256SUMS", shell=True, cwd=folder / "dist", check=True, timeout=60
+                "sha256sum *.whl *.tar.gz > SHA256SUMS",
+                shell=True,
+                cwd=folder / "dist",
+                check=True,
+                timeout=60,
             )
             if changed:
                 (folder / "dist" / "a.whl").write_text("other")
             (folder / "notes.md").write_text("- everything\n")
             done = publish(folder, DRAFT=draft, ATTESTED="failure" if draft == "none" else "success")
             record = folder / "record"
-            asked = (
-                [line for line in record.read_text().splitlines() if " view " not in line]
-                if record.exists()
-                else []
-            )
+            lines = record.read_text().splitlines() if record.exists() else []
+            asked = [line for line in lines if " view " not in line]
             if (done.returncode != 0, asked) != (changed, [] if changed else expected):
                 wrong.append((draft, changed, done, asked))
             if ("GitHub did not attest" in (folder / "notes.md").read_text()) != (
                 draft == "none" and not changed
             ):
                 wrong.append((draft, changed, "notes"))
-    assert wrong == []
+    assert wrong == [], "\n".join(map(repr, wrong))

@@ -288,7 +288,7 @@ def test_a_dry_run_prints_what_would_be_started(world: World, program: Program) 
 def test_the_script_in_this_process(world: World, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same once more, where coverage sees it."""
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    script = load_script("run_program")
+    script = load_script("step_program")
     assert script.main(world.words()) == 0
     assert world.outcome()["status"] == "succeeded"
     assert script.main([*world.words(), "--dry-run"]) == 0

@@ -71,7 +71,7 @@ def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
 def test_a_plan_states_what_the_proof_will_say_of_its_run(
     kind: str, recipe: str, load_script: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    deploy, planned = load_script("deploy_training_job"), 0
+    deploy, planned = load_script("job_deploy"), 0
     for nodes, network, instance, store in SHAPES:
         settings = settings_of(recipe, network, store)
         asked = request(
@@ -111,7 +111,7 @@ def refused_pairs() -> set[tuple[str, str]]:
 
 def test_the_remedy_that_a_plan_names_makes_it_provable(load_script: Callable[[str], Any]) -> None:
     """With the level WARN, NCCL's log does not show the channels."""
-    deploy = load_script("deploy_training_job")
+    deploy = load_script("job_deploy")
     asked = request(kind="rayjob", nodes=2, environment={"NCCL_DEBUG": "WARN"})
     (part, _) = deploy.unproven_parts(
         settings := settings_of("verl", "efa", STORE), plan_job(settings, asked)
@@ -151,7 +151,7 @@ def test_plan_training_states_it_below_the_result(
     where = ["--instance-type", instance] if instance else ["--set", "model.device=cpu"]
     words = ["--config", str(SMOKE), "--set", "compute.strategy=ddp", "--set", f"compute.network={network}"]
     words += [*where, "--num-nodes", str(nodes)]
-    main = load_script("plan_training").main
+    main = load_script("plan").main
     main(words)
     second = capsys.readouterr().out.splitlines()[1]
     red = nodes == 2 and network != "tcp" and not instance  # a CPU, whose processes have no log of NCCL
@@ -188,7 +188,7 @@ def test_plan_run_states_it_in_the_first_lines(
         monkeypatch.setenv(name, value)
     changes = f"compute.strategy=ddp compute.network={network} model.device={device}"
     words = ["--config", str(SMOKE), "--overrides", changes, "--target", target]
-    assert load_script("plan_run").main(words) == 0
+    assert load_script("step_plan").main(words) == 0
     head = capsys.readouterr().out.splitlines()[:4]
     red = target == "eks" and nodes == "2" and network == "efa" and device == "cpu"
     assert any("This run cannot be proven: network: " in line for line in head) == red
@@ -220,7 +220,7 @@ def test_a_plan_warns_only_of_what_trains(
     words = ["--config", str(SMOKE), "--overrides", changes, "--target", "eks"]
     if not is_set_up and event == "workflow_dispatch":
         words += ["--only-plan", "true"]
-    assert load_script("plan_run").main(words) == 0
+    assert load_script("step_plan").main(words) == 0
     said = capsys.readouterr().err
     assert ("title=This run cannot be proven" in said) is is_set_up
     assert ("gh variable set TRAINYARD_SCHEDULE --body off" in said) is (is_set_up and event == "schedule")

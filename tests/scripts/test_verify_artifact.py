@@ -21,7 +21,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "verify_artifact.py"
 DATA = "run-7/checkpoint-100/data"
 
 
@@ -46,7 +45,7 @@ def run(tmp_path: Path, folder: Path) -> RunDirectory:
 
 def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | variables
-    line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
+    line = [sys.executable, "-m", "trainyard", "store", "verify", *(str(argument) for argument in arguments)]
     return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
 
 

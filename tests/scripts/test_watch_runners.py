@@ -56,7 +56,7 @@ class Repository:
 
 @pytest.fixture(scope="module")
 def watch_runners(load_script: Any) -> Any:
-    return load_script("watch_runners")
+    return load_script("step_watch_runners")
 
 
 @pytest.fixture

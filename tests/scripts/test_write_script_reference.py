@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 from tools.write_script_reference import (
-    PIPELINE,
     Argument,
     Script,
     list_arguments,
     render_script_reference,
 )
 
+from trainyard.commands import COMMANDS, GROUPS, INTERNAL
 from trainyard.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ Reads:  checkpoints/*/manifest.json; --run-dir.
 Writes: nothing; SCALE_TOKEN is read
         from the environment.
 Exit codes: 0 weighed; 1 too heavy.
-Example: scripts/weigh.py --run-dir runs/x
+Example: trainyard weigh --run-dir runs/x
 """
 
 
@@ -69,13 +69,16 @@ def test_check_accepts_what_was_written_and_names_an_edited_file(written: Path) 
     )
 
 
-def test_every_script_is_there_once_and_the_pipeline_comes_first_in_its_order(written: Path) -> None:
+def test_every_command_is_there_once_in_the_order_of_the_groups(written: Path) -> None:
     text = (written / REFERENCE).read_text()
-    sections = re.findall(r"^### (\w+)\.py$", text, flags=re.M)
-    internal = re.findall(r"`(\w+)\.py`", text.partition("## Internal commands")[2])
-    assert sections[: len(PIPELINE)] == [*PIPELINE]
-    assert {*sections, *internal} == {path.stem for path in (ROOT / "scripts").glob("*.py")}
-    assert len(sections + internal) == len({*sections, *internal})
+    sections = re.findall(r"^### trainyard (.+)$", text, flags=re.M)
+    assert sections == [name for group in GROUPS.values() for name in group]
+    internal = re.findall(
+        r"`trainyard\s([^`]+)`", text.partition("## Internal commands")[2].partition("## Files")[0]
+    )
+    assert [" ".join(name.split()) for name in internal] == [name for name in COMMANDS if name in INTERNAL]
+    files = re.findall(r"^\| `(\w+)\.py`", text, flags=re.M)
+    assert files == sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 
 
 @pytest.fixture
@@ -120,37 +123,21 @@ def test_an_option_of_all_commands_for_clusters_is_described_once() -> None:
     parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
     parser.add_argument("--context", metavar="NAME", required=True, help="the scale")
     parser.add_argument("--json", action="store_true", help="print the weight as JSON")
-    scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in PIPELINE]
-    text = render_script_reference(scripts)
+    names = dict.fromkeys(("weigh", "lift", "drop"), "")
+    scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in names]
+    text = render_script_reference(scripts, {"All": names})
     assert text.count("- `--context=NAME`: the scale\n") == 1
-    assert text.count("- `--context`\\*\n") == len(PIPELINE)
+    assert text.count("- `--context`\\*\n") == len(names)
 
 
-def test_a_command_that_only_workflows_call_is_listed_without_its_options(help_text: str) -> None:
-    scripts = [Script(name, DOCSTRING, "usage: x\n\n", words=name) for name in PIPELINE]
-    text = render_script_reference([*scripts, Script("weigh", DOCSTRING, help_text, words="step weigh")])
-    assert "`weigh.py` (`trainyard step weigh`)" in text
-    assert "--gross" not in text
-
-
-def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) -> None:
-    others = [Script(name, DOCSTRING, "usage: x\n\n") for name in reversed(PIPELINE)]
-    scripts = [Script("weigh", DOCSTRING, help_text, words="weigh"), *others]
-    text = render_script_reference(scripts)
-    assert [line for line in text.splitlines() if line.startswith("### ")] == [
-        *(f"### {name}.py" for name in PIPELINE),
-        "### weigh.py",
-    ]
-    section = text.partition("### weigh.py")[2]
+def test_a_section_has_the_summary_the_options_and_the_example_and_marks_code(help_text: str) -> None:
+    weigh = Script("weigh", DOCSTRING, help_text, words="weigh")
+    text = render_script_reference([weigh], {"All": {"weigh": ""}})
+    section = text.partition("### trainyard weigh")[2]
     assert "before it is sent to `s3://bucket/prefix`." in section
     assert "- `{kilo,pound}`\\*: what to weigh in\n" in section
     assert "- `--run-dir=DIR`\\*, `--resume=none|auto`, `--gross`†," in section
     assert "the run's directory" not in section, "--help has the meanings"
-    assert section.startswith("\n\n`trainyard weigh`: Weigh a checkpoint")
     assert "SCALE_TOKEN" not in section, "--help has the details"
-    assert "```\nscripts/weigh.py --run-dir runs/x\n```\n" in section
-
-
-def test_the_table_has_every_exit_code() -> None:
-    text = render_script_reference([Script(name, DOCSTRING, "usage: x\n\n") for name in PIPELINE])
+    assert "```\ntrainyard weigh --run-dir runs/x\n```\n" in section
     assert [f"| {int(code)} | " in text for code in ExitCode] == [True] * len(ExitCode)

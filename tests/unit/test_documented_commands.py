@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
-from trainyard.commands import COMMANDS
+from trainyard.commands import COMMANDS, module_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,16 +67,17 @@ def parse(line: str) -> None:
     )[0]
     words = shlex.split(rest, comments=True)
     if found["script"]:
-        module, first = found["script"], []
+        file = ROOT / "scripts" / f"{found['script']}.py"
+        module = re.findall(r"commands\.(\w+) import", file.read_text())[0]
     else:
         count = next((n for n in (2, 1) if " ".join(words[:n]) in COMMANDS), 0)
         assert count, f"{line}: there is no such command"
-        module, *first = COMMANDS[" ".join(words[:count])].split()
+        module = module_name(" ".join(words[:count]))
         words = words[count:]
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused):
-            importlib.import_module(f"trainyard.commands.{module}").parse_args([*first, *words])
+            importlib.import_module(f"trainyard.commands.{module}").parse_args(words)
     except SystemExit:
         raise AssertionError(f"{line}: {refused.getvalue()}") from None
 
@@ -96,7 +98,7 @@ BARE = re.compile(rf"(?:\.venv/bin/)?trainyard (?:{'|'.join(sorted(COMMANDS, key
 """The name of a command, without an argument."""
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if spans_of(path)], ids=name_of)
+@each_case("path", [path for path in PAGES if spans_of(path)], ids=name_of)
 def test_every_command_in_a_sentence_parses(path: Path) -> None:
     for span in spans_of(path):
         try:
@@ -105,7 +107,7 @@ def test_every_command_in_a_sentence_parses(path: Path) -> None:
             assert SHORTENED.search(str(refused)), f"{name_of(path)}: {refused}"
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
+@each_case("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
 def test_every_command_of_trainyard_parses(path: Path) -> None:
     for line in commands_of(path):
         parse(line.replace("REPO_ID", "1"))
@@ -141,7 +143,7 @@ def test_the_options_of_model_signing_exist() -> None:
     assert set(re.findall(r"--[\w-]+", line)) <= known
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each_case("path", PAGES, ids=name_of)
 def test_a_page_with_commands_of_other_programs_says_that_they_are_not_run(path: Path) -> None:
     found = [line for line in shell_lines(path) if FOREIGN.match(line)]
     text = " ".join(path.read_text(encoding="utf-8").split())
@@ -149,7 +151,7 @@ def test_a_page_with_commands_of_other_programs_says_that_they_are_not_run(path:
     assert marked or not found, f'{name_of(path)} has no "{MARK}": {found}'
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each_case("path", PAGES, ids=name_of)
 def test_every_target_of_make_is_in_the_makefile(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     targets |= set(re.findall(r"^(train|resume|test|quick)\b", (ROOT / "Makefile").read_text("utf-8"), re.M))

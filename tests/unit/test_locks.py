@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.cases import each_case
 from tools.write_locks import LOCKS
 
 from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_input_digest
@@ -100,8 +101,8 @@ def counts(requirement: Requirement, where: dict[str, str]) -> bool:
     return requirement.marker is None or requirement.marker.evaluate(dict(where))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("platform", "python"), EVERYWHERE)
+@each_case("name", NAMES)
+@each_case(("platform", "python"), EVERYWHERE)
 def test_every_needed_package_has_a_fitting_pin(name: str, platform: str, python: str) -> None:
     where = environment(platform, python)
     have = pinned(name, where)
@@ -121,7 +122,7 @@ def test_every_pin_has_hashes(name: str) -> None:
     assert [pin.name for pin in pins(name) if not pin.hashes] == []
 
 
-@pytest.mark.parametrize(("platform", "python"), EVERYWHERE)
+@each_case(("platform", "python"), EVERYWHERE)
 def test_the_development_lock_agrees_with_the_training_lock(platform: str, python: str) -> None:
     training = pinned("training", environment(platform, python))
     development = pinned("development", environment(platform, python))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://example.com/owner/repository"
@@ -39,7 +40,7 @@ def test_links_out_of_the_documents_lead_to_the_repository(site: Path) -> None:
     assert "OWNER/REPOSITORY/blob" not in text
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+@each_case("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_code_in_a_list_does_not_end_the_list(path: Path) -> None:
     """The site's Markdown wants four spaces where GitHub takes three; with fewer the numbers start again."""
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -17,7 +17,7 @@ import yaml
 
 from trainyard import functions
 from trainyard.cluster.checks import CHECKS
-from trainyard.commands import COMMANDS
+from trainyard.commands import COMMANDS, module_name
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.network_verdict import Network
 
@@ -57,10 +57,10 @@ def parse(line: str) -> None:
     assert program == "trainyard", f"{line}: only commands of Trainyard can be checked"
     count = next((n for n in (2, 1) if " ".join(words[:n]) in COMMANDS), 0)
     assert count, f"{line}: there is no such command"
-    module, *first = COMMANDS[" ".join(words[:count])].split()
-    if words[count:] or first:  # a bare name says which command to use
+    module = module_name(" ".join(words[:count]))
+    if words[count:]:  # a bare name says which command to use
         try:
-            importlib.import_module(f"trainyard.commands.{module}").parse_args([*first, *words[count:]])
+            importlib.import_module(f"trainyard.commands.{module}").parse_args(words[count:])
         except SystemExit:
             raise AssertionError(f"{line}: refused by its parser") from None
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.write_script_reference import PIPELINE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,8 +78,8 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def pipeline() -> list[str]:
-    """The scripts that make a run, in their order, wherever it is made."""
-    return list(PIPELINE)
+    """The commands that make a run, in their order, wherever it is made."""
+    return ["step environment", "doctor", "prepare", "train", "store sync", "prove", "report", "notify"]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from tests.cases import each_case
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs/schemas/buildspec.schema.json").read_text())
@@ -45,7 +46,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [found for key, inner in value.items() for found in ((*path, key), *places(inner, (*path, key)))]
 
 
-@pytest.mark.parametrize("path", places(RIGHT), ids=lambda path: ".".join(path))
+@each_case("path", places(RIGHT), ids=lambda path: ".".join(path))
 def test_a_misspelt_key_does_not_fit(path: tuple[str, ...]) -> None:
     value = copy.deepcopy(RIGHT)
     section: Any = value
@@ -55,8 +56,8 @@ def test_a_misspelt_key_does_not_fit(path: tuple[str, ...]) -> None:
     assert not is_valid(value)
 
 
-@pytest.mark.parametrize("command", ["exec make", "  exit 1", "one\ntwo", "", {"echo a": "b"}, "exit"])
-@pytest.mark.parametrize("key", ["commands", "finally"])
+@each_case("command", ["exec make", "  exit 1", "one\ntwo", "", {"echo a": "b"}, "exit"])
+@each_case("key", ["commands", "finally"])
 def test_a_command_that_would_not_run_as_meant_does_not_fit(key: str, command: Any) -> None:
     value = copy.deepcopy(RIGHT)
     value["phases"]["build"][key].append(command)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 NAMES = (
     "github",
@@ -85,9 +86,9 @@ def test_the_required_check_is_red_for_anything_but_success(root: Any, expressio
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
 
 
-@pytest.mark.parametrize("branch", ["main", "trunk", "topic"])
-@pytest.mark.parametrize("fork", [False, True, None])
-@pytest.mark.parametrize("event", EVENTS)
+@each_case("branch", ["main", "trunk", "topic"])
+@each_case("fork", [False, True, None])
+@each_case("event", EVENTS)
 def test_who_plans_a_training(
     training: Any, expressions: Any, event: str, fork: bool | None, branch: str
 ) -> None:
@@ -104,9 +105,9 @@ def plan_of(**jobs: bool) -> str:
     return json.dumps({"jobs": {"ready": False, "train": False, "eks": False} | jobs})
 
 
-@pytest.mark.parametrize("ready", RESULTS)
-@pytest.mark.parametrize("plan", RESULTS)
-@pytest.mark.parametrize("chosen", ["ready", "train", "eks", ""])
+@each_case("ready", RESULTS)
+@each_case("plan", RESULTS)
+@each_case("chosen", ["ready", "train", "eks", ""])
 def test_each_job_runs_where_the_plan_says_so_and_all_before_it_is_well(
     training: Any, expressions: Any, chosen: str, plan: str, ready: str
 ) -> None:
@@ -125,8 +126,8 @@ def test_each_job_runs_where_the_plan_says_so_and_all_before_it_is_well(
         assert not expressions.holds(training.jobs[name]["if"], status="cancelled", needs=needs)
 
 
-@pytest.mark.parametrize("result", RESULTS)
-@pytest.mark.parametrize("name", ["plan", "ready", "eks", "train"])
+@each_case("result", RESULTS)
+@each_case("name", ["plan", "ready", "eks", "train"])
 def test_the_last_job_runs_for_each_bad_end_of_each_job(
     training: Any, expressions: Any, name: str, result: str
 ) -> None:
@@ -138,8 +139,8 @@ def test_the_last_job_runs_for_each_bad_end_of_each_job(
     assert expressions.holds(job["if"], status="cancelled", needs=needs), "cancelled between two jobs"
 
 
-@pytest.mark.parametrize("outcome", ["success", "failure", "cancelled", "skipped", None])
-@pytest.mark.parametrize("status", ["success", "failure", "cancelled"])
+@each_case("outcome", ["success", "failure", "cancelled", "skipped", None])
+@each_case("status", ["success", "failure", "cancelled"])
 def test_what_follows_the_training_runs_however_it_ended(
     training_job: Any, expressions: Any, status: str, outcome: str | None
 ) -> None:
@@ -281,9 +282,9 @@ def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
     assert "-${{ github.ref }}-" in group, "the same commit on two branches is judged on both"
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["pushed", "asked"])
-@pytest.mark.parametrize("role", ["", "arn:aws:iam::1:role/x"], ids=["no role", "role"])
-@pytest.mark.parametrize("fork", [False, True], ids=["own", "fork"])
+@each_case("asked", [False, True], ids=["pushed", "asked"])
+@each_case("role", ["", "arn:aws:iam::1:role/x"], ids=["no role", "role"])
+@each_case("fork", [False, True], ids=["own", "fork"])
 def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
     root: Any, expressions: Any, fork: bool, role: str, asked: bool
 ) -> None:

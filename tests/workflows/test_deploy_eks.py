@@ -33,7 +33,7 @@ def test_the_file_is_short_and_each_step_is_one_command_that_its_parser_takes(
     for step in [*eks.steps(), *poll.steps()]:
         if "run" in step:
             program, name, *words = step["run"].removeprefix("exec ").split()
-            assert (program, COMMANDS[name]) == (".venv/bin/trainyard", "eks_job"), step["name"]
+            assert (program, COMMANDS[name]) == (".venv/bin/trainyard", "step_eks"), step["name"]
             assert step["run"].startswith("exec "), "a cancellation has to reach Python"
             given = [word.strip('"').replace("$TIMEOUT", "10m") for word in words]
             found.append(step_eks.parse_args(given).command)

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.workflows.conftest import ROOT, read
 
 from trainyard.github import job_end
@@ -191,10 +192,10 @@ def test_github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested() -> No
         assert end is not None and end.next_step.startswith(start)
 
 
-@pytest.mark.parametrize("status", ["success", "failure", "cancelled"])
-@pytest.mark.parametrize("segment", [1, 2])
-@pytest.mark.parametrize("code", ["", "1", "4"])
-@pytest.mark.parametrize("failing", ["setup", "check", "prepare", "fetch", "train", "store", "prove"])
+@each_case("status", ["success", "failure", "cancelled"])
+@each_case("segment", [1, 2])
+@each_case("code", ["", "1", "4"])
+@each_case("failing", ["setup", "check", "prepare", "fetch", "train", "store", "prove"])
 def test_the_training_job_reports_one_end_with_its_reason(
     failing: str, code: str, segment: int, status: str
 ) -> None:
@@ -240,8 +241,8 @@ def test_a_reason_of_the_step_itself_is_reported() -> None:
     assert end_of_steps(steps, status="failure", run=RUN, attempt="1", segment=1).reason == "gpu: none"
 
 
-@pytest.mark.parametrize("cause", NOTES)
-@pytest.mark.parametrize("name", TRAINING)
+@each_case("cause", NOTES)
+@each_case("name", TRAINING)
 def test_a_cancellation_is_reported_by_its_cause(name: str, cause: str) -> None:
     for table, others in ((TRAINING, TRAINING), (DEPLOYMENT, DEPLOYMENT)):
         if name not in table:
@@ -282,8 +283,8 @@ def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> Non
     )
 
 
-@pytest.mark.parametrize("result", ["failure", "cancelled"])
-@pytest.mark.parametrize("name", DEPLOYMENT)
+@each_case("result", ["failure", "cancelled"])
+@each_case("name", DEPLOYMENT)
 def test_the_report_of_a_cluster_names_the_job_that_ended_it(name: str, result: str) -> None:
     before = list(DEPLOYMENT)[: list(DEPLOYMENT).index(name)]
     needs = {each: job("success" if each in before else "skipped") for each in DEPLOYMENT}

@@ -16,7 +16,7 @@ def native_job(root: Path) -> dict[str, Any]:
 
 def test_it_is_built_once_for_a_change(root: Path) -> None:
     workflows = sorted((root / ".github" / "workflows").glob("*.yml"))
-    assert [path.name for path in workflows if "build_native.py" in path.read_text()] == ["ci.yml"]
+    assert [path.name for path in workflows if "step native" in path.read_text()] == ["ci.yml"]
 
 
 def test_it_waits_for_no_gpu_and_for_no_other_job(native_job: dict[str, Any]) -> None:

@@ -281,11 +281,11 @@ def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:
 NEED_TORCH = {
     "eks prove",
     "train",
-    "prove_run",
-    "prepare_data",
-    "check_environment",
-    "export_model",
-    "find_proven_run",
+    "prove",
+    "prepare",
+    "step_environment",
+    "export",
+    "step_proven",
 }
 """Other commands run without torch (`test_core_package.py`)."""
 

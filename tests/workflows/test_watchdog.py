@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.github import runner_watchdog, runners
 from trainyard.github.job_times import JOB_MINUTES
@@ -62,10 +63,10 @@ def test_two_looks_never_overlap_and_none_is_cut_off(watching: dict[str, Any]) -
     assert {job["runs-on"] for job in watching["jobs"].values()} == {"ubuntu-24.04"}
 
 
-@pytest.mark.parametrize("fork", [False, True])
-@pytest.mark.parametrize("switch", [None, "", "off", "on", "On", "true", "false", "1", "o"])
-@pytest.mark.parametrize("place", [None, "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT"])
-@pytest.mark.parametrize("event", ["schedule", "workflow_dispatch"])
+@each_case("fork", [False, True])
+@each_case("switch", [None, "", "off", "on", "On", "true", "false", "1", "o"])
+@each_case("place", [None, "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT"])
+@each_case("event", ["schedule", "workflow_dispatch"])
 def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
     watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, place: str | None, event: str
 ) -> None:

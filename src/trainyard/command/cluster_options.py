@@ -13,6 +13,16 @@ _TEXTS = (
     ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
     ("--region", "REGION", "AWS region; default: from the environment"),
 )
+_PLAN = (
+    ("--instance-type", str, "TYPE", "such as p5.48xlarge; default: any that the cluster has"),
+    ("--image-uri", str, "URI", "default: cluster.image; to send a job also the newest of $ECR_REPOSITORY"),
+    ("--checkpoint-path", str, "PATH", "where the volume is mounted in a pod; default: /checkpoints"),
+    ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
+    ("--queue", arguments.object_name_if_given, "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--volume", arguments.object_name_if_given, "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--priority-class", arguments.object_name_if_given, "NAME", "PriorityClass of the pods"),
+    ("--secret", arguments.object_name_if_given, "NAME", "a Secret whose keys become environment variables"),
+)
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) -> None:
@@ -38,6 +48,20 @@ def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namesp
     """Refuse a command line that names two clusters."""
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a job, for `demand_values`."""
+    plan = parser.add_argument_group("the job")
+    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    gpus = "default: all GPUs of a node; 0 for none"
+    plan.add_argument("--gpu-per-node", type=arguments.natural_number, metavar="N", help=gpus)
+    kinds = "default: cluster.kind, else the first kind that the cluster serves"
+    plan.add_argument("--kind", choices=("auto", *JOB_KINDS), help=kinds)
+    tainted = "a taint to tolerate; may be repeated"
+    plan.add_argument("--tolerate", action="append", default=[], metavar="KEY", help=tainted)
+    for flag, kind, metavar, meaning in _PLAN:
+        plan.add_argument(flag, type=kind, default="", metavar=metavar, help=meaning)
 
 
 def cluster_target(args: argparse.Namespace) -> ClusterTarget:

@@ -20,6 +20,18 @@ _MOST_REPEATED = 120
 """Longest word in a message of argparse."""
 
 
+# The only argument with which a command's `parse_args` raises ParserFound instead of parsing.
+SHOW_PARSER = "\0parser"
+
+
+class ParserFound(Exception):  # noqa: N818 - no error
+    """Carries the parser of a command, which only the command can build."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
 class UsageExit(SystemExit):
     """Ends a command whose arguments are wrong; `message` has been printed."""
 
@@ -37,6 +49,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        if self._given == [SHOW_PARSER]:
+            raise ParserFound(self)
         return super().parse_known_args(args, namespace)
 
     def read_values(self, given: Mapping[str, object]) -> argparse.Namespace:
@@ -143,15 +157,14 @@ def script_parser(
     doc: str | None,
     *,
     reads_config: bool = False,
+    reads_store: bool = False,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CommandParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
-    `reads_config` adds those of the scripts that work for a configuration. `only_for` maps options to the
-    values of the positional `command` that accept them.
+    `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
+    `only_for` maps options to the values of the positional `command` that accept them.
     """
-    if doc and sys.argv[0].startswith("trainyard "):  # examples begin as the command that was typed
-        doc = re.sub(r"(Examples?: +)(?:PYTHONPATH=\S+ python3 )?scripts/\w+\.py\b", rf"\1{sys.argv[0]}", doc)
     result = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.only_for = only_for
     result.register("type", None, arguments.text)  # the type of every option without one
@@ -161,6 +174,13 @@ def script_parser(
         )
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
+    if reads_store:
+        url = "s3://bucket/prefix or file:///folder"
+        limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
+        result.add_argument("--store", required=True, metavar="URL", help=url)
+        result.add_argument(
+            "--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit
+        )
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result

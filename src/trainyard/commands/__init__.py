@@ -51,7 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Clusters, jobs, images": {
         "cluster": "Check a cluster: check, capacity, nodes, fix, list.",
         "job deploy": "Send a training job to a cluster.",
-        "job": "Follow and change jobs: list, status, logs, events, cancel, delete, resubmit, retry.",
+        "job": "Follow and change jobs: ls, status, logs, events, cancel, delete, resubmit, retry.",
         "job checkpoints": "List, find and download the checkpoints on a volume of a cluster.",
         "image lint": "Check a Dockerfile for known conflicts.",
         "image build": "Build an image in CodeBuild or here.",

@@ -29,8 +29,8 @@ from trainyard.cluster.server_side_apply import apply_all
 from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import (
-    JOB_KINDS,
     add_cluster_options,
+    add_plan_options,
     check_cluster_options,
     demand_values,
 )
@@ -55,45 +55,19 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
-TEXTS = (
-    ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
-    ("--image-uri", "URI", "the image of the job"),
-    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
-)
-OBJECTS = (
-    ("--namespace", "NAME", "default: the context's, else `default`"),
-    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
-    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
-    ("--priority-class", "NAME", "PriorityClass of the pods"),
-    ("--secret", "NAME", "a Secret whose keys become environment variables"),
-)
 
 
 def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     add_cluster_options(parser)
-    plan = parser.add_argument_group("the plan")
-    plan.add_argument(
+    add_plan_options(parser)
+    parser.add_argument(
         "--config", type=arguments.path, metavar="FILE", help="a configuration; its section cluster is read"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
     )
-    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
-    gpus = "default: all GPUs of a node; 0 for none"
-    plan.add_argument("--gpu-per-node", type=arguments.natural_number, metavar="N", help=gpus)
-    kinds = "kind of the job; default: the first kind that the cluster serves"
-    plan.add_argument("--kind", choices=("auto", *JOB_KINDS), help=kinds)
-    plan.add_argument(
-        "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"
-    )
-    for flag, metavar, meaning in TEXTS:
-        plan.add_argument(flag, default="", metavar=metavar, help=meaning)
-    for flag, metavar, meaning in OBJECTS:
-        plan.add_argument(
-            flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
-        )
     parser.add_argument(
         "--prometheus", metavar="URL", help="with nodes: Prometheus workspace that has the GPUs' utilisation"
     )

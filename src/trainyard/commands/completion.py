@@ -1,13 +1,13 @@
 """Print the script that completes commands in a shell: bash, zsh or fish.
 
-The script is static: it is made once, from the help of every command, and no Python starts while you type.
-Make it again after an update. If it knows no word, the shell completes file names.
+The script is static: shtab makes it once, from the parser of every command, and no Python starts while you
+type. Make it again after an update. If it knows no word, the shell completes file names.
 
     bash   trainyard completion bash > ~/.local/share/bash-completion/completions/trainyard
-    zsh    echo 'source <(trainyard completion zsh)' >> ~/.zshrc
+    zsh    trainyard completion zsh > "${fpath[1]}/_trainyard"
     fish   trainyard completion fish > ~/.config/fish/completions/trainyard.fish
 
-Reads:      the help of every command
+Reads:      the options of every command
 Writes:     the script on stdout
 Exit codes: 0 printed; 2 wrong usage
 
@@ -15,86 +15,18 @@ Example:    trainyard completion bash
 """
 
 import argparse
-import io
-import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Sequence
 from importlib import import_module
 
+import shtab
+
 from trainyard.command import output
-from trainyard.command.parser import script_parser
-from trainyard.commands import COMMANDS, module_name
+from trainyard.command.parser import SHOW_PARSER, ParserFound, script_parser
+from trainyard.commands import GROUPS, module_name
 from trainyard.errors import ExitCode
 
 SHELLS = ("bash", "zsh", "fish")
-Words = Mapping[str, tuple[str, ...]]
-"""The words before the cursor (`image build`, or with an option `image build --level`) -> what can follow."""
-_OPTION = re.compile(r"^  (?:-\w, )?(--[a-z][a-z0-9-]*)(?: \{([^}]*)\})?", re.M)
-_OTHER_NAME = re.compile(r"^  --[a-z].*?, (--[a-z][a-z0-9-]*)", re.M)
-_POSITIONAL = re.compile(r"^  (?:\{([^}]*)\}|[A-Z_]+ +one of: ([a-z-]+(?:, +[a-z-]+)*))", re.M)
-# `known` are the words that name a command: one or two. An option with choices offers these; another option,
-# and a word that is not known, leave the names of files to the shell.
-_BASH = r"""_trainyard_words() {
-    case $1 in
-CASES
-    esac
-}
-_trainyard() {
-    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} known= words= i
-    for ((i = 1; i < COMP_CWORD && i < 3; i++)); do
-        [ -n "$(_trainyard_words "${known:+$known }${COMP_WORDS[i]}")" ] || break
-        known="${known:+$known }${COMP_WORDS[i]}"
-    done
-    if [ "$COMP_CWORD" -eq 1 ]; then words=$(_trainyard_words ''); elif [ -n "$known" ]; then
-        words=$(_trainyard_words "$known $previous")
-        [ -n "$words" ] || case $previous in
-            --*) case $current in -*) words=$(_trainyard_words "$known") ;; esac ;;
-            *) words=$(_trainyard_words "$known") ;;
-        esac
-    fi
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-}
-complete -o bashdefault -o default -F _trainyard trainyard
-"""
-# The same in fish, which offers options only after a dash.
-_FISH = r"""function __trainyard_words
-    switch "$argv"
-CASES
-    end
-end
-function __trainyard_offered
-    set -l typed (commandline -opc)
-    set -e typed[1]
-    set -l known
-    for word in $typed[1..2]
-        test -n "$(__trainyard_words $known $word)"; or break
-        set -a known $word
-    end
-    set -l previous
-    set -q typed[1]; and set previous $typed[-1]
-    set -l offered (__trainyard_words $known | string split ' ')
-    if set -q typed[1]
-        set -l choices (__trainyard_words $known $previous | string split ' ')
-        if not set -q known[1]
-            set offered
-        else if test -n "$choices"; and string match -q -- '--*' $previous
-            set offered $choices
-        else if string match -q -- '--*' $previous; and not string match -q -- '-*' (commandline -ct)
-            set offered
-        end
-    end
-    if string match -q -- '-*' (commandline -ct)
-        string match -- '-*' $offered
-    else
-        string match -v -- '-*' $offered
-    end
-end
-complete -c trainyard -n 'test -n "$(__trainyard_offered)"' -f -a '(__trainyard_offered)'
-"""
-_ZSH = """(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
-autoload -U +X bashcompinit && bashcompinit
-"""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -106,47 +38,41 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    words = known_words()
-    if args.shell == "fish":
-        sys.stdout.write(fish_script(words))
-    else:
-        sys.stdout.write((_ZSH if args.shell == "zsh" else "") + bash_script(words))
+    sys.stdout.write(shtab.complete(complete_parser(), args.shell) + "\n")
     return ExitCode.DONE
 
 
-def known_words() -> Words:
-    """Return what can follow the words that were typed, read from the help of every command."""
-    found: dict[str, tuple[str, ...]] = {"": tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))}
-    for name in COMMANDS:
-        group, _, second = name.partition(" ")
-        text = help_of(module_name(name))
-        options = dict(_OPTION.findall(text)) | dict.fromkeys(_OTHER_NAME.findall(text), "")
-        positional = _POSITIONAL.search(text)
-        actions = () if not positional else re.split(r", *", positional[1] or positional[2])
-        found[name] = (*found.get(name, ()), *actions, *options)
-        found |= {f"{name} {flag}": tuple(choices.split(",")) for flag, choices in options.items() if choices}
-        if second:
-            found[group] = (*found.get(group, ()), second)
-    return found
+def complete_parser() -> argparse.ArgumentParser:
+    """Return one parser with all listed commands as subcommands, of one word or two."""
+    root = argparse.ArgumentParser("trainyard", add_help=False)
+    groups = {"": root.add_subparsers()}
+    for name, text in (row for names in GROUPS.values() for row in names.items()):
+        group, _, last = name.rpartition(" ")
+        parser = parser_of(name)
+        # `cluster` and `job` name what they do in a positional argument: each value is a subcommand.
+        place = next((action for action in parser._actions if action.dest == "command"), None)
+        if place is not None and place.choices and not group:
+            parser._actions.remove(place)
+            group, lasts = name, tuple(place.choices)
+        else:
+            lasts = (last,)
+        if group not in groups:  # `network` is a command itself, too
+            owner = groups[""].choices.get(group) or groups[""].add_parser(group, help=text, add_help=False)
+            groups[group] = owner.add_subparsers()
+        for each in lasts:
+            added = groups[group].add_parser(each, help=text, add_help=False, parents=[parser])
+            for action in added._actions:
+                if action.type is not None and not action.choices and "DIR" in str(action.metavar):
+                    action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+                elif not action.choices and action.nargs != 0:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return root
 
 
-def help_of(module: str) -> str:
-    """Return the help of a command."""
-    with redirect_stdout(io.StringIO()) as text, suppress(SystemExit):
-        import_module(f"trainyard.commands.{module}").main(["--help"])
-    return text.getvalue()
-
-
-def bash_script(words: Words) -> str:
-    """Return the functions for bash, which zsh understands too."""
-    lines = [f"        '{typed}') echo '{' '.join(following)}' ;;" for typed, following in words.items()]
-    return _BASH.replace("CASES", "\n".join(lines))
-
-
-def fish_script(words: Words) -> str:
-    """Return the functions for fish, with the same words."""
-    lines = [
-        f"        case '{typed}'\n            echo '{' '.join(following)}'"
-        for typed, following in words.items()
-    ]
-    return _FISH.replace("CASES", "\n".join(lines))
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
+    try:
+        import_module(f"trainyard.commands.{module_name(name)}").parse_args([SHOW_PARSER])
+    except ParserFound as found:
+        return found.parser
+    raise AssertionError(f"{name}: parse_args builds no parser")

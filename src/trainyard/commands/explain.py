@@ -41,15 +41,19 @@ from trainyard.run.failure import next_command, read_failure, short_reason
 from trainyard.run.identity import read_run
 from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
-from trainyard.run.untrusted_files import open_regular, read_yaml
+from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import LogExplanation, events_of, explain_logs, log_of
+from trainyard.watch.failure_logs.log_explanation import (
+    LogExplanation,
+    events_of,
+    explain_logs,
+    log_of,
+    read_end,
+)
 
 if TYPE_CHECKING:
     from trainyard.watch.failure_logs.log_explanation import LogText
 
-MOST_BYTES = 256 << 20
-"""Number of bytes that are read from the end of a log."""
 MOST_NAMED = 3
 """Most logs that an error names."""
 LAST_LINES = 2000
@@ -309,9 +313,6 @@ def text_of(path: Path) -> tuple[str, bool]:
     if str(path) == "-":
         return sys.stdin.buffer.read().decode(errors="replace"), False
     try:
-        with open_regular(path) as file:
-            start = max(0, file.seek(0, 2) - MOST_BYTES)
-            file.seek(start)
-            return file.read().decode(errors="replace"), start > 0
+        return read_end(path)
     except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(f"{error}; {log_advice(path)}") from None

@@ -1,6 +1,6 @@
 """Show and change training jobs on a cluster: state, cause of failure, logs and events.
 
-`list` shows the jobs that these scripts sent. `status` shows the state of a job; --follow waits for its end
+`ls` shows the jobs that Trainyard sent. `status` shows the state of a job; --follow waits for its end
 and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
 of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
 removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
 
-COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
+COMMANDS = ("ls", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
 VALUES = (
     ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
     ("--pod", arguments.object_name, "NAME", "with logs: only those of this pod"),
@@ -52,7 +52,7 @@ VALUES = (
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
-    ("--all-namespaces", "with list: in all namespaces"),
+    ("--all-namespaces", "with ls: in all namespaces"),
     ("--follow", "with status, logs: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
@@ -62,7 +62,7 @@ SWITCHES = (
     ("--json", "print data as JSON"),
 )
 ONLY_FOR = {
-    "--all-namespaces": ("list",),
+    "--all-namespaces": ("ls",),
     "--follow": ("status", "logs"),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
@@ -76,7 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, only_for=ONLY_FOR)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     parser.add_argument(
-        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
+        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for ls"
     )
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
@@ -84,8 +84,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, action="store_true", help=meaning)
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
-    if (args.command == "list") == (args.job is not None):
-        parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")
+    if (args.command == "ls") == (args.job is not None):
+        parser.error("ls takes no job" if args.job else f"{args.command} needs the name of a job")
     refuse_options_of_other_commands(parser, args, ONLY_FOR)
     check_cluster_options(parser, args)
     return args
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
     args.namespace = args.namespace or api.access.namespace or "default"
     reader = JobReader(api)
-    if args.command == "list":
+    if args.command == "ls":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
     job = reader.find_job(args.namespace, args.job, args.kind)

@@ -37,8 +37,8 @@ from trainyard.cluster.verdict import require_checks
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.cluster_options import (
-    JOB_KINDS,
     add_cluster_options,
+    add_plan_options,
     check_cluster_options,
     demand_values,
 )
@@ -82,35 +82,15 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
-    ("--instance-type", "TYPE", "such as p5.48xlarge; default: the type of the cluster's nodes"),
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
-    ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
-    ("--namespace", "NAME", "default: the context's, else `default`"),
-    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
-    ("--priority-class", "NAME", "PriorityClass of the pods"),
-    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
-    ("--checkpoint-path", "PATH", "where the volume is mounted in a pod; default: /checkpoints"),
-    ("--secret", "NAME", "a Secret whose keys become environment variables"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
     ("--ray-cluster", "NAME", "with raycluster: a cluster that several jobs share, or your own"),
 )
-NUMBERS = (
-    ("--num-nodes", arguments.positive, 1, "default: 1"),
-    ("--gpu-per-node", arguments.natural_number, None, "default: all GPUs of a node; 0 for none"),
-    ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
-    ("--auto-retry", arguments.natural_number, 0, "how often the job may be sent again; default: 0"),
-)
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
-    ("--tolerate", arguments.text, "KEY", "a taint to tolerate; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "an environment variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program; may be repeated"),
-    (
-        "--accept",
-        arguments.text,
-        "NAME",
-        "ignore this check of the cluster or part of the proof; may be repeated",
-    ),
+    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
@@ -122,11 +102,13 @@ SWITCHES = (
 
 def make_parser() -> CommandParser:
     parser = script_parser(__doc__, reads_config=True)
-    for flag, kind, default, meaning in NUMBERS:
-        parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
+    add_plan_options(parser)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    parser.add_argument("--kind", choices=("auto", *JOB_KINDS), help="kind of the job; default: cluster.kind")
+    processes = "processes per pod; default: one per GPU"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    again = "how often the job may be sent again; default: 0"
+    parser.add_argument("--auto-retry", type=arguments.natural_number, default=0, metavar="N", help=again)
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
@@ -217,7 +199,7 @@ def deploy_job(
     image = image_or_newest(
         request.image or config.cluster.image or "", os.environ, region=request.target.region
     )
-    request = replace(request, image=image, provenance=code_origin())
+    request = replace(request, image=image)
     target, api, code = request.target, None, ExitCode.DONE
     if dry_run and not (target.kubeconfig or target.context or target.cluster):
         request = settle_request(request, config)
@@ -235,7 +217,7 @@ def deploy_job(
             shared_claim=found.shared_claim,
             creator=creator(api),
         )
-    plan = make_plan(config, request, accept)
+    plan = make_plan(config, replace(request, provenance=code_origin()), accept)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     if api is None or dry_run:

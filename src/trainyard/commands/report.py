@@ -34,9 +34,9 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
-from trainyard.commands.prove import failing_parts
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import append_summary
+from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
 from trainyard.report.dashboard.html import html_index
 from trainyard.report.dashboard.run_comparison import comparison_report

@@ -38,11 +38,12 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
-from trainyard.commands.step_program import require_idle, take_over
+
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
+from trainyard.program_training import require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory

@@ -33,7 +33,6 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
@@ -47,6 +46,7 @@ from trainyard.gateways.local_machine import main_memory, process_family, proces
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
@@ -112,25 +112,34 @@ def check_environment(
     as_json: bool = False,
 ) -> int:
     """Check this machine for a configuration, and report. Raises CheckFailedError if it is not fit."""
+    with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
+        findings, line = find_on_machine(file, changes, run_dir=run_dir, store=store, lock=lock)
+    return report_findings(findings, line, as_json=as_json)
+
+
+def find_on_machine(
+    file: Path, changes: Sequence[str] = (), *, run_dir: Path, store: str | None = None, lock: Path = LOCK
+) -> tuple[tuple[PreflightFinding, ...], str]:
+    """Return the findings about this machine for a configuration, and the machine in one line."""
     if store:
         require_address(store)
     given = load_config(file, changes).config
     if given.recipe not in RECIPES:
-        return check_program(given, run_dir, as_json=as_json)
-    with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
-        config = load_with_weights(file, changes).config
-        on_cpu = config.model.device == "cpu"
-        # The driver is queried before torch is imported, which may open the GPU itself.
-        other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
-        facts = gather(config, lock=lock, run_dir=run_dir, store=store)
+        return find_for_program(given, run_dir)
+    config = load_with_weights(file, changes).config
+    on_cpu = config.model.device == "cpu"
+    # The driver is queried before torch is imported, which may open the GPU itself.
+    other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
+    facts = gather(config, lock=lock, run_dir=run_dir, store=store)
     findings = (*judge_machine(config, facts), *other_findings, *job_findings(run_dir))
-    return report_findings(findings, summarize_machine(config, facts), as_json=as_json)
+    return findings, summarize_machine(config, facts)
 
 
-def check_program(config: "Config", run_dir: Path, *, as_json: bool) -> int:
+def find_for_program(config: "Config", run_dir: Path) -> tuple[tuple[PreflightFinding, ...], str]:
     """Check that the program of the configuration can start here: its folder, its first word and its data.
 
-    Its packages are its own, so nothing is compared with the lock of this repository.
+    Its packages are its own, so nothing is compared with the lock of this repository. Raises CheckFailedError
+    without the program.
     """
     program = program_here(config, run_dir.absolute())
     path = program.environment.get("PATH", os.environ.get("PATH"))
@@ -146,8 +155,7 @@ def check_program(config: "Config", run_dir: Path, *, as_json: bool) -> int:
     free = local_machine.free_bytes(run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
     others = other_gpu_processes() if gpus else ()
-    findings = (*judge_gpu_processes(others, os.environ), *job_findings(run_dir))
-    return report_findings(findings, line, as_json=as_json)
+    return (*judge_gpu_processes(others, os.environ), *job_findings(run_dir)), line
 
 
 def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:

@@ -14,26 +14,24 @@ Example:    trainyard step proven --config configs/smoke.yaml --store s3://ml-ru
 
 import argparse
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.run_numbers import used_numbers
-from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove import data_of_program, prove_stored
 from trainyard.config.load import config_sha256
 from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ExitCode, ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
 from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.programs.inputs import fingerprint_of_data
+from trainyard.proof.stored_runs import prove_stored, restored_records
 from trainyard.report.dashboard.markdown import fence_code
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
@@ -49,12 +47,9 @@ RUNS = 50
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_config=True, reads_store=True)
     newest = f"read the manifests of the newest N runs; default: {RUNS}"
     parser.add_argument("--runs", type=arguments.positive, default=RUNS, metavar="N", help=newest)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
@@ -138,9 +133,7 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
 
 def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
     """Return the evidence of each part of a run's proof if the run is the same and proven; else nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        directory = RunDirectory(Path(folder) / "records")
-        restore(store, parse_selection(store, number, "none"), directory.path)
+    with restored_records(store, number) as directory:
         return judge(directory, store, number, config)
 
 
@@ -150,7 +143,7 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
 
     run = read_run(directory.run_file)
     if config.recipe == COMMAND:
-        fingerprint, problem = data_of_program(run.get("program", {})), None
+        fingerprint, problem = fingerprint_of_data(run.get("program", {})), None
     else:
         fingerprint, problem = prepared_data_of(directory.config_file)
     # A run records values that its configuration left open, such as how validation data is held out.

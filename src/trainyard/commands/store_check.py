@@ -16,27 +16,22 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.chain import newest_run
 from trainyard.artifacts.store.store_address import open_setup, open_store
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
+if TYPE_CHECKING:
+    from trainyard.gateways.s3.bucket_setup import BucketFinding, BucketSetup
+
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
+    parser = script_parser(__doc__, reads_store=True)
     wanted = "encryption that the bucket must have; --fix sets it"
     parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
-    parser.add_argument(
-        "--call-seconds",
-        metavar="SECONDS",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of one call; default: 20 for a cluster, 30 for a store",
-    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fix", action="store_true", help="correct wrong settings")
@@ -50,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
-    for finding in chain(setup.findings(fix=args.fix), _encryption_findings(setup, args)):
+    newest = _encryption_findings(setup, args.store, call_seconds=args.call_seconds)
+    for finding in chain(setup.findings(fix=args.fix), newest):
         findings.append(finding)
         if not args.json:
             output.print_text(finding.text())
@@ -62,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if bad else ExitCode.DONE
 
 
-def _encryption_findings(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
+def _encryption_findings(setup: "BucketSetup", url: str, *, call_seconds: float) -> Iterator["BucketFinding"]:
     """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
     try:
-        newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
+        newest = newest_run(open_store(url, call_seconds=call_seconds))
     except ServiceError as error:
         output.print_remarks([f"stored objects were not checked: {error}"])
         return

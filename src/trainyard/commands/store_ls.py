@@ -20,26 +20,18 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.prove import failing_parts
 from trainyard.errors import ExitCode
+from trainyard.proof.stored_runs import failing_parts
 
 DEPTHS = ("listing", "sample", "full")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_store=True)
     parser.add_argument("--run-number", metavar="N", help="only this run")
     parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: names and sizes")
     price = "price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1"
     parser.add_argument("--price-per-gb-month", type=arguments.amount, metavar="USD", help=price)
-    parser.add_argument(
-        "--call-seconds",
-        metavar="SECONDS",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of one call; default: 20 for a cluster, 30 for a store",
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 

@@ -34,8 +34,7 @@ from trainyard.report.terminal.phase import PhaseDisplay
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_store=True)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
@@ -54,8 +53,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by", help="the person to record; default: the actor of the workflow, else the user"
     )
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")

@@ -15,19 +15,14 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 """
 
 import argparse
-import logging
 import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store.store_settings import DEFAULTS, OpenOptions, open_store_of
-from trainyard.artifacts.upload import standalone_checkpoint
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.preview import Preview, preview_run
 from trainyard.artifacts.upload.rate_limit import RateLimit
@@ -35,55 +30,27 @@ from trainyard.artifacts.upload.run_following import FollowReport, Patience, wai
 from trainyard.artifacts.upload.run_following import follow_run as follow_training
 from trainyard.artifacts.upload.standalone_checkpoint import preview_files, sync_files
 from trainyard.artifacts.upload.sync import OTHERS_SECONDS, sync_run
+from trainyard.checkpoint_functions import (
+    calculate_file_hash,
+    create_manifest,
+    origin_of_checkpoint,
+    sync_to_s3,
+    upload_manifest,
+    verify_s3_upload,
+)
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, TrainyardError
 from trainyard.gateways import github
-from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
 from trainyard.gateways.model_signing import signer_from
-from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.facts.proof_record import lacks_store
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import ci_facts_at, read_run
 from trainyard.run.suggested_commands import made_by, trainyard_command
 
-LOG = logging.getLogger(__name__)
-Json = dict[str, Any]
+# Source document 004 imports these functions from the script of this command.
+__all__ = ["calculate_file_hash", "create_manifest", "main", "sync_to_s3"]
+__all__ += ["upload_manifest", "verify_s3_upload"]
 ENCRYPTIONS = ("AES256", "aws:kms", "none")
-FOLLOW = "store each checkpoint as soon as it is complete, and the rest at the end, at the lowest priority"
-
-
-def calculate_file_hash(file_path: str) -> str:
-    """Return the hex SHA-256 of a file."""
-    return str(standalone_checkpoint.calculate_file_hash(file_path))
-
-
-def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:
-    """Upload a file encrypted, and let S3 confirm its SHA-256; on failure log the reason and return False."""
-    return bool(
-        standalone_checkpoint.store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {})
-    )
-
-
-def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run_number: int) -> Json:
-    """Return the manifest of a checkpoint and its metrics, from the files on disk."""
-    files = Path(checkpoint_path), Path(metrics_path)
-    return {
-        "bucket": s3_bucket,
-        **standalone_checkpoint.describe_standalone_files(
-            *files, run_number, provenance=_provenance(files[0])
-        ),
-    }
-
-
-def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
-    """Store the manifest; return False if the run already has another manifest."""
-    return bool(standalone_checkpoint.store_manifest(_bucket(s3_bucket), manifest, run_number))
-
-
-def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
-    """Return whether S3's own checksum, or else the object read back, has the expected SHA-256."""
-    return bool(standalone_checkpoint.object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
 
 
 def _encryption(text: str) -> str:
@@ -126,8 +93,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
-    if (reason := _option_conflict(args)) is not None:
-        parser.error(reason)
+    if args.checkpoint and not args.metrics:
+        parser.error("--checkpoint needs --metrics FILE")
+    if args.code and not args.checkpoint:
+        parser.error("--code is for --checkpoint: a run directory records its code itself")
+    if args.follow and args.checkpoint:
+        parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
+    if args.behind and not args.follow:
+        parser.error("--behind needs --follow")
     return args
 
 
@@ -135,7 +108,8 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose between one pass and following the run."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="one pass; this is also the default")
-    how.add_argument("--follow", action="store_true", help=FOLLOW)
+    follow = "store each checkpoint as soon as it is complete, the rest at the end, at the lowest priority"
+    how.add_argument("--follow", action="store_true", help=follow)
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
     for flag, default, help_ in (
         ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
@@ -149,19 +123,6 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
 
 
-def _option_conflict(args: argparse.Namespace) -> str | None:
-    """Return why these options do not go together; None if they do."""
-    if args.checkpoint and not args.metrics:
-        return "--checkpoint needs --metrics FILE"
-    if args.code and not args.checkpoint:
-        return "--code is for --checkpoint: a run directory records its code itself"
-    if args.follow and args.checkpoint:
-        return "--follow needs --run-dir: nothing is added to a single checkpoint"
-    if args.behind and not args.follow:
-        return "--behind needs --follow"
-    return None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
@@ -170,9 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
     if args.checkpoint:
         return store_checkpoint(
-            args.checkpoint,
-            args.metrics,
-            code=args.code,
+            *(args.checkpoint, args.metrics, args.code),
             store=args.store,
             run_number=number,
             options=options,
@@ -218,22 +177,20 @@ def store_run(
     Without `store` it is that of the run's configuration; without `run_number` that of the run in the store,
     else a free one. `others` is how many seconds to wait for the parts of other machines.
     """
-    directory = RunDirectory(run_dir)
-    signer = None if dry_run else signer_from()
+    directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
     with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
         there = open_store_of(run_dir, store, options, display.advance)
+        where = there, directory, run_number
         if dry_run:
-            return _print_plan(preview_run(there, directory, run_number), as_json=as_json)
+            return _print_plan(preview_run(*where), as_json=as_json)
         if is_further_machine(directory):
-            report = sync_node(there, directory, run_number, progress=display)
+            report = sync_node(*where, progress=display)
         else:
-            report = sync_run(
-                there, directory, run_number, signer=signer, progress=display, others_seconds=others
-            )
-    _report(report, as_json=as_json)
+            report = sync_run(*where, signer=signer, progress=display, others_seconds=others)
+    code = _report(report, as_json=as_json)
     if not report.problems:
         _suggest_proof(directory, there.url)
-    return report.exit_code
+    return code
 
 
 def follow_run(
@@ -259,40 +216,32 @@ def follow_run(
     stop = stop or signals.run_in_background(behind)
     limits = Patience(silence, outage, others_seconds=others)
     wait_for_run(directory, limits, stop)
-    there = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6))
-    report: SyncReport | FollowReport
+    where = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6)), directory, run_number
     if is_further_machine(directory):
-        report = follow_node(there, directory, run_number, stop=stop, patience=limits)
-    else:
-        report = follow_training(there, directory, run_number, stop=stop, patience=limits, signer=signer)
-    _report(report, as_json=as_json)
-    return report.exit_code
+        return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
+    return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
 
 
 def store_checkpoint(
     checkpoint: Path,
     metrics: Path,
+    code: Path | None,
     *,
-    code: Path | None = None,
-    store: str | None = None,
-    run_number: int | None = None,
-    options: OpenOptions = DEFAULTS,
-    dry_run: bool = False,
-    as_json: bool = False,
+    store: str | None,
+    run_number: int | None,
+    options: OpenOptions,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
     signer = None if dry_run else signer_from()
     with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
-        there = open_store_of(None, store, options, display.advance)
-        provenance = _provenance(checkpoint, code)
+        files = open_store_of(None, store, options, display.advance), checkpoint, metrics, run_number
+        origin = origin_of_checkpoint(checkpoint, code)
         if dry_run:
-            plan = preview_files(there, checkpoint, metrics, run_number, provenance=provenance)
-            return _print_plan(plan, as_json=as_json)
-        report = sync_files(
-            *(there, checkpoint, metrics, run_number), provenance=provenance, signer=signer, progress=display
-        )
-    _report(report, as_json=as_json)
-    return report.exit_code
+            return _print_plan(preview_files(*files, provenance=origin), as_json=as_json)
+        report = sync_files(*files, provenance=origin, signer=signer, progress=display)
+    return _report(report, as_json=as_json)
 
 
 def _display() -> PhaseDisplay:
@@ -304,47 +253,17 @@ def _print_plan(plan: Preview, *, as_json: bool) -> int:
     return plan.exit_code
 
 
-def _report(report: SyncReport | FollowReport, *, as_json: bool) -> None:
+def _report(report: SyncReport | FollowReport, *, as_json: bool) -> int:
     if as_json:
         output.print_json(report.to_json())
     output.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
     github.set_outputs(report.outputs)
+    return report.exit_code
 
 
 def _suggest_proof(directory: RunDirectory, url: str) -> None:
     """Print the command that proves the run again, if its last proof did not find it in the store."""
-    if made_by():
+    if made_by() or not lacks_store(directory):
         return
-    try:
-        proof = read_proof(directory, read_run(directory.run_file))
-    except TrainyardError:  # a machine with only a part of the run, or a damaged record: it is stored anyway
-        return
-    if proof is not None and any(part.name == "stored" for part in proof.failing):
-        words = ["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"]
-        output.announce("next", trainyard_command(f"prove {shlex.join(words)}"), copied=True)
-
-
-def _bucket(name: str) -> Store:
-    return open_store(f"s3://{name}")
-
-
-def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
-    """Return the origin of a checkpoint: the repository at `code`, or else the one that contains it.
-
-    Without `code`, a checkpoint that is older than the repository's commit has no origin.
-    Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
-    """
-    if code is not None and standalone_checkpoint.run_file_of(checkpoint) is not None:
-        raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
-    if code is not None and not git_facts(code):
-        raise ConfigError(f"--code {code}: no file there is committed. Name a folder of the repository")
-    git, why = repository_facts(code or checkpoint), "it is in no repository"
-    if git and code is None and is_older_than_head(checkpoint):
-        git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
-    if not git and standalone_checkpoint.run_file_of(checkpoint) is None:
-        LOG.warning(
-            "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
-            str(checkpoint).encode(errors="backslashreplace").decode(),
-            why,
-        )
-    return {"git": git, "ci": ci_facts_at(git.get("commit"))}
+    words = shlex.join(["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"])
+    output.announce("next", trainyard_command(f"prove {words}"), copied=True)

@@ -19,7 +19,7 @@ Example: trainyard store verify --store s3://ml-runs --run-number 812 --depth fu
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.ancestry import walk_lineage
 from trainyard.artifacts.record.run_numbers import find_run_number
@@ -34,6 +34,9 @@ from trainyard.gateways.model_signing import KeyVerifier
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_advice import require_run
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -72,7 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.run_dir is not None:
         result["local"] = _verify_directory(args.run_dir)
     if args.store is not None:
-        result |= _verify_store(args)
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        result |= _verify_store(
+            store,
+            args.run_number,
+            args.run_dir,
+            depth=Depth(args.depth),
+            seed=args.seed,
+            public_key=args.public_key,
+        )
     if args.json:
         output.print_json(result)
     return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
@@ -89,26 +100,31 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     return found.to_json()
 
 
-def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
+def _verify_store(
+    store: "Store",
+    run_number: str | None,
+    run_dir: Path | None,
+    *,
+    depth: Depth,
+    seed: int | None,
+    public_key: Path | None,
+) -> dict[str, Any]:
     with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
-        store = open_store(args.store, call_seconds=args.call_seconds)
-        directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
-        number = find_run_number(store, args.run_number, args.run_dir)
-        found = verify_run(
-            store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed, progress=display
-        )
-    depth = f" ({text})" if (text := found.depth_text()) else ""
-    verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{depth}"
+        directory = RunDirectory(run_dir) if run_dir is not None else None
+        number = find_run_number(store, run_number, run_dir)
+        found = verify_run(store, number, depth=depth, run_directory=directory, seed=seed, progress=display)
+    how = f" ({text})" if (text := found.depth_text()) else ""
+    verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{how}"
     words = found.compared if found.ok else "not equal"
-    signature = _verify_signature(args.public_key, store, number)
+    signature = _verify_signature(public_key, store, number)
     with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:
-        lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
+        lineage = walk_lineage(with_progress(store, display), number, depth=depth)
     _announce("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
     return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}
 
 
-def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
+def _verify_signature(public_key: Path | None, store: "Store", number: int) -> dict[str, Any]:
     verifier = None
     if public_key is not None:
         verifier = KeyVerifier(public_key)

@@ -31,8 +31,6 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.commands import step_program
-from trainyard.commands.step_program import warn_of_secrets
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_processes
 from trainyard.config.registries import RECIPES
@@ -47,6 +45,7 @@ from trainyard.gateways.process import leave_terminal
 from trainyard.gateways.torchrun import launch, write_exit_code
 from trainyard.machine.preflight import store_bytes_needed
 from trainyard.plan.device import measures_of
+from trainyard.program_training import ProgramOrder, describe_start, train_program, warn_of_secrets
 from trainyard.report.facts.run_facts import seconds_to_cost_limit
 from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 from trainyard.run.directory import RunDirectory
@@ -111,8 +110,7 @@ def run(argv: Sequence[str] | None) -> int:
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine reports what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
     if not is_worker and is_of_another_program(args):
-        args.program = None
-        return step_program.run(args)
+        return run_program(args)
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
@@ -142,6 +140,23 @@ def run(argv: Sequence[str] | None) -> int:
 def is_of_another_program(args: argparse.Namespace) -> bool:
     """Return whether the configuration names another program than the trainer of this repository."""
     return load_config(args.config, args.set).config.recipe not in RECIPES
+
+
+def run_program(args: argparse.Namespace) -> int:
+    """Train with the program of the configuration, and return the exit code."""
+    order = ProgramOrder(
+        config=args.config,
+        changes=args.set,
+        run_dir=args.run_dir,
+        resume=args.resume,
+        processes=args.nproc_per_node,
+        grace=args.grace,
+        deadline=args.deadline,
+    )
+    if args.dry_run:
+        output.print_json(describe_start(order))
+        return 0
+    return train_program(order, on_outcome=output.print_json if args.json else lambda _: None)
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:

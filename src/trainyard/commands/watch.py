@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
-from trainyard.commands.step_program import is_alive
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.local_machine import has_nvidia_driver
@@ -37,6 +36,7 @@ from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.state_machine import after, judge_job
+from trainyard.program_training import is_alive
 from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.facts.live_status_metrics import status_samples
 from trainyard.report.facts.run_facts import read_facts

@@ -13,6 +13,7 @@ the program has ended only when the group is empty.
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ _LEFTOVER_SECONDS = 10.0
 """How long processes that outlive the program have to end, before and after SIGTERM."""
 _HANDLED_SECONDS = 600.0
 """A program that handles SIGUSR1 and ends this soon was stopped by it; batch systems give minutes to save."""
+# The reader of the output notices within so much that it is late; if its terminal blocks it is left behind.
+_WAKE_MILLISECONDS, _LATE_SECONDS = 200, 1.0
 _PAUSE = 0.05
 _STACK_SECONDS = 0.2
 """Seconds between the stacks of two processes, so that they do not mix in the log."""
@@ -120,11 +123,11 @@ def run_supervised(
         if supervision.on_start is not None:
             supervision.on_start(find_process(process.pid))
         stop.watch(process, supervision)
+        over, is_late = threading.Event(), threading.Event()
         reader = threading.Thread(
-            target=_pass_output_on, args=(process, on_output, log, secrets), daemon=True
+            target=_pass_output_on, args=(process, on_output, log, secrets, is_late), daemon=True
         )
         reader.start()
-        over = threading.Event()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
         code = wait_awake(process)
@@ -132,6 +135,8 @@ def run_supervised(
         over.set()
         poller.join()
         reader.join(_LAST_OUTPUT_SECONDS)
+        is_late.set()  # this process may live on, and what is printed from now on is not of the program
+        reader.join(_LATE_SECONDS)
     return ProgramExit(128 - code if code < 0 else code, stop.cause, was_killed=stop.has_killed)
 
 
@@ -293,28 +298,45 @@ def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
 
 
 def _pass_output_on(
-    process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path, secrets: "SecretFilter"
+    process: "subprocess.Popen[bytes]",
+    on_output: Callable[[str], None],
+    log: Path,
+    secrets: "SecretFilter",
+    is_late: threading.Event,
 ) -> None:
+    """Pass output on until its end, or until `is_late`."""
     assert process.stdout is not None
     pending = b""
     with log.open("ab") as file, process.stdout as stream:
-        while chunk := os.read(stream.fileno(), _CHUNK):
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
+        while not is_late.is_set():
+            if not poll.poll(_WAKE_MILLISECONDS):
+                continue
+            if not (chunk := os.read(stream.fileno(), _CHUNK)):
+                break
             pending += chunk
             end = secrets.end_of_lines(pending)
             if not end and len(pending) > _CHUNK:
                 end = pending.rfind(b" ") + 1 or len(pending)
-            _pass_on(pending[:end], on_output, file, secrets)
+            _show(pending[:end], file, secrets)
+            if end and not is_late.is_set():
+                on_output(pending[:end].decode(errors="replace"))
             pending = pending[end:]
-        _pass_on(pending, on_output, file, secrets)
+        _show(pending, file, secrets)
+        if pending and not is_late.is_set():
+            on_output(pending.decode(errors="replace"))
 
 
-def _pass_on(lines: bytes, on_output: Callable[[str], None], log: BinaryIO, secrets: "SecretFilter") -> None:
-    if not lines:
-        return
-    shown = secrets.mask_bytes(lines)
+def _show(lines: bytes, log: BinaryIO, secrets: "SecretFilter") -> None:
+    shown = secrets.mask_bytes(lines) if lines else b""
     # A full disk must not stop the reading, because the program would wait; nor a terminal that nobody reads.
-    for stream in (log, sys.stdout.buffer):
-        with contextlib.suppress(OSError):
-            stream.write(shown)
-            stream.flush()
-    on_output(lines.decode(errors="replace"))
+    with contextlib.suppress(OSError):
+        log.write(shown)
+        log.flush()
+    with contextlib.suppress(OSError):
+        if hasattr(sys.stdout, "buffer"):
+            sys.stdout.buffer.write(shown)
+        else:  # a notebook has replaced it
+            sys.stdout.write(shown.decode(errors="replace"))
+        sys.stdout.flush()

@@ -6,6 +6,7 @@ A plan is printed by a dry run. Its record is an annotation of the job, by which
 compared with the one that exists. It holds the names of secrets, never their values.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -61,9 +62,8 @@ class Program:
 
     @property
     def keeps_run(self) -> bool:
-        """Return whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
-        started_by = self.command[1:4] == ("-m", "trainyard", "pod")
-        return started_by or any(word.endswith("run_pod.py") for word in self.command)
+        """Return whether `trainyard pod` runs it, which stores, proves, and knows the exit codes of pods."""
+        return ("trainyard", "pod") in itertools.pairwise(self.command)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,11 @@ class JobPlan:
     """Whose run it is: NAMESPACE/CREATOR/COMMAND, the last one as a digest. `run.json` has it too."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
+
+    @property
+    def run_directory(self) -> str:
+        # Namespaces have volumes of their own, which often lead to one file system.
+        return f"{self.mount_path or SCRATCH}/{self.namespace}/{self.name}"
 
     @property
     def several_nodes(self) -> bool:

@@ -3,12 +3,14 @@
 Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every problem
 """
 
+from dataclasses import replace
+
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.registries import DEFAULT_JOB_KIND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
+from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
@@ -19,8 +21,7 @@ from trainyard.jobs.recipes import (
     renders_in_pod,
     trainyard_trainer,
 )
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
-from trainyard.jobs.recipes.trainyard_trainer import settled_config
+from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
@@ -43,8 +44,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     settled = _with_volume(config, request)
     processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
-    plan, order = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
-    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
+    draft, in_pods = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
+    plan = replace(draft, program=recipe.program(in_pods, draft))
+    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(in_pods, draft)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
@@ -103,8 +105,8 @@ def warnings_of(plan: JobPlan) -> list[str]:
 
 def _draft_plan(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
-) -> tuple[JobPlan, RecipeOrder]:
-    """Return the plan, whether or not it can be sent, and the order that its recipe received."""
+) -> tuple[JobPlan, Config]:
+    """Return the plan, whether or not it can be sent, without its program, and the pods' configuration."""
     cluster, pod = config.cluster, config.cluster.pod
     kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
     wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
@@ -113,17 +115,6 @@ def _draft_plan(
     label = (room.instance_type if room else "") or request.instance_type
     # Kueue's topology, if it is used, chooses the place itself.
     is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
-    order = RecipeOrder(
-        settled,
-        request.namespace,
-        request.name,
-        KINDS[kind],
-        request.nodes,
-        processes,
-        gpus,
-        instance_called(label),
-        request.command,
-    )
     # Before values are filled in: a run whose command has {training.max_steps} may continue with more steps.
     program = config.program
     command = values_sha256({config.recipe: [program.command, program.script, program.preset]})
@@ -132,7 +123,7 @@ def _draft_plan(
         namespace=request.namespace,
         kind=kind,
         image=request.image,
-        program=find_job_recipe(config, own=bool(request.command)).program(order),
+        program=Program("", request.command),
         nodes=request.nodes,
         processes_per_node=processes,
         resources=resources,
@@ -161,7 +152,7 @@ def _draft_plan(
         owner=f"{request.namespace}/{request.creator}/{command[:16]}",
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
-    return plan, order
+    return plan, settled
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:

@@ -1,6 +1,6 @@
 """The checklist before a deployment: what was checked, what was found, and how to repair it. Pure.
 
-findings of other commands ──> CheckItem, CheckItem, … ──> rows of 80 columns, or a page to sign
+findings, steps, checks ──> CheckItem, CheckItem, … ──> rows of 80 columns, or a page to sign
 """
 
 import textwrap
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from trainyard.machine.preflight import PreflightFinding
 
 _AREA, _VERDICT = 14, 12
 _DONE = ("ok", "done")
@@ -37,16 +39,15 @@ class CheckItem:
     fix: str = ""
 
 
-def items_of_findings(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
-    """Return the items of a command that prints `{"findings": [{check, verdict, found, fix}]}`."""
+def items_of_findings(area: str, findings: Sequence[PreflightFinding]) -> list[CheckItem]:
+    """Return an item for each finding about the machine, the store and the like."""
     return [
-        CheckItem(area, each["check"], CheckState(each["verdict"]), each["found"], each["fix"] or "")
-        for each in found["findings"]
+        CheckItem(area, each.check, CheckState(each.verdict), each.found, each.fix or "") for each in findings
     ]
 
 
-def items_of_setup(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
-    """Return the items of `trainyard init github --dry-run --json`: one for each step."""
+def items_of_setup(found: Mapping[str, Any]) -> list[CheckItem]:
+    """Return an item for each step of the set-up of GitHub."""
     items = []
     for step in found["steps"]:
         state = CheckState.FAILED
@@ -57,12 +58,12 @@ def items_of_setup(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
         elif step["verdict"] in ("not reached", "refused"):
             state = CheckState.UNKNOWN
         fix = [*step["calls"], *(todo["command"] for todo in step["todo"])]
-        items.append(CheckItem(area, step["name"], state, step["text"], "\n".join(fix)))
+        items.append(CheckItem("github", step["name"], state, step["text"], "\n".join(fix)))
     return items
 
 
-def items_of_cluster(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
-    """Return the items of `trainyard cluster check --json`: one for each finding."""
+def items_of_cluster(found: Mapping[str, Any]) -> list[CheckItem]:
+    """Return an item for each check in the record of a cluster's verdict."""
     states = {
         "error": CheckState.FAILED,
         "warning": CheckState.DEGRADED,
@@ -71,7 +72,7 @@ def items_of_cluster(area: str, found: Mapping[str, Any]) -> list[CheckItem]:
         "skipped": CheckState.UNKNOWN,
     }
     return [
-        CheckItem(area, each["check"], states[each["severity"]], each["evidence"], each["remedy"])
+        CheckItem("cluster", each["check"], states[each["severity"]], each["evidence"], each["remedy"])
         for each in found["checks"]
     ]
 

@@ -25,8 +25,6 @@ class Answers:
     """The command that repeats the check, up to the store's address."""
     written: bool = True
     """Whether the check also wrote to the store."""
-    queried: bool = True
-    """False if the store was not queried, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
     is_able: bool = True
@@ -47,9 +45,8 @@ class Answers:
     """Whether the problem is that Sigstore cannot be reached now."""
     role: str = ""
     """The role to be assumed; empty when there is none."""
-    role_is_assumed: bool = True
     role_problem: str = ""
-    """Why this check could not assume the role; empty if an earlier step tried it."""
+    """Why the role could not be assumed; the store was then not queried."""
     grace_seconds: float = 0.0
     """Seconds from a signal until the trainer is killed."""
     grace_needed: float = 0.0
@@ -94,22 +91,15 @@ def number_text(answers: Answers) -> str:
 
 
 def _role(answers: Answers) -> Iterator[PreflightFinding]:
-    if answers.role and answers.role_is_assumed:
-        yield success("role", f"{answers.role} can be assumed")
-    elif answers.role_problem:
+    if answers.role_problem:
         again = f"{answers.again} {shlex.quote(answers.url)}"
         yield failure("role", answers.role_problem, f"fix that, then check again in seconds: {again}")
     elif answers.role:
-        yield failure(
-            "role",
-            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before states why",
-            "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
-            "environment training, in the form that this repository has",
-        )
+        yield success("role", f"{answers.role} can be assumed")
 
 
 def _store(answers: Answers) -> Iterator[PreflightFinding]:
-    if not answers.queried:
+    if answers.role_problem:
         return
     fix = f"fix that, then check again in seconds: {answers.again} {shlex.quote(answers.url)}"
     if not (answers.is_address and answers.is_able):

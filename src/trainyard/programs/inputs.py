@@ -3,9 +3,10 @@
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
@@ -73,6 +74,17 @@ def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
         digest.update(f"{name}\0{sha256_of_file(found[name])}\n".encode(errors="surrogateescape"))
         size += found[name].stat().st_size
     return DataFiles(digest.hexdigest(), len(found), size)
+
+
+def fingerprint_of_data(program: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint of the files that a recorded program reads; None if they are not here."""
+    directory, patterns = program.get("directory"), program.get("data")
+    if not isinstance(directory, str) or not isinstance(patterns, list) or not Path(directory).is_dir():
+        return None
+    try:
+        return read_data(Path(directory), [str(pattern) for pattern in patterns]).fingerprint
+    except (OSError, ConfigError):
+        return None
 
 
 def _matches(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:

@@ -1,4 +1,4 @@
-"""A program and the facts that its configuration gives: `recipe: command`, resolved for one machine."""
+"""A program, the facts that its configuration gives, and how it is started on a node: `recipe: command`."""
 
 import os
 import re
@@ -13,10 +13,14 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
+from trainyard.run.atomic_files import make_folder, write_bytes_atomically
+from trainyard.run.directory import RunDirectory
+from trainyard.run.launch_environment import NodeLauncher, launcher_options, nccl_log, nccl_log_variables
 
 CHECKPOINT_WORD = "{checkpoint}"
 CHECKPOINTS_FOLDER, FILES_FOLDER = "program", "files"
 """The folders in a run directory for a program's own checkpoints, and for the files of its preset."""
+EVENTS_FILE, STOP_FILE = "program-events.jsonl", "stop-requested"
 _NO_EFFECT_ON_WORKERS = ("-u", "-B")
 """Options of Python that torchrun's workers have anyway, or do not need."""
 _KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
@@ -58,6 +62,11 @@ class Program:
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
 
     @property
+    def is_planned(self) -> bool:
+        """Whether its plan sets the steps and how often they are logged, so that every row is expected."""
+        return self.log_form is not None
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The facts about it in `run.json`."""
         facts = {
@@ -74,7 +83,7 @@ class Program:
     def sha256(self) -> str:
         """The digest of the command and its variables."""
         facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
-        if self.log_form is None:
+        if not self.is_planned:
             facts |= {"resume": list(self.resume), "processes": self.processes}
         if self.files:
             facts["files"] = dict(self.files)
@@ -94,6 +103,75 @@ class Program:
         if checkpoint is None:
             return self.command
         return (*self.command, *(word.replace(CHECKPOINT_WORD, str(checkpoint)) for word in self.resume))
+
+
+@dataclass(frozen=True)
+class ProgramLaunch:
+    """The start of a program on this node."""
+
+    program: Program
+    directory: RunDirectory
+    node: NodeLauncher
+    nodes: int = 1
+    """Nodes that the program uses, even if it is started on only one of them."""
+    grace: float = 30.0
+    """Seconds from SIGTERM until it is killed."""
+
+    @property
+    def number(self) -> int:
+        """The number of this node; the first one writes the records."""
+        return self.node.rank or 0
+
+    @property
+    def machines(self) -> int:
+        """Machines that the program uses; Ray starts the program on only one of them."""
+        return max(self.node.nodes, self.nodes)
+
+    @property
+    def processes(self) -> int:
+        """Processes of this node."""
+        return self.node.processes if isinstance(self.node.processes, int) else self.program.processes
+
+    @property
+    def has_torchrun(self) -> bool:
+        """Return whether torchrun starts the program."""
+        several = self.processes * self.node.nodes > 1
+        return several if self.program.torchrun is None else self.program.torchrun
+
+    def command(self, checkpoint: Path | None) -> list[str]:
+        """Return the command line that resumes from `checkpoint`."""
+        words = self.program.resumed_from(checkpoint)
+        if not self.has_torchrun:
+            return list(words)
+        options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
+        if self.program.is_planned:  # a script and its arguments, without an interpreter
+            worker, python = words, sys.executable
+        else:
+            worker = without_interpreter(words) or ("--no-python", *words)
+            python = interpreter_of(words)
+        launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
+        return [*launcher, *options, *worker]
+
+    def environment(self, checkpoint: Path | None) -> dict[str, str]:
+        """Return the variables that are added to the environment of the program."""
+        logs = self.directory.logs
+        ours = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "TRAINYARD_EVENTS": str(logs / EVENTS_FILE),
+            "TRAINYARD_STOP_FILE": str(logs / STOP_FILE),
+            "TRAINYARD_CHECKPOINT": str(checkpoint or ""),
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
+        }
+        if self.node.nodes > 1:
+            ours |= nccl_log_variables(nccl_log(logs, self.node.log_name), os.environ)
+        return {**ours, **self.program.environment}
+
+    def write_files(self) -> None:
+        """Write the files of its preset into the run directory."""
+        for name, text in self.program.files.items():
+            make_folder(self.directory.path / FILES_FOLDER)
+            write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
 
 
 def program_of(config: Config, base: Path) -> Program:

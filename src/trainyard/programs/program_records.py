@@ -226,35 +226,6 @@ def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str 
     append_event(directory.events_file, "checkpoint_saved", **named, **({"state": state} if state else {}))
 
 
-def program_facts(
-    provenance: Mapping[str, Any],
-    *,
-    recipe: str,
-    config_sha256: str,
-    plan: Mapping[str, int],
-    hardware: Mapping[str, int],
-    seed: int | None = None,
-    data: Mapping[str, Any] | None = None,
-    program: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the facts that `run.json` of another program has before it ends; unknown ones are absent.
-
-    `plan` has the steps and how often they are logged, as far as known; `hardware` the processes; `data` the
-    fingerprint of the files that it reads; `program` its command.
-    """
-    facts = {
-        **provenance,
-        "recipe": recipe,
-        "seed": seed,
-        "config_sha256": config_sha256,
-        "plan": dict(plan),
-        "hardware": dict(hardware),
-        "data": data and dict(data),
-        "program": program and dict(program),
-    }
-    return {key: value for key, value in facts.items() if value is not None}
-
-
 def program_outcome(
     end: ProgramEnd, rows: list[Row], planned: int | None, *, logs_all: bool = False
 ) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Contradictions are refused here, before torch is imported. This module starts no
 """
 
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -63,6 +64,11 @@ class NodeLauncher:
     """torchrun's options for a rendezvous that numbers the nodes itself."""
     agent: tuple[str, ...] = ()
     """The program that replaces torchrun where an operator requires its own, and its options."""
+
+    @property
+    def log_name(self) -> int | str:
+        """The name of this node in the names of NCCL's logs: its number, else that of its host."""
+        return socket.gethostname() if self.rank is None else self.rank
 
     def describe(self, processes: int) -> str:
         """Return the node in one line for the log."""

@@ -4,6 +4,7 @@ Nothing is validated and no default is filled in; `config`, which wrote the file
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainyard.config.yaml_reader import parse_yaml
@@ -20,6 +21,13 @@ def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, 
     except DamagedFileError as error:
         raise ConfigError(str(error)) from None
     return values if isinstance(values, dict) else {}
+
+
+def settings_of_config(content: bytes | None) -> dict[str, Any]:
+    """Return the sections of a `config.yaml`; empty if it is missing or not YAML."""
+    with suppress(ConfigError):
+        return read_settings(content or b"")
+    return {}
 
 
 def setting(settings: Mapping[str, Any], key: str) -> Any:

@@ -7,15 +7,20 @@ The event has the facts themselves, so that a proof judges them again. They outl
 resumes overwrites these, and without a shared directory each machine has its own.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.plan.instances import instance_called
+from trainyard.run.directory import RunDirectory
+from trainyard.run.launch_environment import NodeLauncher
 from trainyard.run.record_models import validate_record
+from trainyard.run.records import append_event
 from trainyard.run.untrusted_files import open_regular
 from trainyard.watch.network_verdict import (
     Expectation,
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
     from trainyard.gateways.local_machine import NetworkDevices
 
 EVENT = "network"
+LOG = logging.getLogger(__name__)
+# Seconds between two reads of the logs of NCCL while the program runs.
+_POLL_SECONDS = 5.0
+_MOST_WARNINGS = 10
 _UNREADABLE = NetworkVerdict(Network.UNKNOWN, ("the event of the network in events.jsonl cannot be read",))
 _LOG_FIX = "leave NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS unset, so that each process keeps its log"
 
@@ -94,6 +103,62 @@ class NetworkFollower:
             return None
         self._reported = sizes
         return event
+
+
+class NodeNetwork:
+    """Checks, while a program trains on several machines, which network joins them.
+
+    The first node reads the logs of all nodes, which share the run directory, and records what they show. The
+    others read their own logs, and end their part of the program at a fallback to TCP.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, node: NodeLauncher, expected: Expectation, *, on_fallback: str
+    ) -> None:
+        """`on_fallback` is that of section compute: `stop`, or `warn`."""
+        self._directory, self._node, self._ends = directory, node, on_fallback == "stop"
+        self._own = f"nccl-node-{node.log_name}-*.log"
+        pattern = self._own if node.rank else "nccl-node-*.log"
+        self._logs = NetworkFollower(NetworkWatch(expected), lambda: directory.logs.glob(pattern))
+        self._last = 0.0
+        self.fallback: tuple[str, str] | None = None
+        """Why the program must end because it uses TCP, and the fix."""
+
+    def remove_earlier_logs(self) -> None:
+        """Remove this node's logs of earlier attempts, and those of nodes that the run no longer has."""
+        for log in self._directory.logs.glob("nccl-node-*.log"):
+            number = log.name.split("-")[2]
+            is_of_no_node = number.isdecimal() and int(number) >= self._node.nodes
+            if fnmatch(log.name, self._own) or (is_of_no_node and not self._node.rank):
+                log.unlink(missing_ok=True)
+
+    def show_warnings(self) -> None:
+        """Log the last warnings from NCCL's own log on this node, after the program failed."""
+        for line in nccl_warnings(self._directory.logs.glob(self._own))[-_MOST_WARNINGS:]:
+            LOG.error("%s", line)
+
+    def check(self, step: int, *, now: float, is_over: bool = False) -> str | None:
+        """Record which network joins the machines; return a reason if the program must stop."""
+        if self.fallback is not None or not (is_over or now - self._last >= _POLL_SECONDS):
+            return None
+        self._last = now
+        if (event := self._logs.poll(is_over=is_over)) is None:
+            return None
+        watch, is_first = self._logs.watch, not self._node.rank
+        if is_first:
+            append_event(self._directory.events_file, "network", step=step, **event)
+        if (reason := watch.trouble(event)) is None:
+            shown, world = event["ranks_seen"], event["world_size"]
+            LOG.info("network: %s, channels of %s of %s ranks", event["verdict"], shown, world)
+            return None
+        ends = self._ends and watch.fallback(event) is not None
+        LOG.log(logging.ERROR if ends else logging.WARNING, "%s; fix: %s", reason, event["fix"])
+        if is_first:
+            append_event(self._directory.events_file, "network_degraded", step=step, reason=reason)
+        if not ends:
+            return None
+        self.fallback = (reason, event["fix"])
+        return "tcp-fallback"
 
 
 def expectation_here(

@@ -127,10 +127,10 @@ class Nodes(World):
         assert code is None or done.returncode == code, f"{done.stderr[-6000:]}\n{self.logs(job)}"
         return done.stdout + done.stderr
 
-    def manage(self, *words: str, script: str = "manage_training_job.py", code: int | None = 0) -> str:
-        """Run a script that reads the cluster, and return its stdout."""
+    def manage(self, *words: str, name: str = "job", code: int | None = 0) -> str:
+        """Run a command that reads the cluster, and return its stdout."""
         where = ("--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE)
-        line = [sys.executable, str(SCRIPTS / script), *words, *where]
+        line = [sys.executable, "-m", "trainyard", *name.split(), *words, *where]
         done = subprocess.run(line, capture_output=True, text=True, timeout=300)
         assert code is None or done.returncode == code, done.stderr
         return done.stdout

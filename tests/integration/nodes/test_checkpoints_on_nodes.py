@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.integration.checkpoint_shapes import TRACKER, dcp, digests, plant_all
 from tests.integration.job_world import eventually
-from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes
+from tests.integration.nodes.conftest import IMAGE, SPACE, Nodes
 
 pytestmark = pytest.mark.slow
-SCRIPT = "manage_checkpoints.py"
+COMMAND = "job checkpoints"
 NEWEST = {
     "large/step-1": "dcp",
     "hf/checkpoint-200": "huggingface",
@@ -43,7 +43,7 @@ def volume(nodes: Nodes) -> Path:
 
 @pytest.fixture(scope="module")
 def claim(nodes: Nodes, volume: Path) -> None:
-    nodes.manage(*CREATE, script=SCRIPT)
+    nodes.manage(*CREATE, name=COMMAND)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ HELPED = ("--claim", "fsx", "--image", IMAGE, "--python", sys.executable)
 
 def copy_line(nodes: Nodes, *words: str) -> list[str]:
     where = ("--python", sys.executable, "--kubeconfig", str(nodes.plane.kubeconfig), "--json")
-    return [sys.executable, str(SCRIPTS / SCRIPT), "copy", *words, *where]
+    return [sys.executable, "-m", "trainyard", *COMMAND.split(), "copy", *words, *where]
 
 
 def copied(nodes: Nodes, *words: str) -> Any:
@@ -91,21 +91,21 @@ def size_of(folder: Path) -> int:
 
 
 def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes, volume: Path) -> None:
-    assert "would be created" in nodes.manage(*CREATE, "--dry-run", script=SCRIPT)
+    assert "would be created" in nodes.manage(*CREATE, "--dry-run", name=COMMAND)
     with pytest.raises(RuntimeError):
         nodes.request("GET", f"{SPACE}/persistentvolumeclaims/fsx")
     for answer in ("created", "is there already"):
-        assert answer in nodes.manage(*CREATE, script=SCRIPT)
-    nodes.manage(*CREATE[:4], "9600Gi", *CREATE[5:], script=SCRIPT, code=2)
+        assert answer in nodes.manage(*CREATE, name=COMMAND)
+    nodes.manage(*CREATE[:4], "9600Gi", *CREATE[5:], name=COMMAND, code=2)
 
 
 @pytest.mark.usefixtures("volume", "claim")
 def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes) -> None:
-    assert nodes.manage("find", "--claim", "fsx", script=SCRIPT, code=2) == "", "no image to read it with"
-    found = json.loads(nodes.manage("find", *HELPED, "--json", script=SCRIPT))
+    assert nodes.manage("find", "--claim", "fsx", name=COMMAND, code=2) == "", "no image to read it with"
+    found = json.loads(nodes.manage("find", *HELPED, "--json", name=COMMAND))
     assert {each["path"]: each["format"] for each in found["checkpoints"]} == NEWEST
     eventually(lambda: not nodes.request("GET", f"{SPACE}/pods")["items"], "the helper to go")
-    assert nodes.manage("list", *HELPED, script=SCRIPT).count("partial") == 5
+    assert nodes.manage("list", *HELPED, name=COMMAND).count("partial") == 5
 
 
 @pytest.mark.usefixtures("writer")

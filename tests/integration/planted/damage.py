@@ -89,8 +89,8 @@ def device(path: Path) -> None:
     os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))
 
 
+# Damages of an object: a bucket has no links, pipes and folders.
 IN_A_BUCKET: tuple[Damage, ...] = (missing, cut, emptied, one_bit, same_size, longer, older, not_utf8)
-"""Damages of an object: a bucket has no links, pipes and folders."""
 DAMAGES: tuple[Damage, ...] = (
     *IN_A_BUCKET,
     *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),

@@ -51,23 +51,23 @@ def call(name: str, *arguments: str, within: Path) -> Answer:
 def prove(yard: Yard, *more: str) -> Answer:
     flags = ("--run-dir", str(yard.run.path), "--store", yard.store)
     only = ("--only", yard.parts) if yard.parts else ()
-    return call("prove_run", *flags, *only, *more, within=yard.path)
+    return call("prove", *flags, *only, *more, within=yard.path)
 
 
 def verify(yard: Yard, *more: str, disk: bool = True) -> Answer:
     where = ("--run-dir", str(yard.run.path)) if disk else ()
     flags = ("--store", yard.store, "--run-number", "1", "--depth", "full", *where)
-    return call("verify_artifact", *flags, *more, within=yard.path)
+    return call("store_verify", *flags, *more, within=yard.path)
 
 
 def restore(yard: Yard, *more: str) -> Answer:
     flags = ("--store", yard.store, "--run-number", "1", "--to", str(yard.path / "back"))
-    return call("restore_artifact", *flags, *more, within=yard.path)
+    return call("store_restore", *flags, *more, within=yard.path)
 
 
 def sync(yard: Yard) -> Answer:
     flags = ("--run-dir", str(yard.run.path), "--store", yard.store, "--run-number", "1", "--once")
-    return call("training_artifact_sync", *flags, within=yard.path)
+    return call("store_sync", *flags, within=yard.path)
 
 
 def _stream() -> io.TextIOWrapper:

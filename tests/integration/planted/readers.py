@@ -28,29 +28,29 @@ def _filled(flags: tuple[str, ...], yard: Yard) -> list[str]:
 
 
 DISK: Mapping[str, Reader] = {
-    "dashboard": _of_run("training_dashboard", "--format", "text", option=""),
-    "dashboard json": _of_run("training_dashboard", "--format", "json", option=""),
-    "dashboard markdown": _of_run("training_dashboard", "--format", "markdown", option=""),
-    "watch": _of_run("monitor_training", "--once", "--json", option=""),
-    "dashboard html": _of_run("training_dashboard", "--format", "html", "--output", "@new.html", option=""),
-    "slack": _of_run("notify_slack", "succeeded", "--dry-run"),
-    "export": _of_run("export_model", "--to", "@new", "--dry-run"),
-    "gather": _of_run("gather_records", "--to", "@new records"),
-    "verify alone": _of_run("verify_artifact"),
-    "sync elsewhere": _of_run("training_artifact_sync", "--store", "file://@new-store", "--once"),
+    "dashboard": _of_run("report", "--format", "text", option=""),
+    "dashboard json": _of_run("report", "--format", "json", option=""),
+    "dashboard markdown": _of_run("report", "--format", "markdown", option=""),
+    "watch": _of_run("watch", "--once", "--json", option=""),
+    "dashboard html": _of_run("report", "--format", "html", "--output", "@new.html", option=""),
+    "slack": _of_run("notify", "succeeded", "--dry-run"),
+    "export": _of_run("export", "--to", "@new", "--dry-run"),
+    "gather": _of_run("step_records", "--to", "@new records"),
+    "verify alone": _of_run("store_verify"),
+    "sync elsewhere": _of_run("store_sync", "--store", "file://@new-store", "--once"),
 }
 STORE: Mapping[str, Reader] = {
-    "list": _of_store("list_artifacts"),
-    "list json": _of_store("list_artifacts", "--json", "--depth", "listing"),
-    "prune": _of_store("prune_artifacts", "--all-runs", "--keep-last", "1"),
+    "list": _of_store("store_ls"),
+    "list json": _of_store("store_ls", "--json", "--depth", "listing"),
+    "prune": _of_store("store_prune", "--all-runs", "--keep-last", "1"),
     "promote": _of_store(
-        *("promote_artifact", "--run-number", "1", "--step", "newest", "--name", "best", "--dry-run")
+        *("store_promote", "--run-number", "1", "--step", "newest", "--name", "best", "--dry-run")
     ),
     "restore newest": _of_store(
-        "restore_artifact", "--run-number", "1", "--step", "newest", "--to", "@new newest"
+        "store_restore", "--run-number", "1", "--step", "newest", "--to", "@new newest"
     ),
     "go on": _of_store(
-        *("fetch_resume", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
+        *("step_fetch", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
         *("--segment", "2", "--fetch", "true"),
     ),
     "second sync": sync,

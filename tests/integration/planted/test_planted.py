@@ -45,7 +45,7 @@ def test_what_nobody_touched_is_proven_verified_and_restored(yards: dict[str, Ya
 def test_each_file_and_object_with_each_damage(yards: dict[str, Yard]) -> None:
     situations = [each for name, yard in yards.items() for each in of_things(name, list(things_of(yard)))]
     assert len(situations) > 1000
-    assert list(mistakes(a_share(situations, 60), yards)) == []
+    assert list(mistakes(a_share(situations, 180), yards)) == []
 
 
 def test_two_damages_are_never_better_than_one(yards: dict[str, Yard]) -> None:
@@ -55,7 +55,7 @@ def test_two_damages_are_never_better_than_one(yards: dict[str, Yard]) -> None:
         for each in of_pairs(list(of_things(name, list(things_of(yard)))))
     ]
     assert len(situations) > 1000
-    assert list(mistakes(a_share(situations, 200), yards)) == []
+    assert list(mistakes(a_share(situations, 600), yards)) == []
 
 
 def test_a_statement_without_its_configuration_is_no_statement(yards: dict[str, Yard]) -> None:
@@ -69,7 +69,7 @@ def test_a_statement_without_its_configuration_is_no_statement(yards: dict[str, 
 def test_each_field_of_each_record_with_each_wrong_value(yards: dict[str, Yard]) -> None:
     situations = [each for name, yard in yards.items() for each in fields_in(name, yard)]
     assert len(situations) > 10_000
-    assert list(mistakes(a_share(situations, 1600), yards)) == []
+    assert list(mistakes(a_share(situations, 4800), yards)) == []
 
 
 def test_a_value_that_no_reader_may_take_makes_a_document_damaged(yards: dict[str, Yard]) -> None:
@@ -89,7 +89,7 @@ def test_each_object_that_is_not_listed_or_lies_beside_the_list(yards: dict[str,
     situations = [
         each for name, yard in yards.items() for each in of_plants(name, yard, list(things_of(yard)))
     ]
-    assert list(mistakes(a_share(situations, 12), yards)) == []
+    assert list(mistakes(a_share(situations, 36), yards)) == []
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in FORGERIES])
@@ -108,7 +108,7 @@ def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
     fields = [each for name, yard in yards.items() for each in mended_fields_in(name, yard)]
     assert len(objects) > 500
     assert len(fields) > 5000
-    assert list(mistakes([*a_share(objects, 100), *a_share(fields, 1600)], yards)) == []
+    assert list(mistakes([*a_share(objects, 300), *a_share(fields, 4800)], yards)) == []
 
 
 def test_a_removed_checkpoint_is_compared_with_the_events(yards: dict[str, Yard]) -> None:
@@ -126,14 +126,14 @@ def test_each_wrong_name_of_an_image(yards: dict[str, Yard]) -> None:
     yard = yards["in_image"]
     images = [each for each in mended_fields_in("in_image", yard) if "run.json: image_" in each.name]
     assert len(images) > 10
-    assert list(mistakes(a_share(images, 3), yards)) == []
+    assert list(mistakes(a_share(images, 9), yards)) == []
 
 
 def test_every_other_reader_of_a_damaged_run_or_store(yards: dict[str, Yard]) -> None:
     yard = yards["followed"]
     things = list(things_of(yard))
-    situations = [*a_share(list(of_things("followed", things)), 60)]
-    situations += a_share(fields_in("followed", yard), 1200)
+    situations = [*a_share(list(of_things("followed", things)), 180)]
+    situations += a_share(fields_in("followed", yard), 3600)
     for situation in situations:
         require_usable_answers(yard, situation)
 

@@ -125,7 +125,7 @@ def weights_from(yard: Yard) -> Answer:
 
 def export(yard: Yard, *more: str) -> Answer:
     flags = ("--run-dir", str(yard.run.path), "--to", str(yard.path / "model"))
-    return call("export_model", *flags, *more, within=yard.path)
+    return call("export", *flags, *more, within=yard.path)
 
 
 def prove_fetched(yard: Yard) -> Answer:
@@ -180,31 +180,31 @@ def test_the_planted_code_would_run(yard: Yard) -> None:
 
 def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
     """A new script must be named in `readers`, or here with the reason why it reads no checkpoint."""
-    asked = {"train", "export_model", "prove_run", "verify_artifact", "restore_artifact"}
+    asked = {"train", "export", "prove", "store_verify", "store_restore"}
     asked |= {
-        "training_dashboard",
-        "monitor_training",
-        "notify_slack",
-        "gather_records",
-        "training_artifact_sync",
+        "report",
+        "watch",
+        "notify",
+        "step_records",
+        "store_sync",
     }
-    asked |= {"list_artifacts", "prune_artifacts", "promote_artifact", "fetch_resume"}
+    asked |= {"store_ls", "store_prune", "store_promote", "step_fetch"}
     unread = {
-        "explain_failure": "reads records and logs, which are text",
+        "explain": "reads records and logs, which are text",
         "evaluate": "verifies the bytes, and hands the path to a command of the user",
-        "check_store": "asks the bucket itself",
-        "setup_github": "writes the store's name into settings",
-        "check_environment": "looks at the machine and at whether the store can be reached",
-        "check_readiness": "looks at what a run needs before it begins",
-        "find_proven_run": "restores records alone, and judges them as prove_run.py does",
-        "prune_runs": "compares digests of manifests",
-        "eks_job": "restores records alone, and proves them by prove_run.py",
-        "run_program": "starts another program and keeps its records",
+        "store_check": "asks the bucket itself",
+        "init_github": "writes the store's name into settings",
+        "step_environment": "looks at the machine and at whether the store can be reached",
+        "doctor": "looks at what a run needs before it begins",
+        "step_proven": "restores records alone, and judges them as prove_run.py does",
+        "step_prune_runs": "compares digests of manifests",
+        "step_eks": "restores records alone, and proves them by prove_run.py",
+        "step_program": "starts another program and keeps its records",
         "run": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
-        "run_action": "calls run.py with the inputs of a workflow",
-        "run_step": "calls the steps of run.py, as a job of a workflow",
-        "wait_for_runner": "asks GitHub whether a job has a runner",
-        "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
+        "step_action": "calls run.py with the inputs of a workflow",
+        "step": "calls the steps of run.py, as a job of a workflow",
+        "step_wait": "asks GitHub whether a job has a runner",
+        "pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
     found = {

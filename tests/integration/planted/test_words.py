@@ -8,7 +8,7 @@ import pytest
 from tests.integration.planted.judging import Answer, call
 from tests.integration.planted.yard import Yard, make_all, plain
 
-READERS = ("prove_run", "verify_artifact", "restore_artifact", "list_artifacts", "prune_artifacts")
+READERS = ("prove", "store_verify", "store_restore", "store_ls", "store_prune")
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +26,16 @@ def yard(made: Yard) -> Iterator[Yard]:
 
 def ask(name: str, store: str, yard: Yard) -> Answer:
     more = {
-        "prove_run": ["--run-dir", str(yard.run.path)],
-        "verify_artifact": ["--run-number", "1"],
-        "restore_artifact": ["--run-number", "1", "--to", str(yard.path / "back")],
-        "prune_artifacts": ["--all-runs", "--keep-last", "1"],
-        "training_artifact_sync": ["--run-dir", str(yard.run.path)],
+        "prove": ["--run-dir", str(yard.run.path)],
+        "store_verify": ["--run-number", "1"],
+        "store_restore": ["--run-number", "1", "--to", str(yard.path / "back")],
+        "store_prune": ["--all-runs", "--keep-last", "1"],
+        "store_sync": ["--run-dir", str(yard.run.path)],
     }
     return call(name, "--store", store, *more.get(name, []), within=yard.path)
 
 
-@pytest.mark.parametrize("name", [*READERS, "training_artifact_sync"])
+@pytest.mark.parametrize("name", [*READERS, "store_sync"])
 def test_a_store_that_is_a_file_is_said_to_be_one(yard: Yard, name: str) -> None:
     (yard.path / "file").write_text("")
     for path in ("/dev/null", str(yard.path / "file")):
@@ -56,7 +56,7 @@ def test_a_store_that_does_not_exist_is_not_said_to_be_empty(yard: Yard, name: s
 
 def test_a_store_that_holds_other_things_holds_nothing_of_this_run(yard: Yard) -> None:
     (yard.path / "other").mkdir()
-    answer = ask("prove_run", (yard.path / "other").as_uri(), yard)
+    answer = ask("prove", (yard.path / "other").as_uri(), yard)
     assert answer.code == 1
     assert "does not exist" not in answer.said
 
@@ -67,7 +67,7 @@ def test_a_garbled_claim_is_said_before_a_second_copy_is_stored(yard: Yard, cont
     claim.chmod(0o644)
     claim.write_bytes(content)
     before = sorted(yard.store_folder.rglob("*"))
-    answer = ask("training_artifact_sync", yard.store, yard)
+    answer = ask("store_sync", yard.store, yard)
     assert answer.code == 1, answer.said
     assert "identity.json: damaged" in answer.said
     assert "Nothing was stored" in answer.said

@@ -218,7 +218,7 @@ def foreign(base: Path) -> Yard:
     }
     (own / "program.json").write_text(json.dumps(sheet))
     files = ("--program", str(own / "program.json"), "--config", str(own / "config.yaml"))
-    assert script("run_program").main([*files, "--run-dir", str(yard.run.path)]) == 0
+    assert script("step_program").main([*files, "--run-dir", str(yard.run.path)]) == 0
     yard.sync()
     return yard
 

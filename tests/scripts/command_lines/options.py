@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from unittest import mock
 
 from tests.integration.planted.yard import ROOT, script
+
+from trainyard.command.parser import SHOW_PARSER, ParserFound
 
 SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "src/trainyard/commands").glob("[!_]*.py")))
 
@@ -31,10 +32,6 @@ class Option:
 
     script: str
     action: argparse.Action
-    rivals: frozenset[str] = frozenset()
-    """Names of the options that exclude this one."""
-    is_owed: bool = False
-    """Whether the script requires it or one of its rivals."""
 
     @property
     def name(self) -> str:
@@ -48,11 +45,6 @@ class Option:
     @property
     def shown(self) -> str:
         return self.flag or str(self.action.metavar or self.action.dest)
-
-    @property
-    def may_be_empty(self) -> bool:
-        """Whether an empty text counts as not given: workflows pass on values that they do not have."""
-        return self.action.default == "" or self.kind in (Kind.TEXT, Kind.ADDRESS)
 
     @property
     def kind(self) -> Kind:
@@ -79,35 +71,16 @@ class Option:
         except (ValueError, argparse.ArgumentTypeError):
             return None
 
-    def words(self, value: str) -> list[str]:
-        """The option with a value that may begin with a dash."""
-        return [f"{self.flag}={value}"] if self.flag else ["--", value]
-
-
-class _Parser(Exception):  # noqa: N818 - carries a parser out of a script
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser that `trainyard.commands.NAME` makes."""
-
-    def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        raise _Parser(parser)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", caught):
-        try:
-            script(name).parse_args([])
-        except _Parser as found:
-            return found.parser
+    try:
+        script(name).parse_args([SHOW_PARSER])
+    except ParserFound as found:
+        return found.parser
     raise AssertionError(f"{name}: parse_args has made no parser")
 
 
 def options_of(name: str) -> Iterator[Option]:
-    parser = parser_of(name)
-    groups = parser._mutually_exclusive_groups
-    for action in parser._actions:
-        mine = [group for group in groups if action in group._group_actions]
-        rivals = {other.dest for group in mine for other in group._group_actions} - {action.dest}
-        is_owed = action.required or any(group.required for group in mine)
-        yield Option(name, action, frozenset(rivals), is_owed)
+    for action in parser_of(name)._actions:
+        yield Option(name, action)

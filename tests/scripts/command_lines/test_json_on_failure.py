@@ -1,13 +1,12 @@
-"""With `--json` a failure is a JSON object too, for every command that has the option × each way to fail."""
+"""With `--json` a failure is a JSON object too, for every command that has the option."""
 
 import json
 import sys
-from collections.abc import Iterator
 
 import pytest
+from tests.cases import each_case
 from tests.integration.planted.yard import script
-from tests.scripts.command_lines.grounds import Grounds, lay_out, line_for
-from tests.scripts.command_lines.options import SCRIPTS, Kind, options_of
+from tests.scripts.command_lines.options import SCRIPTS, options_of
 
 from trainyard.command.handler import exit_code_of
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode, ServiceError
@@ -18,39 +17,16 @@ WITH_JSON = [name for name in SCRIPTS if any(option.name == "json" for option in
 ASKED: tuple[list[str], ...] = (["--json"], ["--format", "json"], ["--format=json"], [], ["--", "--json"])
 
 
-@pytest.fixture(scope="module")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Grounds:
-    return lay_out(tmp_path_factory.mktemp("grounds"))
-
-
-def ways_to_fail(grounds: Grounds, name: str) -> Iterator[list[str]]:
-    """An unknown option, and for each required path one that is not there."""
-    yield ["--no-such-option", *line_for(grounds, name)]
-    for option in options_of(name):
-        if option.is_owed and option.kind is Kind.PATH and option.name not in ("output", "to"):
-            yield line_for(grounds, name, option, str(grounds.path / "not" / "there"))
-
-
-@pytest.mark.parametrize("name", WITH_JSON)
+@each_case("name", WITH_JSON)
 def test_a_failure_is_one_object_with_the_error_and_the_exit_code(
-    name: str, grounds: Grounds, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(grounds.path)
-    for words in ways_to_fail(grounds, name):
-        before = words[: words.index("--")] if "--" in words else words
-        line = [*before, "--json", *words[len(before) :]]
-        monkeypatch.setattr(sys, "argv", [name, *line])
-        capsys.readouterr()
-        code = exit_code_of(lambda: script(name).main(sys.argv[1:]))
-        output, errors = capsys.readouterr()
-        if code == 0:
-            continue  # a missing path is no failure, such as a folder that the command makes
-        found = json.loads(output)
-        if not {"error", "exit_code"} <= found.keys():
-            assert "--no-such-option" not in line, "its own answer needs right arguments"
-            continue
-        assert found["exit_code"] == code, line
-        assert found["error"].splitlines()[0][:40] in errors, line
+    monkeypatch.setattr(sys, "argv", [name, "--json", "--no-such-option"])
+    code = exit_code_of(lambda: script(name).main(sys.argv[1:]))
+    output, errors = capsys.readouterr()
+    found = json.loads(output)
+    assert found["exit_code"] == code == ExitCode.USAGE
+    assert found["error"].splitlines()[0][:40] in errors
 
 
 def end(error: BaseException | None, code: ExitCode) -> ExitCode:

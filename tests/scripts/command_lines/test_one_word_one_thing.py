@@ -1,8 +1,9 @@
 """One flag means one thing in every command, and one thing has one flag, as the design lists them."""
 
 from collections import defaultdict
+from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 from tests.scripts.command_lines.options import SCRIPTS, Kind, options_of
 
 TWO_MEANINGS = {
@@ -58,14 +59,30 @@ def test_a_flag_takes_the_same_kind_of_value_in_every_command() -> None:
     assert unexplained == {}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@each_case("name", SCRIPTS)
 def test_no_command_has_another_word_for_a_flag_of_the_design(name: str) -> None:
     flags = {word for option in options_of(name) for word in option.action.option_strings}
     assert not {other for others in OTHER_WORDS.values() for other in others} & flags
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@each_case("name", SCRIPTS)
 def test_each_value_has_a_name_in_the_help(name: str) -> None:
     for option in options_of(name):
         if option.flag in ("--run-dir", "--run-number", "--store", "--to", "--output", "--timeout", "--set"):
             assert option.action.metavar, option.flag
+
+
+@each_case("name", SCRIPTS)
+def test_every_option_has_the_type_of_its_value(name: str) -> None:
+    """`command/arguments.py` has the types; `test_arguments.py` gives them wrong values."""
+    for option in options_of(name):
+        metavar = str(option.action.metavar or "")
+        if metavar in ("FILE", "DIR", "RUN_DIR", "LOCK"):
+            assert option.kind is Kind.PATH or option.name == "workflow", option.shown
+        if option.name in ("run_number", "num_nodes", "nproc_per_node", "seed", "call_seconds"):
+            assert option.kind is Kind.NUMBER, option.shown
+        if option.name == "store" and option.flag == "--store":
+            assert option.kind is Kind.ADDRESS, option.shown
+        if metavar in ("DURATION", "TIME"):
+            assert option.kind is Kind.DURATION, option.shown
+        assert option.action.type not in (int, float, Path), f"{option.shown}: take a type of arguments.py"

@@ -585,7 +585,7 @@ def setup_github(
     """Runs the script as a fresh clone would: without the lock's packages, before `make install`."""
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-S", str(ROOT / "scripts" / "init github")]
+        line = [sys.executable, "-S", "-m", "trainyard", "init", "github"]
         if "--repository" not in arguments:
             line += ["--repository", f"{github.address}/{REPOSITORY}"]
         given = environment | {"PYTHONPATH": str(ROOT / "src")} | variables

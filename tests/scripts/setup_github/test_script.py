@@ -146,8 +146,7 @@ def test_wrong_usage_is_refused_before_anything_is_asked(
 def copied(tmp_path: Path, remote: str) -> Path:
     """A clone in a folder with a space, with nothing but what the script needs."""
     root = tmp_path / "a copy"
-    (root / "scripts").mkdir(parents=True)
-    shutil.copy(ROOT / "scripts" / "init github", root / "scripts")
+    root.mkdir()
     subprocess.run(["git", "init", "--quiet", root], check=True)
     if remote:
         subprocess.run(["git", "-C", root, "remote", "add", "origin", remote], check=True)
@@ -155,7 +154,7 @@ def copied(tmp_path: Path, remote: str) -> Path:
 
 
 def in_copy(root: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-S", "trainyard init github", *arguments]
+    line = [sys.executable, "-S", "-m", "trainyard", "init", "github", *arguments]
     variables = environment | {"PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(line, cwd=root, env=variables, capture_output=True, text=True, timeout=60)
 
@@ -176,12 +175,11 @@ def test_the_repository_is_that_of_the_remote_and_its_login_is_shown_to_nobody(
 
 @pytest.mark.parametrize("version", [(3, 6, 8), (3, 9, 6), (3, 10, 13)])
 def test_a_python_that_is_too_old_is_told_what_to_do(version: tuple[int, ...]) -> None:
-    script = ROOT / "scripts" / "setup_github.py"
-    begun = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(script)!r})"
+    begun = f"import runpy, sys; sys.version_info = {version}; runpy.run_module('trainyard')"
     done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs Python 3.11 or newer" in done.stderr
-    assert ".venv/bin/trainyard init github" in done.stderr
+    assert ".venv/bin/trainyard COMMAND" in done.stderr
 
 
 @pytest.mark.parametrize("remote", ["", "/srv/git/lab.git", "https://me:hidden-token@example.org"])
@@ -201,7 +199,7 @@ def test_what_differs_is_shown_and_asked_for_on_a_terminal(
     complete(github)
     github.faults = {"GET .*/environments/.*": ["limit"]}  # another test covers the rest
     main, side = pty.openpty()
-    line = [sys.executable, "-S", str(ROOT / "scripts" / "init github")]
+    line = [sys.executable, "-S", "-m", "trainyard", "init", "github"]
     line += ["--repository", f"{github.address}/me/lab", "--store", "s3://ml-runs/phase2"]
     process = subprocess.Popen(
         line,

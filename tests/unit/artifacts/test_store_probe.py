@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_SMALL
 from trainyard.artifacts.store.object_store import Store
@@ -23,7 +24,7 @@ def probed(path: Path) -> Probe:
     return probe_store(open_store(f"file://{quote(str(path))}"), "token")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name", ["store", "with space", "100%", "#?&;", "ö 试", "'\"$(x)", "a\nb", "file:", "%41", "-rf", "..."]
 )
 def test_a_folder_of_any_name_is_ready_and_left_empty(tmp_path: Path, name: str) -> None:
@@ -155,7 +156,7 @@ def test_a_folder_that_this_user_may_not_use_is_refused(mode: int) -> None:
         assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     ["", "store", "/store", "file:store", "file://store", "file:///a%00b", "s3:/b", "gs://b", "s3://B_"],
 )

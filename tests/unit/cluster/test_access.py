@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.cluster.generated import plain_eks
 from tests.unit.cluster.recorded import Recorded, serving
 
@@ -45,7 +46,7 @@ def test_the_current_context_or_the_one_that_is_named() -> None:
     assert read_access(document({"token": "t"}), path=CONFIG, context="other").namespace == ""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("broken", "said"),
     [
         (None, "not a kubeconfig"),
@@ -191,8 +192,8 @@ def test_the_first_kubeconfig_that_is_there_is_taken(tmp_path: Path) -> None:
         access_by_kubeconfig(tmp_path / "a", "", read=read, environment=environment)
 
 
-@pytest.mark.parametrize("wrong", [5, True, "text", {"a": 1}])
-@pytest.mark.parametrize("key", ["args", "env"])
+@each_case("wrong", [5, True, "text", {"a": 1}])
+@each_case("key", ["args", "env"])
 def test_an_odd_value_where_a_kubeconfig_has_a_list_is_no_bug(key: str, wrong: Any) -> None:
     user = {"exec": {"command": "true", key: wrong}, "as": "me", "as-groups": wrong}
     assert read_access(document(user), path=CONFIG).impersonated == (("Impersonate-User", "me"),)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.cluster.admission import AdmissionTime, outlook
 from trainyard.cluster.capacity import Capacity, Fit
@@ -39,7 +40,7 @@ def snapshot(*queues: ClusterQueue, **changes: Any) -> Snapshot:
 DEMAND = Demand(nodes=2, gpus_per_node=8, instance_type="p5.48xlarge", queue="main")
 
 
-@pytest.mark.parametrize(("nominal", "used"), list(itertools.product((0, 8, 16, 32), (0, 8, 16, 32))))
+@each_case(("nominal", "used"), list(itertools.product((0, 8, 16, 32), (0, 8, 16, 32))))
 def test_a_queue_of_its_own_has_its_nominal_quota(nominal: int, used: int) -> None:
     found = outlook(snapshot(cluster_queue("own", quota(nominal, used))), DEMAND, ())
     wanted = (

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.unit.cluster.generated import node, pod
 
 from trainyard.cluster import api_objects
@@ -17,7 +18,7 @@ def container(cpu: str, *, sidecar: bool = False, limit: bool = False) -> dict[s
     return {"resources": resources, **({"restartPolicy": "Always"} if sidecar else {})}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("spec", "cpu"),
     [
         ({"containers": [container("1"), container("500m")]}, 1500),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 from tests.unit.cluster.faults import Fault, cases
 from tests.unit.cluster.generated import CLUSTERS, changed
 from tests.unit.cluster.judging import findings_of, verdict_of, without_target
@@ -41,7 +42,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
     assert recorded.created == []
 
 
-@pytest.mark.parametrize(("name", "fault"), PLANTED, ids=[f"{name}: {fault.name}" for name, fault in PLANTED])
+@each_case(("name", "fault"), PLANTED, ids=[f"{name}: {fault.name}" for name, fault in PLANTED])
 def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> None:
     cluster = CLUSTERS[name]()
     with serving(changed(cluster, fault.plant)) as recorded:

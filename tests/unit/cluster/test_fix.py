@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
+from tests.cases import each_case
 from tests.unit.cluster.faults import FAULTS
 from tests.unit.cluster.generated import CLUSTERS, changed, plain_eks
 from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
@@ -31,7 +32,7 @@ def recorded() -> Iterator[Recorded]:
         yield served
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@each_case("fault", FAULTS, ids=lambda fault: fault.name)
 def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
     fault: Any, tmp_path: Path
 ) -> None:
@@ -117,7 +118,7 @@ def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: P
         apply_all(api_of(recorded, tmp_path), [body], seconds=0.1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "said"),
     [
         (("check", "--apply"), "--apply is for fix"),

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.cluster.resource_quantities import (
     NotAQuantityError,
@@ -31,13 +32,13 @@ NUMBERS: dict[str, int | Fraction] = {
 }
 
 
-@pytest.mark.parametrize("suffix", FACTORS)
-@pytest.mark.parametrize("number", NUMBERS)
+@each_case("suffix", FACTORS)
+@each_case("number", NUMBERS)
 def test_a_quantity_is_its_number_times_its_suffix(number: str, suffix: str) -> None:
     assert parse_quantity(number + suffix) == NUMBERS[number] * FACTORS[suffix]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", " ", "x", "1x", "1ki", "1K", "1mi", "1e", "e", "1e3Ki", "1.2.3", "--1", "1,5", "1_0", "1 0", "٣"],
 )
@@ -46,7 +47,7 @@ def test_other_texts_are_none(text: str) -> None:
         parse_quantity(text)
 
 
-@pytest.mark.parametrize("text", ["Ki", "n", "E", "e3", ".", "+", "-", "+Mi", ".m"])
+@each_case("text", ["Ki", "n", "E", "e3", ".", "+", "-", "+Mi", ".m"])
 def test_a_quantity_without_digits_is_zero_as_the_api_server_has_it(text: str) -> None:
     assert parse_quantity(text) == 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.command import arguments
 
@@ -70,7 +71,7 @@ def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
         assert math.isfinite(found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("read", "text", "value"),
     [
         (arguments.natural_number, "0", 0),
@@ -95,7 +96,7 @@ def test_a_number_is_what_it_says(read: Callable[[str], float], text: str, value
     assert read(text) == value
 
 
-@pytest.mark.parametrize("text", ["8", "h", "8w", "8H", "0s", "1e3s", "8 hours", "36501d"])
+@each_case("text", ["8", "h", "8w", "8H", "0s", "1e3s", "8 hours", "36501d"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     assert "is not a duration such as 8h, 25m or 90s" in refusal(arguments.duration, text)
 
@@ -105,7 +106,7 @@ def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -
     assert list(arguments.steps(text)) == chosen
 
 
-@pytest.mark.parametrize("text", ["0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "10:12", *NEVER])
+@each_case("text", ["0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "10:12", *NEVER])
 def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
     assert "such as 10 or 10-12" in refusal(arguments.steps, text)
 
@@ -120,7 +121,7 @@ def test_a_step_or_newest_is_one_of_the_two() -> None:
     assert "neither a step nor newest" in refusal(arguments.step_or_newest, "latest")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name", ["run", "a folder, moved", "é" * 127, "\udcff", "/".join(["d" * 200] * 20), "/", ".", "../x"]
 )
 def test_a_path_may_have_any_name_that_a_file_can_have(name: str) -> None:
@@ -159,9 +160,7 @@ def test_the_name_of_an_object_is_what_kubernetes_permits(name: str) -> None:
     assert arguments.object_name(name) == arguments.object_name_if_given(name) == name
 
 
-@pytest.mark.parametrize(
-    "name", [".", "..", "a/b", "../a", "-a", "a-", "a..b", "A", "a_b", "a b", "a\n", "é", "a" * 254]
-)
+@each_case("name", [".", "..", "a/b", "../a", "-a", "a-", "a..b", "A", "a_b", "a b", "a\n", "é", "a" * 254])
 def test_what_no_object_can_be_named_is_refused(name: str) -> None:
     for read in (arguments.object_name, arguments.object_name_if_given):
         with pytest.raises(argparse.ArgumentTypeError, match="is not the name of an object"):

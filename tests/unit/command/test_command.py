@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard import errors
 from trainyard.command import handler
@@ -112,7 +113,7 @@ def test_every_class_of_error_has_its_exit_code_on_record_here() -> None:
     assert classes == CODES.keys()
 
 
-@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", None))
+@each_case(("kind", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", None))
 def test_an_error_ends_with_its_code_and_its_message_alone(
     kind: type[TrainyardError], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,7 +124,7 @@ def test_an_error_ends_with_its_code_and_its_message_alone(
     assert capsys.readouterr() == ("", "runs/a: what happened; what to do\n")
 
 
-@pytest.mark.parametrize("code", list(ExitCode))
+@each_case("code", list(ExitCode))
 def test_the_code_that_main_gives_is_the_code_of_the_process(code: ExitCode) -> None:
     assert exit_code_of(lambda: code) == code
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.command import output, terminal
 from trainyard.command.terminal import INDENT, finished_lines
@@ -36,9 +37,9 @@ TEXTS = {
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("name", TEXTS)
+@each_case("columns", WIDTHS)
+@each_case("status", STATUSES)
+@each_case("name", TEXTS)
 def test_a_finished_line_fits_and_shows_its_verdict_first(name: str, status: str, columns: int) -> None:
     text = TEXTS[name]
     first, *others = finished_lines("training", text, status, cells=columns - 1)
@@ -55,9 +56,9 @@ def test_a_finished_line_fits_and_shows_its_verdict_first(name: str, status: str
         assert name != "path" or told.endswith("/run-3 in 0.1 s")
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("text", [COMMAND, f"{COMMAND}  (same digest: fda9…)", "runs/x/report/index.html"])
+@each_case("columns", WIDTHS)
+@each_case("status", STATUSES)
+@each_case("text", [COMMAND, f"{COMMAND}  (same digest: fda9…)", "runs/x/report/index.html"])
 def test_what_people_copy_is_neither_broken_nor_shortened(text: str, status: str, columns: int) -> None:
     command, _, remark = text.partition("  ")
     lines = finished_lines("again", text, status, cells=columns - 1, copied=True)
@@ -373,10 +374,10 @@ def test_where_there_is_no_terminal_the_work_is_told_to_log(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("ci", [None, "", "true"])
-@pytest.mark.parametrize("kind", ["xterm", "dumb", "DUMB", "unknown", ""])
-@pytest.mark.parametrize("no_color", ["", "1"])
-@pytest.mark.parametrize("is_terminal", [True, False])
+@each_case("ci", [None, "", "true"])
+@each_case("kind", ["xterm", "dumb", "DUMB", "unknown", ""])
+@each_case("no_color", ["", "1"])
+@each_case("is_terminal", [True, False])
 def test_what_is_shown_follows_the_terminal_and_the_environment(
     monkeypatch: pytest.MonkeyPatch, ci: str | None, kind: str, no_color: str, is_terminal: bool
 ) -> None:

@@ -59,7 +59,7 @@ def test_a_misspelt_command_of_a_group_is_named() -> None:
     ("words", "usage", "options"),
     [
         (["job", "status", "--help"], "usage: trainyard job status [-h]", ["--follow"]),
-        (["job", "ls", "--help"], "usage: trainyard job list [-h]", ["--all-namespaces"]),
+        (["job", "ls", "--help"], "usage: trainyard job ls [-h]", ["--all-namespaces"]),
         (["job", "--help"], "usage: trainyard job [-h]", ["--all-namespaces", "--follow", "--tail"]),
         (["job", "checkpoints", "copy", "--help"], "usage: trainyard job checkpoints copy [-h]", ["--to"]),
     ],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.config.combinations import impossible_combinations
 from trainyard.config.keys import leaf_keys
@@ -19,7 +20,7 @@ def config(**sections: dict[str, Any]) -> Config:
 SHAPE = "model.architecture."
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("section", "values", "key", "reason"),
     [
         (
@@ -102,7 +103,7 @@ def test_a_stream_has_no_epochs_to_count() -> None:
     assert found.reason.startswith("the length of an epoch of a/b is not known: set it to null")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "sections",
     [
         {},

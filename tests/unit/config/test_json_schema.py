@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.config.json_schema import configuration_schema, fragment_of, value_fragments
 from trainyard.config.keys import leaf_keys
@@ -40,7 +41,7 @@ def test_an_outside_tool_takes_every_shipped_file_and_refuses_a_misspelt_key(tmp
     assert "max_step" in refused.stdout
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+@each_case("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_files_are_valid(path: Path) -> None:
     assert valid(yaml.safe_load(path.read_text()))
 
@@ -59,7 +60,7 @@ def test_partial_files_are_valid(value: Any) -> None:
     assert valid(value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         [],

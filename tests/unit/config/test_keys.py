@@ -1,12 +1,12 @@
 """The nearest valid key."""
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.config.keys import leaf_keys, section_at, unknown_key
 from trainyard.config.schema import ArchitectureConfig, Config
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "suggestion"),
     [
         ("training.max_step", "did you mean max_steps?"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.cases import each_case
 from tests.unit.config.secret_samples import BARE_PLACES, FORMS, PLACES, private_key
 
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
@@ -56,7 +57,7 @@ def test_a_password_is_replaced_after_the_name_of_a_secret_without_its_digits() 
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("postgres://user:pw@host/db", "postgres://user:***@host/db"),

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from tests.cases import each_case
 from tests.unit.config.secret_samples import (
     ALNUM,
     BARE_PLACES,
@@ -33,7 +34,7 @@ from trainyard.config.secret_forms import (
 TOKENS = [pytest.param(token, id=f"{name}-{length}") for name, length, token in tokens()]
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@each_case("token", TOKENS)
 def test_a_token_is_found_in_every_place(token: str) -> None:
     texts = {place: write("A_THING", token) for place, write in PLACES.items()}
     texts |= {place: write(token) for place, write in BARE_PLACES.items()}
@@ -43,7 +44,7 @@ def test_a_token_is_found_in_every_place(token: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@each_case("name", FORMS)
 def test_a_token_that_is_only_begun_is_none(name: str) -> None:
     """Documents and code name prefixes; ten letters after one are no token."""
     shortest, _, make = FORMS[name]
@@ -52,7 +53,7 @@ def test_a_token_that_is_only_begun_is_none(name: str) -> None:
         assert secret_value_kind(token[:length].encode()) is None
 
 
-@pytest.mark.parametrize("name", FORMS)
+@each_case("name", FORMS)
 def test_a_token_in_the_middle_of_a_word_is_none(name: str) -> None:
     if name.startswith("Slack w") or name == "Slack rotated":
         return  # an address is one, whatever precedes it; a rotated token contains another one
@@ -60,16 +61,16 @@ def test_a_token_in_the_middle_of_a_word_is_none(name: str) -> None:
     assert secret_value_kind(f"x9{make(usual, 1)}".encode()) is None
 
 
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("filler", ["x", "X"])
+@each_case("name", FORMS)
+@each_case("filler", ["x", "X"])
 def test_a_placeholder_is_none(name: str, filler: str) -> None:
     shortest, _, make = FORMS[name]
     start = len(make(shortest, 1)) - 16
     assert secret_value_kind((make(shortest, 1)[:start] + filler * 16).encode()) is None
 
 
-@pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("place", PLACES)
+@each_case("name", NAMED)
+@each_case("place", PLACES)
 def test_a_value_that_only_its_name_gives_away_is_found(name: str, place: str) -> None:
     alphabet, usual = NAMED[name]
     for length in (usual, *(each for each in LONG if each > usual)):
@@ -123,14 +124,14 @@ KEY_PLACES: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("place", KEY_PLACES)
-@pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED "])
+@each_case("place", KEY_PLACES)
+@each_case("kind", ["", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED "])
 def test_a_private_key_is_found_in_every_place(kind: str, place: str) -> None:
     for body in (64, 300, 1600, 3200):
         assert secret_value_kind(KEY_PLACES[place](private_key(kind, body)).encode()) == "a private key"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         'if "-----BEGIN PRIVATE KEY-----" in text: raise ValueError',
@@ -227,7 +228,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@each_case("name", HARMLESS)
 def test_a_harmless_variable_is_none_in_every_place(name: str) -> None:
     value = HARMLESS[name]
     texts = {place: write(name, value) for place, write in PLACES.items()}
@@ -261,7 +262,7 @@ SECRET_NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES)
+@each_case("name", SECRET_NAMES)
 def test_a_variable_with_the_name_of_a_secret_holds_one(name: str) -> None:
     assert is_secret_name(name)
     assert secret_kind(name, "hunter2") == "a secret"
@@ -275,7 +276,7 @@ def test_a_variable_with_the_name_of_a_secret_holds_one(name: str) -> None:
         assert not is_secret_name(name + ending)
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@each_case("name", HARMLESS)
 def test_a_harmless_name_is_no_secret_in_any_case(name: str) -> None:
     parts = name.split("_")
     camel = parts[0].lower() + "".join(part.capitalize() for part in parts[1:])
@@ -283,7 +284,7 @@ def test_a_harmless_name_is_no_secret_in_any_case(name: str) -> None:
         assert not is_secret_name(written)
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES)
+@each_case("name", SECRET_NAMES)
 def test_a_dockerfile_bakes_what_a_variable_of_a_secrets_name_holds(name: str) -> None:
     used = name.replace("-", "_")
     for value in (f"${used}", f"${{{used}}}", f"${{{used}:-x}}", f"https://user:${{{used}}}@a.b"):

@@ -51,7 +51,7 @@ def test_a_bomb_of_aliases_is_defused(complaints: Complaints, text: str) -> None
     started = time.monotonic()
     lines = complaints(text)
     assert sum("an alias repeats itself" in line for line in lines) == 1
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 def test_a_key_that_is_no_word_is_named(complaints: Complaints) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.config.yaml_reader import MOST_DIGITS, CoreLoader, dump_values, plain_value, value_of
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "value"),
     [
         ("5e-5", 5e-5),
@@ -45,7 +46,7 @@ YAML_1_1 = "yes no on off y Yes 1:30 190:20:30 2026-01-01 1_000 0b101"
 NEARLY = "1e 0o8 0xg nUll tRue inf nan +.nan - e5"
 
 
-@pytest.mark.parametrize("text", [*YAML_1_1.split(), *NEARLY.split()])
+@each_case("text", [*YAML_1_1.split(), *NEARLY.split()])
 def test_what_only_yaml_1_1_takes_for_something_else_is_text(text: str) -> None:
     assert plain_value(text) == text
 
@@ -75,7 +76,7 @@ def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
     assert plain_value("9" * MOST_DIGITS) == 10**MOST_DIGITS - 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "5e-5",
@@ -116,7 +117,7 @@ def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees
     assert value_of(value.tag, value.value) == text
 
 
-@pytest.mark.parametrize("value", [5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70])
+@each_case("value", [5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70])
 def test_numbers_are_dumped_so_that_every_reader_sees_the_same_number(value: Any) -> None:
     out = dump_values({"key": value})
     assert yaml.safe_load(out) == {"key": value}

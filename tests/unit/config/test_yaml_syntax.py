@@ -77,4 +77,4 @@ def test_what_is_too_deep_or_too_much_is_refused_at_once(
     (line,) = complaints(text)
     assert message in line
     assert len(line) < 200
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.gateways import git as gateway
 from trainyard.gateways.git import git_facts, is_cleaned
@@ -213,8 +214,8 @@ def test_a_copy_that_lies_in_another_repository_is_not_of_its_commit(repository:
     assert git_facts(copy) == {}
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["exists", "new"])
-@pytest.mark.parametrize(
+@each_case("exists", [True, False], ids=["exists", "new"])
+@each_case(
     ("place", "expected"),
     [
         ("runs", False),

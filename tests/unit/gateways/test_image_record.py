@@ -20,7 +20,7 @@ COMMIT = "3f2c1ab" + "0" * 33
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Code as an image holds it, with the record that the real script writes."""
     folder = tmp_path_factory.mktemp("built") / "opt"
-    for name in ("src/tiny/__init__.py", "trainyard train", "configs/smoke.yaml"):
+    for name in ("src/tiny/__init__.py", "scripts/train.py", "configs/smoke.yaml"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(f"# {name}\n")
     (folder / "src/trainyard").symlink_to(ROOT / "src/trainyard")
@@ -62,10 +62,10 @@ def test_code_that_is_as_it_was_built_is_the_clean_commit(house: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "edited": lambda f: (f / "trainyard train").write_text("x"),
+    "edited": lambda f: (f / "scripts/train.py").write_text("x"),
     "added": lambda f: (f / "configs/more.yaml").write_text(""),
-    "removed": lambda f: (f / "trainyard train").unlink(),
-    "renamed": lambda f: (f / "trainyard train").rename(f / "scripts/other.py"),
+    "removed": lambda f: (f / "scripts/train.py").unlink(),
+    "renamed": lambda f: (f / "scripts/train.py").rename(f / "scripts/other.py"),
     "link": lambda f: (f / "src/lib").symlink_to("/tmp"),
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.gateways.local_machine import (
     file_system_of,
@@ -121,10 +122,10 @@ def test_without_proc_all_memory_counts_as_available(tmp_path: Path) -> None:
     assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("own", ["/", "/docker/abc", "/a/b/c"])
-@pytest.mark.parametrize("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
-@pytest.mark.parametrize("limit", [4 * GB, 400 * GB, None])
+@each_case("version", [1, 2])
+@each_case("own", ["/", "/docker/abc", "/a/b/c"])
+@each_case("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
+@each_case("limit", [4 * GB, 400 * GB, None])
 def test_any_group_up_to_the_root_can_have_the_tightest_limit(
     tmp_path: Path, version: int, own: str, limited: str, limit: int | None
 ) -> None:
@@ -157,7 +158,7 @@ def test_swap_is_limited_by_the_control_group(tmp_path: Path, most: int | str, u
     assert main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
+@each_case("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
 def test_malformed_files_of_the_kernel_are_ignored(tmp_path: Path, text: str) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text(text)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.artifacts.store.store_address import names_a_store, open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
@@ -199,7 +200,7 @@ def test_a_url_opens_its_folder(tmp_path: Path) -> None:
         assert open_store(url).url == f"file://{folder}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "message"),
     [
         ("file://relative/path", r"must be absolute, with three slashes: file:///relative/path"),
@@ -297,7 +298,7 @@ def test_leftovers_of_a_crash_are_swept_after_a_while(tmp_path: Path) -> None:
     assert LocalStore(tmp_path / "none").sweep(0) == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "is_one"),
     [
         ("s3://bucket", True),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.gateways import node_reading
 from trainyard.gateways.node_reading import NodeReading, read_gpus, read_node_answer, read_this_node
@@ -58,7 +59,7 @@ def test_every_figure_that_the_driver_does_not_have_is_unknown(xml: str) -> None
     )
 
 
-@pytest.mark.parametrize("cut", range(0, 27000, 1500))
+@each_case("cut", range(0, 27000, 1500))
 def test_a_cut_answer_is_unknown(xml: str, cut: int) -> None:
     reading = read_node_answer(f"@gpus\n{xml[:cut]}\n@code 0\n@kernel\n@network\n@end\n")
     assert reading.gpus == () and reading.gpu_trouble

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.nvidia import (
@@ -150,10 +151,10 @@ def test_the_processes_of_a_real_h200_are_read() -> None:
     )
 
 
-@pytest.mark.parametrize("unit", ["", " MiB"])
-@pytest.mark.parametrize("gpu", ["", "GPU-1"])
-@pytest.mark.parametrize("name", ["python3", "/opt/a, b/python", "[Not Found]"])
-@pytest.mark.parametrize("memory", ["12", "[N/A]", "[Insufficient Permissions]"])
+@each_case("unit", ["", " MiB"])
+@each_case("gpu", ["", "GPU-1"])
+@each_case("name", ["python3", "/opt/a, b/python", "[Not Found]"])
+@each_case("memory", ["12", "[N/A]", "[Insufficient Permissions]"])
 def test_each_form_of_a_row_is_read(unit: str, gpu: str, name: str, memory: str) -> None:
     row = ", ".join(["4711", name, memory + unit if memory == "12" else memory, *([gpu] if gpu else [])])
     size = 12 << 20 if memory == "12" else None
@@ -167,7 +168,7 @@ def test_an_answer_without_processes_names_none(text: str) -> None:
     assert read_compute_processes(text) == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("chosen", "pids"),
     [
         (None, [1, 2]),

@@ -76,4 +76,4 @@ def test_what_runs_beside_a_program_is_started_again_and_killed_if_it_does_not_e
     begun = time.monotonic()
     done = [sys.executable, "-c", waits.replace("< 3", "< 1")]
     assert run_beside(done, [sys.executable, "-c", deaf], patience=0.5) == 0
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 120

@@ -17,6 +17,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.utils import parse_timestamp
+from tests.cases import each_case
 
 from trainyard.errors import ServiceError, UnsupportedOperationError
 from trainyard.gateways.s3.access import _time_of as time_of
@@ -84,7 +85,7 @@ def test_the_permission_is_that_of_the_operation(operation: str, permission: str
     assert permission in said(refusal("403", "Forbidden"), operation)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "text"),
     [
         (refusal("NoSuchBucket", status=404), "The bucket ml-runs does not exist"),
@@ -120,7 +121,7 @@ def test_the_variable_of_the_advice_changes_the_region(monkeypatch: pytest.Monke
     assert connect(attempts=1, call_seconds=1.0, clock=Clock()).meta.region_name == "eu-west-1"
 
 
-@pytest.mark.parametrize("code", UNSUPPORTED)
+@each_case("code", UNSUPPORTED)
 def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
     for status in (400, 405, 411, 501):
         for operation, name in (

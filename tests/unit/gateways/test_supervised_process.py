@@ -130,7 +130,7 @@ def test_a_program_that_does_not_end_is_killed_after_its_grace(supervisor: Super
     ended = supervisor.python(IGNORES, send=(signal.SIGTERM,), grace=1.0)
 
     assert ended == ProgramExit(137, "SIGTERM", was_killed=True)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 @pytest.mark.process

@@ -1,13 +1,12 @@
-"""The parts of a release: one version everywhere, notes with a date, reproducible archives."""
+"""The version of a release is the same everywhere, and its notes have a date."""
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trainyard.errors import CheckFailedError, ConfigError, VerificationError
-from trainyard.github.release import CHECKSUMS, checksums, read_release, verified_files, write_tar
+from trainyard.errors import CheckFailedError, ConfigError
+from trainyard.github.release import read_release
 
 LATER, OLD = "## 1.3.0, unreleased\n\n- later\n\n", "## 1.1.0, 2026-01-01\n\n- old\n"
 CHANGELOG = "# Changelog\n\n" + LATER + "## {}, {}\n\n- one\n- two\n\n" + OLD
@@ -73,36 +72,3 @@ def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
 def test_a_missing_file_of_the_checkout_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pyproject\.toml: missing"):
         read_release(tmp_path, "v1.2.0")
-
-
-def test_an_archive_is_reproducible_and_keeps_executable_bits(tmp_path: Path) -> None:
-    tool, page = tmp_path / "tool", tmp_path / "page"
-    page.write_text("words")
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    entries = {"b/page": page, "a/tool": tool}
-    archives = []
-    for name in ("one.tar.gz", "two.tar.gz"):
-        write_tar(tmp_path / name, dict(reversed(entries.items())), time=1_796_000_000)
-        page.touch()
-        archives.append((tmp_path / name).read_bytes())
-    assert archives[0] == archives[1]
-    with tarfile.open(tmp_path / "one.tar.gz") as archive:
-        found = [(entry.name, entry.mode, entry.mtime, entry.uid) for entry in archive]
-    assert found == [("a/tool", 0o755, 1_796_000_000, 0), ("b/page", 0o644, 1_796_000_000, 0)]
-
-
-def test_only_files_in_the_checksums_are_released(tmp_path: Path) -> None:
-    for name in ("b.whl", "a.tar.gz"):
-        (tmp_path / name).write_text(name)
-    said = checksums(tmp_path.iterdir())
-    assert said.splitlines()[0].endswith("  a.tar.gz")
-    (tmp_path / CHECKSUMS).write_text(said)
-    assert [path.name for path in verified_files(tmp_path)] == ["a.tar.gz", "b.whl", CHECKSUMS]
-    (tmp_path / "b.whl").write_text("other")
-    with pytest.raises(VerificationError, match="not those of SHA256SUMS"):
-        verified_files(tmp_path)
-    (tmp_path / "b.whl").write_text("b.whl")
-    (tmp_path / "c").write_text("nobody listed it")
-    with pytest.raises(VerificationError):
-        verified_files(tmp_path)

@@ -1,12 +1,13 @@
 """The name of a repository in every form in which git and people write it."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.github.repository import parse_repository, repository_of_remote
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "host"),
     [
         ("https://github.com/me/lab", "github.com"),

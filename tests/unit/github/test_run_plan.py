@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
@@ -92,7 +93,7 @@ def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: 
     assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", ["ml-runs", "s3:/ml-runs", "s3://", "s3://-x", "file://relative", "file:///", "https://x/y", " "]
 )
 def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
@@ -247,7 +248,7 @@ def test_a_price_is_an_amount() -> None:
             usd_per_hour(wrong)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "words"),
     [
         ("", []),
@@ -288,10 +289,10 @@ def test_a_queue_is_one_set_of_labels_and_one_of_its_runners_and_a_next_segment_
             queue(TRAINYARD_RUNNERS=wrong)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("check", ["", "off"])
-@pytest.mark.parametrize("role", ["", "arn:aws:iam::1:role/x"])
-@pytest.mark.parametrize("store", ["s3://ml-runs/phase2", "file:///srv/store"])
+@each_case("number", [1, 2])
+@each_case("check", ["", "off"])
+@each_case("role", ["", "arn:aws:iam::1:role/x"])
+@each_case("store", ["s3://ml-runs/phase2", "file:///srv/store"])
 def test_a_hosted_runner_checks_a_store_that_a_role_opens_before_the_first_segment(
     smoke: Config, store: str, role: str, check: str, number: int
 ) -> None:

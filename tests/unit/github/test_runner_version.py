@@ -1,6 +1,7 @@
 """Which versions of GitHub's runner are reported, by age and by the releases after them."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.github.runner_version import (
     OLDEST,
@@ -22,11 +23,11 @@ def releases(*days_ago: float) -> tuple[RunnerRelease, ...]:
     return tuple(RunnerRelease((2, 340 + n, 0), NOW - days * DAY) for n, days in enumerate(days_ago))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("days_after_next", "expected"),
     [(0, None), (22.9, None), (23.1, "from 2027-01-22"), (29.9, "from"), (30.1, "since"), (300, "since")],
 )
-@pytest.mark.parametrize("more", [(), (1.0,)], ids=["one release", "another since"])
+@each_case("more", [(), (1.0,)], ids=["one release", "another since"])
 def test_the_first_release_after_it_decides(
     days_after_next: float, expected: str | None, more: tuple[float, ...]
 ) -> None:
@@ -82,8 +83,8 @@ def test_an_enterprise_server_has_rules_of_its_own(server: str, expected: bool) 
     assert has_these_rules(server) is expected
 
 
-@pytest.mark.parametrize("version", ["", "2.341.0", "2.340.0", "2.300.0"])
-@pytest.mark.parametrize("labels", [GPU, frozenset({"other"})], ids=["ours", "another's"])
+@each_case("version", ["", "2.341.0", "2.340.0", "2.300.0"])
+@each_case("labels", [GPU, frozenset({"other"})], ids=["ours", "another's"])
 def test_the_watch_reports_each_refused_version_once(version: str, labels: frozenset[str]) -> None:
     boxes = [Runner(name, True, False, labels | {"Linux"}, version) for name in ("a", "b")]
     found = list(judge_versions(boxes, GPU, releases(90, 60), now=NOW))

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.github.setup_step import (
     WIDTH,
@@ -28,7 +28,7 @@ def step(verdict: SetupVerdict, **more: object) -> SetupStep:
     return SetupStep("branch rules", verdict, "there are none", **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("verdict", SetupVerdict)
+@each_case("verdict", SetupVerdict)
 def test_a_row_has_80_columns_and_ends_with_its_verdict(verdict: SetupVerdict) -> None:
     text = step_row(SetupStep("branch rules", verdict, LONG))
     first, *more = text.splitlines()
@@ -40,7 +40,7 @@ def test_a_row_has_80_columns_and_ends_with_its_verdict(verdict: SetupVerdict) -
     assert words == LONG
 
 
-@pytest.mark.parametrize("verdict", SetupVerdict)
+@each_case("verdict", SetupVerdict)
 def test_a_colour_changes_nothing_but_the_colour_of_the_verdict(verdict: SetupVerdict) -> None:
     plain, coloured = step_row(step(verdict)), step_row(step(verdict), colour=True)
     assert re.sub(r"\x1b\[[0-9]*m", "", coloured) == plain
@@ -81,9 +81,9 @@ def test_the_tasks_are_numbered_over_all_steps_with_their_commands_whole() -> No
     ]
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("changes", [(), (VARIABLE,), (VARIABLE, SECRET)])
-@pytest.mark.parametrize("host", ["github.com", "ghe.example.com"])
+@each_case("dry_run", [False, True])
+@each_case("changes", [(), (VARIABLE,), (VARIABLE, SECRET)])
+@each_case("host", ["github.com", "ghe.example.com"])
 def test_only_a_dry_run_with_changes_shows_its_calls(
     dry_run: bool, changes: tuple[SetupChange | SecretChange, ...], host: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_only_a_dry_run_with_changes_shows_its_calls(
     assert text.split("\n\n") == [*expected, summary]
 
 
-@pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(FINAL, 2)))
+@each_case("pair", list(itertools.combinations_with_replacement(FINAL, 2)))
 def test_the_last_line_counts_what_is_checked_and_says_how_to_go_on(
     pair: tuple[SetupVerdict, ...],
 ) -> None:
@@ -120,7 +120,7 @@ def test_the_last_line_counts_what_is_checked_and_says_how_to_go_on(
     assert all(len(line) <= WIDTH for line in text.splitlines())
 
 
-@pytest.mark.parametrize("verdict", FINAL)
+@each_case("verdict", FINAL)
 def test_the_data_says_what_the_text_says(verdict: SetupVerdict) -> None:
     given = step(verdict, changes=(SECRET,), todo=(Todo("here", "make x", "first"),))
     data = json.loads(json.dumps(describe_steps([given], "github.com", "o/r")))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.github.target import Target, machine_for, target_for
@@ -63,12 +64,12 @@ def test_labels_that_are_none_are_refused(text: str) -> None:
         machine_for(Target.GPU_RUNNER, {"TRAINYARD_RUNNER_LABELS": text}, on_cpu=False)
 
 
-@pytest.mark.parametrize("attempt", ["1", "3"])
-@pytest.mark.parametrize(
+@each_case("attempt", ["1", "3"])
+@each_case(
     "labels",
     [(), ("gpu",), ("self-hosted", "gpu box 1"), ("a=${{ github.run_id }}-${{github.run_attempt}}",)],
 )
-@pytest.mark.parametrize("group", ["", "gpu machines"])
+@each_case("group", ["", "gpu machines"])
 def test_labels_and_group_reach_runs_on_with_the_numbers_of_the_run(
     group: str, labels: tuple[str, ...], attempt: str
 ) -> None:
@@ -142,7 +143,7 @@ def test_an_image_goes_with_the_sizes_that_codebuild_lists_for_it(
     assert machine_for(Target.CODEBUILD, asked, on_cpu=on_cpu).labels[1] == f"image:{image}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "named"),
     [
         ({"TRAINYARD_CODEBUILD_PROJECT": "a b"}, "TRAINYARD_CODEBUILD_PROJECT"),

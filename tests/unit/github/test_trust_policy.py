@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.github.trust_policy import AUDIENCE, ISSUER, Form, Subject, trust_policy
@@ -99,7 +100,7 @@ def test_a_colon_in_a_name_is_written_as_github_does() -> None:
     assert Subject("me/lab", "eu:gpu").text(Form.NAMES) == "repo:me/lab:environment:eu%3Agpu"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("subject", "message"),
     [
         ({"repository": "me"}, "is not OWNER/REPO"),

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.github.trust_policy import ISSUER, Form, Trusted, is_immutable, subjects_of, trust_policy
 
@@ -19,7 +20,7 @@ def policy(form: Form = Form.IMMUTABLE, **more: Any) -> dict[str, Any]:
     return trust_policy(trusted().subject, account="123456789012", partition="aws-cn", form=form, **more)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("immutable", "form", "workflow"), list(product((True, False), Form, ("", "training_ci.yml", "ci.yml")))
 )
 def test_the_needed_form_or_both_fits(immutable: bool, form: Form, workflow: str) -> None:
@@ -49,7 +50,7 @@ def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     return held
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "value"),
     [
         (("Condition", "StringEquals", f"{ISSUER}:sub"), "repo:me@11/lab@22:*"),

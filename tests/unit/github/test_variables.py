@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.github import settings, variables
@@ -33,7 +34,7 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     assert names - {"github-pages"} == {*variables.ENVIRONMENTS, variables.NOTIFY}  # Pages makes its own
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "labels"),
     [
         ("gpu", ("gpu",)),
@@ -51,7 +52,7 @@ def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...])
     assert variables.parse_runner_labels(text).labels == labels
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         *("", ",", "[]", "[1]", '["gpu"', "a  b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1", "{0}"),
@@ -71,9 +72,7 @@ def test_a_valid_store_is_accepted(url: str) -> None:
     assert variables.parse_store(url) == url.rstrip("/")
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"]
-)
+@each_case("url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"])
 def test_an_invalid_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a store"):
         variables.parse_store(url)

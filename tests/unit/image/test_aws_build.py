@@ -6,6 +6,7 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.cases import each_case
 from tests.integration.test_build_image import ROOT, answers
 
 from trainyard.errors import ConfigError
@@ -42,7 +43,7 @@ def passed(level: str, digest: str = ONE) -> dict[str, str]:
     return {checked_tag(level, CONTENT, digest): digest}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("held", "needed", "level", "task"),
     [
         ({CONTENT: ONE} | passed("standard"), [], "standard", ""),

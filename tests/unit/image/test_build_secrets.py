@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_secrets import (
@@ -29,10 +30,8 @@ WRONG = (
 WRONG_LOGINS = ("", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"nvcr.io=user:{VALUE}")
 
 
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize(
-    "form", ["id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}"]
-)
+@each_case("kind", PLACES)
+@each_case("form", ["id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}"])
 def test_a_secret_has_an_id_and_one_place(kind: str, form: str) -> None:
     text = form.format(id="pip", kind=kind, place=PLACES[kind])
     assert parse_secret(text) == BuildSecret("pip", SecretSource(kind, PLACES[kind]))
@@ -41,7 +40,7 @@ def test_a_secret_has_an_id_and_one_place(kind: str, form: str) -> None:
     assert parse_secret(f"id=pip,secretsmanager={ARN}").source.place == ARN
 
 
-@pytest.mark.parametrize("text", WRONG)
+@each_case("text", WRONG)
 def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         parse_secret(text)

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
@@ -59,7 +60,7 @@ ARCHITECTURES = {row["architecture"]: version(row["cuda"]) for row in rows_with(
 NGC = [row for row in rows("containers") if row["image"] == "nvcr.io/nvidia/pytorch"]
 
 
-@pytest.mark.parametrize(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
+@each_case(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
 def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: int) -> None:
     text = f"FROM python:3.{python}{DIGEST}\nUSER 1\n"
     oldest, newest = map(version, TORCH[torch]["python"])
@@ -69,7 +70,7 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     assert ("python" in rules(f"{text}COPY src/trainyard /app\n")) == (python < 11)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("torch", "cuda"),
     list(
         itertools.product(
@@ -88,7 +89,7 @@ def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) ->
     assert "torch-cuda" not in rules(after)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("architecture", "cuda"),
     list(itertools.product(ARCHITECTURES, ("11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"))),
 )
@@ -140,7 +141,7 @@ def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
     assert ("cuda-suffix" in rules(CLEAN, lock)) == (suffix != "13")
 
 
-@pytest.mark.parametrize(("tag", "torch"), [(row["tag"], row["torch"]) for row in NGC])
+@each_case(("tag", "torch"), [(row["tag"], row["torch"]) for row in NGC])
 def test_replacing_the_torch_of_ngc_is_an_error(tag: str, torch: str) -> None:
     text = f"FROM nvcr.io/nvidia/pytorch:{tag}-py3{DIGEST}\nUSER 1\n"
     assert "torch-twice" not in rules(text)
@@ -161,7 +162,7 @@ def test_another_cuda_in_the_base_breaks_what_is_compiled_there(base: str, sever
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("image", "kind", "torch", "cuda", "python"),
     [
         ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel", "pytorch", "2.5.1", "12.4", ""),
@@ -222,7 +223,7 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
     assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
 
-@pytest.mark.parametrize("instance", CATALOGUE, ids=lambda one: one.name)
+@each_case("instance", CATALOGUE, ids=lambda one: one.name)
 def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> None:
     machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma)
     severity = {
@@ -237,7 +238,7 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> 
     assert severity["0"] == (["error"] if machine.rdma else ["warning"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("instance", "has"),
     [
         ("p5.48xlarge", True),
@@ -274,9 +275,9 @@ def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     assert "-ENV FI_EFA_MTU_SIZE=1" in diff_of(text, after, "x")
 
 
-@pytest.mark.parametrize("efa", [None, False, True])
-@pytest.mark.parametrize("value", ["0", "1", "efa", "Simple"])
-@pytest.mark.parametrize("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
+@each_case("efa", [None, False, True])
+@each_case("value", ["0", "1", "efa", "Simple"])
+@each_case("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
 def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
     """Except for what an image cannot know: RDMA is judged by machine, above; others not at all."""
     machine = TargetMachine(efa=efa)
@@ -311,7 +312,7 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
     assert found == ["error" if efa or has else "warning"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "rule"),
     [
         ("ENV HF_TOKEN=x", "secret"),
@@ -331,7 +332,7 @@ def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> N
     assert all((f.what, f.why, f.remedy) for f in found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "severity"),
     [
         ("ENV HF_TOKEN=hf_x", "error"),
@@ -370,8 +371,8 @@ def test_a_secret_is_one_by_its_name_and_its_value(line: str, severity: str) -> 
     assert found == set(severity.split(",")) - {""}
 
 
-@pytest.mark.parametrize("torch", ["torch==2.99.0\n", "torch>=2.4\n", "torch\n", ""])
-@pytest.mark.parametrize(
+@each_case("torch", ["torch==2.99.0\n", "torch>=2.4\n", "torch\n", ""])
+@each_case(
     "package", ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-runtime==11.8.89", "cuda-toolkit==11.8.0"]
 )
 def test_a_package_of_cuda_says_nothing_of_a_torch_that_is_not_stated(torch: str, package: str) -> None:
@@ -385,7 +386,7 @@ def test_a_package_of_cuda_says_nothing_of_a_torch_that_is_not_stated(torch: str
 CUDA_BASE = f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04{DIGEST}\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("more", "keeps"),
     [
         ("", False),
@@ -397,7 +398,7 @@ CUDA_BASE = f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04{DIGEST}\n"
         ("RUN pip install ./own", True),
     ],
 )
-@pytest.mark.parametrize("locked", [False, True])
+@each_case("locked", [False, True])
 def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
     locked: bool, more: str, keeps: bool
 ) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.copied_files import locks_of
@@ -74,7 +75,7 @@ def test_given_arguments_go_before_defaults() -> None:
 PINNED = "uv@sha256:" + "a" * 64
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "expected"),
     [
         ("COPY --from=uv:1 /uv /bin/", ["uv:1"]),
@@ -151,8 +152,8 @@ def test_the_locks_of_our_own_images_are_found(kind: str) -> None:
     assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
 
 
-@pytest.mark.parametrize("line", ["FROM ${BASE}", "FROM $BASE", "FROM base-${X}", "FROM r.io/a:${X}-${Y}"])
-@pytest.mark.parametrize("declares", ["", "ARG BASE\nARG X\nARG Y=1\n", "ARG BASE=\nARG X=${Z}\n"])
+@each_case("line", ["FROM ${BASE}", "FROM $BASE", "FROM base-${X}", "FROM r.io/a:${X}-${Y}"])
+@each_case("declares", ["", "ARG BASE\nARG X\nARG Y=1\n", "ARG BASE=\nARG X=${Z}\n"])
 def test_a_base_without_a_value_stays_as_written(line: str, declares: str) -> None:
     base = parse_dockerfile(f"{declares}{line}\n", "D").final_base()
     assert "$" in base

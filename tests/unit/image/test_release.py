@@ -6,6 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.images import context_files
@@ -105,7 +106,7 @@ LATER = "b2" * 20
 CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": True}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "expected"),
     [
         ({"content": "c", "labelled": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
@@ -145,9 +146,9 @@ LATEST, OF_CONTENT = Tag("latest", moves=True, needed=True), Tag(CONTENT, moves=
 OF_COMMIT = Tag(SHA, moves=False, needed=True)
 
 
-@pytest.mark.parametrize("immutable", [True, False])
-@pytest.mark.parametrize("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
-@pytest.mark.parametrize("held", [None, ONE, OTHER])
+@each_case("immutable", [True, False])
+@each_case("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
+@each_case("held", [None, ONE, OTHER])
 def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> None:
     """A free tag is set, an equal one kept; others move if tags may, those of a version or content never."""
     if held in (None, ONE):
@@ -166,9 +167,9 @@ def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> Non
     assert tag.name in str(caught.value)
 
 
-@pytest.mark.parametrize("threshold", [*SEVERITIES, "none"])
-@pytest.mark.parametrize("severity", [*SEVERITIES, "informational", ""])
-@pytest.mark.parametrize("status", ["COMPLETE", "FAILED", "IN_PROGRESS", "NONE", "UNSUPPORTED_IMAGE"])
+@each_case("threshold", [*SEVERITIES, "none"])
+@each_case("severity", [*SEVERITIES, "informational", ""])
+@each_case("status", ["COMPLETE", "FAILED", "IN_PROGRESS", "NONE", "UNSUPPORTED_IMAGE"])
 def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
     threshold: str, severity: str, status: str
 ) -> None:
@@ -201,7 +202,7 @@ def image(
     return ImageFacts(user, entrypoint, command, {}, {}, "amd64", "id", size)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("facts", "failed"),
     [
         (image(), set()),
@@ -221,8 +222,8 @@ def test_user_entry_point_and_size(facts: ImageFacts, failed: set[str]) -> None:
     assert {one.check for one in found if not one.ok} == failed
 
 
-@pytest.mark.parametrize("level", ["", "privileged", "baseline"])
-@pytest.mark.parametrize("user", ["", "root", "0:0"])
+@each_case("level", ["", "privileged", "baseline"])
+@each_case("user", ["", "root", "0:0"])
 def test_root_is_a_warning_where_pods_may_be_root(user: str, level: str) -> None:
     found = judge_declared(image(user=user), most_bytes=100, pod_security=level)
     (answer,) = [one for one in found if one.check == "user"]
@@ -312,7 +313,7 @@ def test_names_that_ecr_takes(name: str) -> None:
     assert require_repository(name) == name
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_case("name", BAD)
 def test_names_that_ecr_refuses_are_refused_with_one_that_fits(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         require_repository(name)
@@ -344,7 +345,7 @@ def test_a_reference_in_its_parts(text: str, parts: tuple[str, ...]) -> None:
     assert (found.host, found.repository, found.tag, found.digest) == parts
 
 
-@pytest.mark.parametrize("text", ["", ":1", "A", "a:", "a@sha256:1", "a:b c", "r.io/", "a:-x"])
+@each_case("text", ["", ":1", "A", "a:", "a@sha256:1", "a:b c", "r.io/", "a:-x"])
 def test_what_names_no_image_is_refused(text: str) -> None:
     if text == "a:":
         assert parse_reference(text).tag == ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
 from trainyard.cluster.demand import Demand
@@ -177,7 +178,7 @@ def calls_of_our_code() -> set[str]:
     return {ACTIONS_OF_OPERATIONS.get(action, action) for action in found}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "action", sorted({action for grant in grants() if grant.caller == OURS for action in grant.actions})
 )
 def test_an_action_that_our_scripts_may_do_is_a_call_that_they_make(action: str) -> None:

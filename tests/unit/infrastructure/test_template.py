@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.infrastructure.template_reader import ACCOUNT, FOLDER, REGION, SUBJECT, TEMPLATE, template
 
 from trainyard.errors import ConfigError
@@ -107,7 +108,7 @@ RIGHT: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "flag"), WRONG, ids=lambda value: str(value)[:40])
+@each_case(("given", "flag"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_value_is_named_with_its_flag(given: dict[str, str], flag: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(flag)):
         check_parameters(template(), given, HERE)

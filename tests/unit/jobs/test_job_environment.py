@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
@@ -90,8 +91,8 @@ def judged(name: str, scope: VariableScope) -> dict[Judgement | None, str]:
     return {judge_variable(name, value, scope): value for value in VALUES}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NAMES)
+@each_case("way", WAYS)
+@each_case("name", NAMES)
 def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
     spoke = 0
     answers = (
@@ -133,7 +134,7 @@ def test_no_kind_of_job_hides_a_variable(kind: str) -> None:
         assert {finding.subject for finding in job_findings(there)} == set(given)
 
 
-@pytest.mark.parametrize("name", RULES)
+@each_case("name", RULES)
 def test_variables_that_a_recipe_sets_are_judged_too(name: str) -> None:
     before = recipe_plan("deepspeed")
     sheet = json.loads(before.program.files["program.json"])
@@ -176,7 +177,7 @@ def test_a_fixed_rank_in_a_command_is_refused_on_several_nodes() -> None:
     assert not isinstance(planned("auto", nodes=1, command=command), list)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "names"),
     [
         (["torchrun", "NCCL_PROTO=LL"], []),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
@@ -77,7 +78,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "changes", "words"), WRONG, ids=[words for *_, words in WRONG])
+@each_case(("overrides", "changes", "words"), WRONG, ids=[words for *_, words in WRONG])
 def test_what_cannot_run_is_refused(overrides: tuple[str, ...], changes: dict[str, Any], words: str) -> None:
     settings = overrides if any("strategy" in o for o in overrides) else ("compute.strategy=ddp", *overrides)
     lines = refused(*settings, **changes)
@@ -212,8 +213,8 @@ def name_and_kind(body: Any) -> tuple[str, str]:
     return body["kind"], body["metadata"]["name"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("taken", ["PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob"])
+@each_case("kind", KINDS)
+@each_case("taken", ["PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob"])
 def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> None:
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
     foreign = {"kind": taken, "metadata": {"name": made.name}}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 from tests.unit.jobs.plans import (
     IMAGE,
     NODES,
@@ -48,8 +49,8 @@ def planned(kind: str, strategy: str, instance: str, nodes: int) -> JobPlan:
     return plan_job(config(*STRATEGIES[strategy], *tensor), wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("instance", TYPES)
+@each_case("kind", KINDS)
+@each_case("instance", TYPES)
 def test_pods_have_what_their_instance_type_has(kind: str, instance: str) -> None:
     known = next(one for one in CATALOGUE if one.name == instance)
     for nodes in (1, 128):
@@ -72,8 +73,8 @@ def test_pods_have_what_their_instance_type_has(kind: str, instance: str) -> Non
             assert not [name for name in names if name.startswith("FI_")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@each_case("kind", KINDS)
+@each_case("strategy", STRATEGIES)
 def test_every_strategy_and_number_of_nodes_is_rendered(kind: str, strategy: str) -> None:
     for instance, nodes in itertools.product(("g5.xlarge", "p5.48xlarge"), NODES):
         gpus = next(known.gpus for known in CATALOGUE if known.name == instance)
@@ -165,8 +166,8 @@ def test_no_pod_is_moved_or_gets_a_proxy(kind: str) -> None:
             assert metadata["labels"]["sidecar.istio.io/inject"] == "false"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@each_case("kind", KINDS)
+@each_case(
     ("nodes", "claim", "shared", "groups"),
     [
         (1, "", False, True),
@@ -276,9 +277,9 @@ def variables_of_actors(made: JobPlan) -> dict[str, str]:
     return dict(runtime.get("env_vars", {}))
 
 
-@pytest.mark.parametrize("given", [{}, {"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/nccl.%h"}])
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("kind", ["rayjob", "raycluster"])
+@each_case("given", [{}, {"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/nccl.%h"}])
+@each_case("nodes", [1, 2])
+@each_case("kind", ["rayjob", "raycluster"])
 def test_processes_of_ray_on_all_nodes_keep_nccls_log_in_the_run_directory(
     kind: str, nodes: int, given: dict[str, str]
 ) -> None:
@@ -384,7 +385,7 @@ COMMON = [
 ]
 
 
-@pytest.mark.parametrize(("name", "changes"), COMMON, ids=[name for name, _ in COMMON])
+@each_case(("name", "changes"), COMMON, ids=[name for name, _ in COMMON])
 def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> None:
     """TRAINYARD_WRITE_GOLDEN=1 rewrites the files, which leave out the plan and the configuration."""
     rest = {key: value for key, value in changes.items() if key != "settings"}

@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, plan
 
 from trainyard.errors import ConfigError
@@ -87,7 +88,7 @@ def problems(flag: str, value: str) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("flag", FLAGS)
+@each_case("flag", FLAGS)
 def test_a_name_that_kubernetes_refuses_is_refused_with_its_flag(flag: str) -> None:
     for value in (*WRONG_EVERYWHERE, *MORE_WRONG[flag]):
         lines = problems(flag, value)
@@ -96,7 +97,7 @@ def test_a_name_that_kubernetes_refuses_is_refused_with_its_flag(flag: str) -> N
         assert all(len(line) < 80 * 4 + 250 for line in lines), "a value is shown up to 80 characters"
 
 
-@pytest.mark.parametrize(("flag", "value"), [(flag, v) for flag in RIGHT for v in RIGHT[flag]])
+@each_case(("flag", "value"), [(flag, v) for flag in RIGHT for v in RIGHT[flag]])
 def test_a_name_that_kubernetes_takes_is_accepted(flag: str, value: str) -> None:
     assert problems(flag, value) == []
 

@@ -106,7 +106,7 @@ print(json.dumps({
     "permissions": [p.resource for p in needed_permissions(demand, kind)][:2],
     "trial": trial_job(kind, demand)["apiVersion"],
     "states": states,
-    "listed": [job["kind"] for job in ran(job_command, "list", *cluster)["data"]["jobs"]],
+    "listed": [job["kind"] for job in ran(job_command, "ls", *cluster)["data"]["jobs"]],
     "cancelled": ran(job_command, "cancel", "llama", *cluster)["data"]["changes"],
     "deleted": ran(job_command, "delete", "llama", "--no-logs", *cluster)["data"]["changes"],
 }))

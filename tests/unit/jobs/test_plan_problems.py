@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
@@ -35,8 +36,8 @@ OPERATORS = ("PET_NNODES", "PET_ANYTHING", "MASTER_ADDR", "RANK", "WORLD_SIZE", 
 COUNTS = ("NNODES", "NPROC_PER_NODE", "NODE_RANK")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+@each_case("kind", KINDS)
+@each_case("command", [(), OWN], ids=["trainer", "own"])
 def test_variables_that_others_set_are_refused(kind: str, command: tuple[str, ...]) -> None:
     place: dict[str, Any] = {
         "kind": kind,
@@ -79,7 +80,7 @@ HIDDEN = ("/", "/etc", "/usr", "/bin", "/lib", "/usr/lib", "/usr/local", "/var",
 SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")
 
 
-@pytest.mark.parametrize("path", (*TAKEN, *HIDDEN, "/proc/1", "/sys/fs", "/etc/trainyard/a"))
+@each_case("path", (*TAKEN, *HIDDEN, "/proc/1", "/sys/fs", "/etc/trainyard/a"))
 def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> None:
     for spelling in SPELLINGS:
         (line,) = problems(mount_path=spelling.format(path))
@@ -88,7 +89,7 @@ def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> 
         assert line.startswith("cluster.volume.mount_path (--checkpoint-path): ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         "/checkpoints",
@@ -116,8 +117,8 @@ def test_a_long_path_is_shown_in_part() -> None:
 SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
 
 
-@pytest.mark.parametrize("place", [{}, {"instance_type": "", "gpus_per_node": 8}], ids=["type", "no type"])
-@pytest.mark.parametrize("size", ["65Gi", "9999Gi", "1Pi", "69G", "65537Mi"])
+@each_case("place", [{}, {"instance_type": "", "gpus_per_node": 8}], ids=["type", "no type"])
+@each_case("size", ["65Gi", "9999Gi", "1Pi", "69G", "65537Mi"])
 def test_shared_memory_is_a_part_of_the_memory(size: str, place: dict[str, Any]) -> None:
     (line,) = problems(*SIZED, f"cluster.pod.shared_memory={size}", **place)
     assert line.startswith(f"cluster.pod.shared_memory: {size} is more than")
@@ -147,8 +148,8 @@ NO_EFA = [known.name for known in CATALOGUE if not known.efa]
 NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
 
 
-@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
-@pytest.mark.parametrize("name", EFA)
+@each_case("command", [(), OWN], ids=["trainer", "own"])
+@each_case("name", EFA)
 def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
     name: str, command: tuple[str, ...]
 ) -> None:
@@ -221,9 +222,9 @@ def test_our_trainer_needs_a_gpu_where_it_is_told_to_use_one(device: str) -> Non
     assert "did you mean p5.48xlarge?" in line, "its consequences are not told"
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-@pytest.mark.parametrize("processes", [1, 2, 3, 8, 9, 16])
-@pytest.mark.parametrize("device", ["auto", "cuda:0", "cpu"])
+@each_case("gpus", [1, 2, 8])
+@each_case("processes", [1, 2, 3, 8, 9, 16])
+@each_case("device", ["auto", "cuda:0", "cpu"])
 def test_our_trainer_has_a_gpu_for_each_process(gpus: int, processes: int, device: str) -> None:
     asked = f"model.device={device}"
     sizes: dict[str, Any] = {"gpus_per_node": gpus, "processes_per_node": processes}
@@ -249,15 +250,15 @@ OTHERS = (
     ("python", "train.py", "-m", "torch.distributed.run"),
     ("python", "-m", "work", "torchrun"),
     ("hyperpodrun", "--nnodes=2", "--nproc-per-node=8", "torchrun.py"),
-    ("python", "trainyard step ray", "--num-nodes", "2", "--", "torchrun", "train.py"),
+    ("python", "-m", "trainyard", "step", "ray", "--num-nodes", "2", "--", "torchrun", "train.py"),
     ("accelerate", "launch", "train.py"),
     ("python",),
     ("torchrunner",),
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("command", TORCHRUN, ids=[" ".join(words) for words in TORCHRUN])
+@each_case("kind", KINDS)
+@each_case("command", TORCHRUN, ids=[" ".join(words) for words in TORCHRUN])
 def test_torchrun_is_refused_where_it_would_not_find_its_place(kind: str, command: tuple[str, ...]) -> None:
     place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
     for nodes in (1, 2, 16):

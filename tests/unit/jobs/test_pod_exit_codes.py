@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import instance_for, objects, plan
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
@@ -79,9 +80,9 @@ def restarted(bodies: list[dict[str, Any]], code: int) -> bool:
     return restarts_by_ray(by_kind["RayJob"], code)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hyperpod"])
-@pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("claim", ["fsx", ""])
+@each_case("kind", [kind for kind in KINDS if kind != "hyperpod"])
+@each_case("nodes", [1, 4])
+@each_case("claim", ["fsx", ""])
 def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
     kind: str, nodes: int, claim: str
 ) -> None:

@@ -10,16 +10,16 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.unit.jobs.plans import ROOT, containers, instance_for, objects
 from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_plan import JobPlan, PodResources, Program, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import find_job_recipe, own_command
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
 from trainyard.programs.presets import format_number, load_preset, with_settings
 
@@ -41,7 +41,7 @@ def refused(recipe: str, *overrides: str, **changes: Any) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(("recipe", "kind"), PAIRS)
+@each_case(("recipe", "kind"), PAIRS)
 def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str, kind: str) -> None:
     for nodes in NODES:
         made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
@@ -61,8 +61,8 @@ def load_config_text(text: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("recipe", GIVEN)
-@pytest.mark.parametrize("nodes", NODES)
+@each_case("recipe", GIVEN)
+@each_case("nodes", NODES)
 def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -> None:
     made = recipe_plan(recipe, nodes=nodes)
     files = {name: text for name, text in made.program.files.items() if name != "config.yaml"}
@@ -158,7 +158,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("recipe", "overrides", "changes", "said"), WRONG, ids=[w[3][:50] for w in WRONG])
+@each_case(("recipe", "overrides", "changes", "said"), WRONG, ids=[w[3][:50] for w in WRONG])
 def test_what_cannot_run_is_refused(
     recipe: str, overrides: tuple[str, ...], changes: dict[str, Any], said: str
 ) -> None:
@@ -185,24 +185,24 @@ def test_all_errors_are_named_at_once() -> None:
 PLANNED = [(name, key) for name in GIVEN for key in load_preset(name).planned]
 
 
-@pytest.mark.parametrize(("recipe", "key"), PLANNED)
+@each_case(("recipe", "key"), PLANNED)
 def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -> None:
     config = with_settings(recipe_config(recipe), [f"{key}=1"])
     assert any("is decided by the plan" in line for line in problems(config))
 
 
-def recipe_order(config: Config) -> RecipeOrder:
-    kind = KINDS["rayjob" if config.recipe == "verl" else "pytorchjob"]
-    return RecipeOrder(config, "team", "llama", kind, 1, 8, 8)
+def draft_of(config: Config) -> JobPlan:
+    kind = "rayjob" if config.recipe == "verl" else "pytorchjob"
+    return JobPlan("llama", "team", kind, "image", Program("", ()), 1, 8, PodResources(0, 0))
 
 
 def problems(config: Config) -> list[str]:
-    return list(find_job_recipe(config, own=False).problems(recipe_order(config)))
+    return list(find_job_recipe(config, own=False).problems(config, draft_of(config)))
 
 
 def rendered(config: Config) -> tuple[list[str], dict[str, str]]:
     """Return the command of a program and its files."""
-    files = find_job_recipe(config, own=False).program(recipe_order(config)).files
+    files = find_job_recipe(config, own=False).program(config, draft_of(config)).files
     return json.loads(files["program.json"])["command"], dict(files)
 
 
@@ -316,7 +316,7 @@ def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
         assert found.global_batch == micro * data * found.micro_batches
 
 
-@pytest.mark.parametrize(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
+@each_case(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
 def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int) -> None:
     assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
 
@@ -349,8 +349,8 @@ def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
 
 
 def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
-    order = recipe_order(recipe_config("megatron"))
-    assert any("put the command after --" in line for line in own_command.problems(order))
+    config = recipe_config("megatron")
+    assert any("put the command after --" in line for line in own_command.problems(config, draft_of(config)))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind
@@ -151,8 +152,8 @@ def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
     assert new.job["metadata"]["annotations"].get("trainyard.dev/plan", "") == plan
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("holds", [False, True])
+@each_case("state", State)
+@each_case("holds", [False, True])
 def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds: bool) -> None:
     found = JobState("llama", "team", "pytorchjob", state, "why", holds=holds)
     if found.ended and not holds:

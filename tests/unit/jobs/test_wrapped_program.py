@@ -18,6 +18,7 @@ SHEET = ProgramDescription(
     steps=4,
     checkpoints="/checkpoints/llama/program",
     environment={"PYTHONUNBUFFERED": "1"},
+    nodes=1,
 )
 
 

@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.cluster.check_definition import Severity
 from trainyard.github.setup_step import SetupVerdict
@@ -17,23 +18,22 @@ from trainyard.machine.checklist import (
     items_of_setup,
     sign_off_page,
 )
-from trainyard.machine.preflight import PreflightVerdict
+from trainyard.machine.preflight import PreflightFinding, PreflightVerdict
 
 OK, DEGRADED, FAILED, UNKNOWN, UNUSED = CheckState
 
 
 @pytest.mark.parametrize("verdict", PreflightVerdict)
 def test_a_finding_keeps_its_verdict(verdict: PreflightVerdict) -> None:
-    found = {"findings": [{"check": "disk", "verdict": verdict, "found": "2 GB", "fix": None}]}
-    (item,) = items_of_findings("machine", found)
+    (item,) = items_of_findings("machine", [PreflightFinding("disk", verdict, "2 GB", None)])
     assert (item.area, item.name, item.found, item.fix) == ("machine", "disk", "2 GB", "")
     assert item.state.name == verdict.name
 
 
-@pytest.mark.parametrize("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
+@each_case("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
 def test_a_step_of_the_set_up_is_done_open_unused_or_not_to_be_seen(verdict: SetupVerdict) -> None:
     step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
-    (item,) = items_of_setup("github", {"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
+    (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
     expected = {"OK": OK, "DONE": OK, "OPTIONAL": UNUSED, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
     assert item.state is expected.get(verdict.name, FAILED)
     assert item.fix == "gh api x\nsudo ./svc.sh start"
@@ -42,12 +42,12 @@ def test_a_step_of_the_set_up_is_done_open_unused_or_not_to_be_seen(verdict: Set
 @pytest.mark.parametrize("severity", Severity)
 def test_a_check_of_the_cluster_that_was_skipped_is_not_ok(severity: Severity) -> None:
     check = {"check": "efa", "severity": severity.value, "evidence": "e", "remedy": "r"}
-    (item,) = items_of_cluster("cluster", {"checks": [check]})
+    (item,) = items_of_cluster({"checks": [check]})
     expected = {"ERROR": FAILED, "WARNING": DEGRADED, "SKIPPED": UNKNOWN}
     assert item.state is expected.get(severity.name, OK)
 
 
-@pytest.mark.parametrize("states", list(product(CheckState, repeat=2)))
+@each_case("states", list(product(CheckState, repeat=2)))
 def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
     states: tuple[CheckState, CheckState],
 ) -> None:

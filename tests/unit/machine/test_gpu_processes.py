@@ -1,6 +1,7 @@
 """The findings on other processes on the GPU, for each kind of owner."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.machine.gpu_processes import GpuProcess, judge_gpu_processes, whose
 from trainyard.machine.preflight import PreflightVerdict
@@ -49,8 +50,8 @@ def test_otherwise_it_is_of_its_user(
     assert whose(GpuProcess(7, "python", 1, user, is_own, environment), HERE) == said
 
 
-@pytest.mark.parametrize("memory", [None, 1978 << 20])
-@pytest.mark.parametrize("count", [1, 2, 5, 6])
+@each_case("memory", [None, 1978 << 20])
+@each_case("count", [1, 2, 5, 6])
 def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | None) -> None:
     processes = [GpuProcess(100 + n, f"python train.py {'x' * 200 * n}", memory) for n in range(count)]
     (finding,) = judge_gpu_processes(processes, HERE)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
@@ -319,9 +320,9 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
         assert "--set compute.compile=false" in str(compiler.fix)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.parametrize("folder", ["/home/me/my yard/.venv", "/home/me/yard/.venv"])
+@each_case("device", ["cpu", "cuda:0"])
+@each_case("compiles", [False, True])
+@each_case("folder", ["/home/me/my yard/.venv", "/home/me/yard/.venv"])
 def test_a_folder_with_a_space_is_refused_where_torch_cannot_compile_in_it(
     device: str, compiles: bool, folder: str
 ) -> None:
@@ -338,7 +339,7 @@ def memory(available: int, **more: Any) -> Memory:
     return Memory(**given | {"available": available} | more)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("available", "swap", "verdict"),
     [
         (64 * GB, 0, PreflightVerdict.OK),

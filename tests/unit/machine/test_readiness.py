@@ -13,7 +13,7 @@ WRONG = {
     "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
     "run number": replace(READY, owner="gh-2", free=5),
     "signing": replace(READY, signing="x", signing_problem="TRAINYARD_SIGNING_KEY: is a public key."),
-    "role": replace(READY, role="arn:aws:iam::1:role/x", role_is_assumed=False, queried=False, number=None),
+    "role": replace(READY, role="arn:aws:iam::1:role/x", role_problem="STS refused", number=None),
 }
 
 
@@ -67,13 +67,11 @@ def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_addre
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    everything = replace(
-        WRONG["store"], owner="", free=5, signing_problem="no key", role="arn", role_is_assumed=False
-    )
+    everything = replace(WRONG["store"], owner="", free=5, signing_problem="no key")
     text = refusal_text(judge_readiness(everything))
-    for check in WRONG:
+    for check in ("store", "run number", "signing"):
         assert f"{check}: " in text
-    assert "4 checks failed. Nothing was started." in text
+    assert "3 checks failed. Nothing was started." in text
     assert "belongs to run (unreadable record)" in text
 
 

@@ -1,6 +1,6 @@
 """The device that is planned for."""
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.config.schema import Config
 from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of, measures_of
@@ -10,7 +10,7 @@ from trainyard.plan.instances import CATALOGUE, find_instance
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", 989e12),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 from tests.unit.jobs.plans import config, request
 
 from trainyard.cluster.check_definition import Severity
@@ -44,7 +45,7 @@ def problems(instance: InstanceType, *overrides: str, room: dict[str, int], **ch
     return []
 
 
-@pytest.mark.parametrize("instance", EVERY)
+@each_case("instance", EVERY)
 def test_a_plan_asks_for_no_more_gpus_than_the_type_has(instance: InstanceType) -> None:
     most = instance.gpus
     for wanted in {1, most}:
@@ -57,7 +58,7 @@ def test_a_plan_asks_for_no_more_gpus_than_the_type_has(instance: InstanceType) 
     assert line.startswith("--gpu-per-node: ")
 
 
-@pytest.mark.parametrize("instance", EVERY)
+@each_case("instance", EVERY)
 def test_a_plan_asks_for_no_more_efa_than_the_type_has(instance: InstanceType) -> None:
     for offered in {0, 1, instance.efa, instance.efa + 1, instance.efa + 2}:
         found = problems(instance, room={"efa": offered})
@@ -72,8 +73,8 @@ def test_a_plan_asks_for_no_more_efa_than_the_type_has(instance: InstanceType) -
         assert problems(instance, "compute.network=tcp", room={"efa": offered}) == []
 
 
-@pytest.mark.parametrize("instance", EVERY)
-@pytest.mark.parametrize("device", ["gpus", "efa"])
+@each_case("instance", EVERY)
+@each_case("device", ["gpus", "efa"])
 def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: InstanceType) -> None:
     there = {"gpus": instance.gpus, "efa": instance.efa}
     for more in (-1, 0, 1, 2):
@@ -123,14 +124,14 @@ def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> se
     return {outcome.severity for outcome in check.judge(facts)}
 
 
-@pytest.mark.parametrize("instance", EVERY)
+@each_case("instance", EVERY)
 def test_a_cluster_whose_nodes_offer_other_numbers_of_gpus_is_not_ready(instance: InstanceType) -> None:
     for offered in {instance.gpus - 1, instance.gpus, instance.gpus + 1, 2 * instance.gpus}:
         found = severities(gpu, instance, *[{GPU: offered}] * 2)
         assert found == {Severity.PASSED if offered == instance.gpus else Severity.ERROR}
 
 
-@pytest.mark.parametrize("instance", EVERY_WITH_EFA)
+@each_case("instance", EVERY_WITH_EFA)
 def test_a_cluster_whose_nodes_offer_more_efa_is_not_ready(instance: InstanceType) -> None:
     for more in (1, 2, instance.efa):
         much = {EFA: instance.efa + more}

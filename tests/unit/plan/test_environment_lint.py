@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import LintFinding, lint
@@ -102,7 +103,7 @@ JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "where", "severity"), JUDGED)
+@each_case(("name", "value", "where", "severity"), JUDGED)
 def test_a_variable_is_judged_by_its_place(
     name: str, value: str, where: VariableScope, severity: LintSeverity | None
 ) -> None:
@@ -201,7 +202,7 @@ CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "severity", "subject", "words"), CHANGES)
+@each_case(("old", "new", "severity", "subject", "words"), CHANGES)
 def test_each_fault_in_a_manifest_is_found_with_its_line(
     old: str, new: str, severity: LintSeverity, subject: str, words: str
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.config.load import load_config
 from trainyard.config.parameters import count_parameters
@@ -25,9 +26,9 @@ def need(config: Config, gpus: int = 0, available: int = 16 * GB) -> Any:
     return main_memory_need(config, gpus=gpus, available_bytes=available)
 
 
-@pytest.mark.parametrize("batch", [1, 16, 1000, 1_000_000])
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("available", [0, 2 * GB, 16 * GB, 1000 * GB])
+@each_case("batch", [1, 16, 1000, 1_000_000])
+@each_case("accumulation", [1, 4])
+@each_case("available", [0, 2 * GB, 16 * GB, 1000 * GB])
 def test_the_largest_batch_fits_and_one_more_does_not(batch: int, accumulation: int, available: int) -> None:
     given = (f"training.batch_size={batch}", f"training.gradient_accumulation_steps={accumulation}")
     config = smoke(*given)

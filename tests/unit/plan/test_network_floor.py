@@ -1,13 +1,14 @@
 """Floors of the bandwidth between machines: half of what AWS published, and silence about everything else."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.plan.network_floor import PUBLISHED, PUBLISHED_BYTES, bandwidth_floor, judge_bandwidth
 
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("instance_type", "nodes", "floor"),
     [
         ("p5.48xlarge", 2, 218.475),

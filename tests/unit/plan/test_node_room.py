@@ -1,6 +1,7 @@
 """The room of a pod by its instance type, against the memory with which Karpenter judges that type."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.plan.instances import CATALOGUE
 from trainyard.plan.node_room import room_of_type
@@ -67,15 +68,15 @@ def test_the_numbers_here_are_of_every_type() -> None:
     assert set(ALLOCATABLE) == {instance.name for instance in CATALOGUE}
 
 
-@pytest.mark.parametrize("name", ALLOCATABLE)
-@pytest.mark.parametrize("prefix", ["", "ml."])
+@each_case("name", ALLOCATABLE)
+@each_case("prefix", ["", "ml."])
 def test_a_pod_leaves_the_memory_that_daemons_need_on_a_node_of_karpenter(prefix: str, name: str) -> None:
     room = room_of_type(prefix + name)
     assert room is not None
     assert room.memory_mib <= ALLOCATABLE[name] - DAEMONS
 
 
-@pytest.mark.parametrize("name", TOO_LARGE)
+@each_case("name", TOO_LARGE)
 def test_a_pod_gets_all_the_memory_that_karpenter_gives(name: str) -> None:
     room = room_of_type(name)
     assert room is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ExitCode
 from trainyard.programs.metric_rows import MetricRowWriter
@@ -172,9 +173,9 @@ FAULTS += [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-@pytest.mark.parametrize("step", [10, 20, 25])
-@pytest.mark.parametrize("when", ["before", "after", "after the last", "then all again"])
+@each_case("fault", FAULTS, ids=str)
+@each_case("step", [10, 20, 25])
+@each_case("when", ["before", "after", "after the last", "then all again"])
 def test_a_fault_of_a_step_is_never_dropped(
     fault: dict[str, Any], step: int, when: str, tmp_path: Path
 ) -> None:

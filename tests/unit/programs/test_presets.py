@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
-from trainyard.commands.step_program import program_here
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
 PRESETS = [name for name in PROGRAMS if name != COMMAND]
@@ -47,13 +48,13 @@ files:
 """
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@each_case("name", PRESETS)
 def test_every_preset_can_be_loaded(name: str) -> None:
     assert load_preset(name).name == name
     assert PROGRAMS[name].meaning
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("template", "value"),
     [
         ("{a.b}", 3),
@@ -74,7 +75,7 @@ def test_templates_are_filled(template: Any, value: Any) -> None:
     assert fill(template, {**VALUES, "batch": {"global_": 16}}) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "a.c",

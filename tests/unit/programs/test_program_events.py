@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.programs.program_events import (
     LoggedFigures,
@@ -80,7 +81,7 @@ def test_an_event_is_read_with_its_types(written: dict[str, Any], expected: Prog
     assert parse_event(line_of(written)) == expected
 
 
-@pytest.mark.parametrize("text", BAD)
+@each_case("text", BAD)
 def test_a_line_that_is_no_event_is_counted_and_the_next_is_read(tmp_path: Path, text: str) -> None:
     file = tmp_path / "events.jsonl"
     file.write_bytes(text.encode(errors="surrogateescape") + b"\n\n" + line_of(EVENTS[0][0]))

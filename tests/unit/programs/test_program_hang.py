@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.programs.program_hang import HangRule
 
@@ -17,7 +18,7 @@ def rule(logs: Path, *, number: int = 0, minutes: float | None = LIMIT / 60) -> 
     return HangRule(logs, minutes, number=number)
 
 
-@pytest.mark.parametrize("courses", list(itertools.product(("rows", "output", "nothing"), repeat=4)))
+@each_case("courses", list(itertools.product(("rows", "output", "nothing"), repeat=4)))
 def test_it_hangs_when_neither_rows_nor_output_came_for_the_limit(
     courses: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ExitCode
 from trainyard.programs.program_records import COST_LIMIT, ProgramEnd, TakenCheckpoint, program_outcome
@@ -80,10 +81,8 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             assert exit_code != ExitCode.INTERRUPTED or stop == "SIGINT" or code == 130
 
 
-@pytest.mark.parametrize(
-    "first", [{"step": 0, "loss": 3.0}, {"step": 0, "val_loss": 3.0}, {"step": 1, "loss": 3.0}]
-)
-@pytest.mark.parametrize(
+@each_case("first", [{"step": 0, "loss": 3.0}, {"step": 0, "val_loss": 3.0}, {"step": 1, "loss": 3.0}])
+@each_case(
     ("logged", "saved", "planned", "stopped_by"),
     list(product((8, 9, 10), (None, 8, 9, 10), (None, 9, 10, 11), (None, "SIGTERM"))),
 )

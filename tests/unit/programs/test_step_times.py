@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
@@ -34,8 +35,8 @@ def metrics_of(chunks: list[tuple[float, str]], folder: Path) -> ProgramMetrics:
     return found
 
 
-@pytest.mark.parametrize("late", [0.0, 0.01, 0.9])
-@pytest.mark.parametrize("moment", MOMENTS)
+@each_case("late", [0.0, 0.01, 0.9])
+@each_case("moment", MOMENTS)
 def test_a_program_that_prints_and_then_saves(moment: float, late: float, tmp_path: Path) -> None:
     """Each row arrives a little later than it was printed."""
     found = metrics_of([(step + late, line(step)) for step in STEPS], tmp_path)
@@ -43,15 +44,15 @@ def test_a_program_that_prints_and_then_saves(moment: float, late: float, tmp_pa
     assert found.times.step_at(moment) == (printed or STEPS[0]), "without a row before, the next one counts"
 
 
-@pytest.mark.parametrize("validation", [0.01, 0.9, 4.5])
-@pytest.mark.parametrize("step", STEPS)
+@each_case("validation", [0.01, 0.9, 4.5])
+@each_case("step", STEPS)
 def test_a_program_that_saves_and_then_prints(step: int, validation: float, tmp_path: Path) -> None:
     found = metrics_of([(float(step), line(step)) for step in STEPS], tmp_path)
     assert found.times.step_at(step - validation) == step
 
 
-@pytest.mark.parametrize("interval", [0.001, 0.01, 0.2, 1.0, 30.0])
-@pytest.mark.parametrize("save", [0.0, 0.4, 3.0, 100.0])
+@each_case("interval", [0.001, 0.01, 0.2, 1.0, 30.0])
+@each_case("save", [0.0, 0.4, 3.0, 100.0])
 def test_the_row_after_a_long_save_does_not_count(interval: float, save: float) -> None:
     """A program prints step 5, saves, and goes on; the next row comes one interval after the save."""
     saved = 1000.0
@@ -61,16 +62,16 @@ def test_the_row_after_a_long_save_does_not_count(interval: float, save: float) 
     assert found == 5 if interval >= 1 else 5 <= found <= 5 + 0.5 / interval
 
 
-@pytest.mark.parametrize("interval", [0.0001, 0.005, 0.1, 3.0])
-@pytest.mark.parametrize("late", [0.001, 0.05, 0.4])
+@each_case("interval", [0.0001, 0.005, 0.1, 3.0])
+@each_case("late", [0.001, 0.05, 0.4])
 def test_rows_that_arrive_after_the_save_are_those_before_it(interval: float, late: float) -> None:
     """The program prints its last rows and saves at once; it ends much later, so that a search finds it."""
     times = times_of((step, 100.0 + (step - 20) * interval + late) for step in range(1, 21))
     assert times.step_at(100.0) == 20
 
 
-@pytest.mark.parametrize("size", [2, 3, 10])
-@pytest.mark.parametrize("moment", MOMENTS)
+@each_case("size", [2, 3, 10])
+@each_case("moment", MOMENTS)
 def test_buffered_rows_never_show_too_early_a_step(size: int, moment: float, tmp_path: Path) -> None:
     """They may have been printed long before they arrive, so they count as printed."""
     parts = [STEPS[begin : begin + size] for begin in range(0, len(STEPS), size)]
@@ -86,15 +87,15 @@ def test_rows_of_files_count_as_printed(tmp_path: Path) -> None:
     assert found.times.step_at(0.0) == 100
 
 
-@pytest.mark.parametrize("interval", [0.001, 0.3, 5.0])
-@pytest.mark.parametrize("late", [0.0, 0.2, 0.9])
+@each_case("interval", [0.001, 0.3, 5.0])
+@each_case("late", [0.0, 0.2, 0.9])
 def test_what_is_written_last_is_of_the_last_step(interval: float, late: float) -> None:
     times = times_of((step, step * interval + late) for step in STEPS)
     assert times.step_at(100 * interval, is_over=True) == 100
 
 
-@pytest.mark.parametrize("rows_before", [0, 1, 5])
-@pytest.mark.parametrize("validation", [1.5, 30.0, 3000.0])
+@each_case("rows_before", [0, 1, 5])
+@each_case("validation", [1.5, 30.0, 3000.0])
 def test_a_last_row_that_follows_a_long_validation_counts(rows_before: int, validation: float) -> None:
     rows = [(step, 10.0 * step) for step in range(1, rows_before + 2)]
     saved = rows[-1][1]
@@ -102,8 +103,8 @@ def test_a_last_row_that_follows_a_long_validation_counts(rows_before: int, vali
     assert times.step_at(saved, is_over=True) == rows_before + 1
 
 
-@pytest.mark.parametrize("interval", [1.0, 5.0])
-@pytest.mark.parametrize("saved", STEPS[:-2])
+@each_case("interval", [1.0, 5.0])
+@each_case("saved", STEPS[:-2])
 def test_a_program_that_goes_on_after_its_last_save_is_not_given_the_last_step(
     interval: float, saved: int
 ) -> None:

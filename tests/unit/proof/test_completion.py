@@ -3,7 +3,7 @@
 from itertools import product
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import Course
@@ -15,7 +15,7 @@ FIRST: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("claim", "first", "last", "planned"),
     list(product((None, False, True, 1, "yes"), FIRST, (8, 9), (None, 9, 10, 11))),
 )

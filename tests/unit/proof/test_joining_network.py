@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, STEPS, changed, judge, part
 from tests.unit.watch.test_network_verdict import DAMAGES, P5, VERSIONS, Logs, cases, process
 
@@ -81,8 +82,8 @@ def network(
     return part(judge(run, events=[STARTED, *events, SAVED, FINISHED], settings=settings), "network")
 
 
-@pytest.mark.parametrize("name", list(cases(VERSIONS[NEW])))
-@pytest.mark.parametrize("version", VERSIONS)
+@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("version", VERSIONS)
 def test_each_case_of_each_version_and_each_request(version: str, name: str) -> None:
     for asked in ("auto", "efa", "tcp", None):
         found = network(shown(facts_of(name, version=version), expected_of(name, version)), asked=asked)
@@ -95,8 +96,8 @@ def test_each_case_of_each_version_and_each_request(version: str, name: str) -> 
             assert found.evidence.startswith("4 processes on several machines, every channel over ")
 
 
-@pytest.mark.parametrize("name", list(cases(VERSIONS[NEW])))
-@pytest.mark.parametrize("version", VERSIONS)
+@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("version", VERSIONS)
 def test_an_incomplete_record_is_never_green(version: str, name: str) -> None:
     form = VERSIONS[version]
     for damage, asked in itertools.product(DAMAGES, ("auto", "efa")):
@@ -105,8 +106,8 @@ def test_an_incomplete_record_is_never_green(version: str, name: str) -> None:
         assert not network(shown(merge_facts(parts), expected_of(name, version)), asked=asked).holds
 
 
-@pytest.mark.parametrize("name", list(cases(VERSIONS[NEW])))
-@pytest.mark.parametrize("version", VERSIONS)
+@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("version", VERSIONS)
 def test_merged_facts_are_those_of_all_logs_read_at_once(version: str, name: str) -> None:
     form = VERSIONS[version]
     logs = [process(form, cases(form)[name], rank, 8) for rank in range(8)]
@@ -119,8 +120,8 @@ def test_merged_facts_are_those_of_all_logs_read_at_once(version: str, name: str
     assert merge_facts([merged]) == merged
 
 
-@pytest.mark.parametrize("field", asdict(facts_of("direct")))
-@pytest.mark.parametrize("value", [None, "x", -1, [], {}, ["0-3"], {"socket": 4}])
+@each_case("field", asdict(facts_of("direct")))
+@each_case("value", [None, "x", -1, [], {}, ["0-3"], {"socket": 4}])
 def test_a_field_that_was_changed_proves_no_more(field: str, value: Any) -> None:
     """No field makes a record of sockets green; one of EFA needs the fields that show its channels."""
     for case in ("sockets", "direct"):
@@ -193,7 +194,7 @@ COURSES: dict[str, tuple[list[Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", COURSES)
+@each_case("name", COURSES)
 def test_each_start_whose_steps_count_must_show_its_channels(name: str) -> None:
     course, green = COURSES[name]
     events = [

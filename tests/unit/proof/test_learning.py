@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cases import each_case
 from tests.unit.proof.test_proof import SAVED, part, proven_run
 
 from trainyard.proof.gates import ComparedRun, Learned, judge_learning, missed_thresholds
@@ -58,9 +59,9 @@ def gates(**learned: Any) -> dict[str, Any]:
     return {"proof": {"learned": learned}}
 
 
-@pytest.mark.parametrize("every", [0, 1, 5, 1000], ids="validation every {}".format)
-@pytest.mark.parametrize("rows", LENGTHS)
-@pytest.mark.parametrize("course", COURSES)
+@each_case("every", [0, 1, 5, 1000], ids="validation every {}".format)
+@each_case("rows", LENGTHS)
+@each_case("course", COURSES)
 def test_only_what_falls_beyond_its_noise_is_learned(course: str, rows: int, every: int) -> None:
     found = rows_of(series(course, rows), figure="val_loss" if every else "loss", every=every or 1)
     learned = judge(found)
@@ -70,8 +71,8 @@ def test_only_what_falls_beyond_its_noise_is_learned(course: str, rows: int, eve
         assert "learning rate" in learned.next_step
 
 
-@pytest.mark.parametrize("rows", LENGTHS)
-@pytest.mark.parametrize("course", COURSES)
+@each_case("rows", LENGTHS)
+@each_case("course", COURSES)
 def test_rewards_turn_the_direction(course: str, rows: int) -> None:
     found = [
         {"step": row["step"], "loss": 0.0, "reward": -row["loss"]} for row in rows_of(series(course, rows))
@@ -79,9 +80,9 @@ def test_rewards_turn_the_direction(course: str, rows: int) -> None:
     assert judge(found).is_red is (course not in GOOD)
 
 
-@pytest.mark.parametrize("figure", ["loss", "val_loss", "reward"])
-@pytest.mark.parametrize("rows", LENGTHS)
-@pytest.mark.parametrize("course", COURSES)
+@each_case("figure", ["loss", "val_loss", "reward"])
+@each_case("rows", LENGTHS)
+@each_case("course", COURSES)
 def test_given_weights_must_not_end_worse(course: str, rows: int, figure: str) -> None:
     sign = -1 if figure == "reward" else 1
     found = rows_of(series(course, rows))
@@ -116,9 +117,9 @@ PLACES, HEIGHTS, SWINGS = (
 WEIGHTS = {"model": {"path": "weights"}}
 
 
-@pytest.mark.parametrize("every", [0, 1, 5, 1000], ids="validation every {}".format)
-@pytest.mark.parametrize("kind", SWINGS)
-@pytest.mark.parametrize("height", HEIGHTS)
+@each_case("every", [0, 1, 5, 1000], ids="validation every {}".format)
+@each_case("kind", SWINGS)
+@each_case("height", HEIGHTS)
 def test_given_weights_that_diverge_are_red_however_widely_they_swing(
     height: float, kind: str, every: int
 ) -> None:
@@ -142,8 +143,8 @@ def test_given_weights_that_diverge_are_red_however_widely_they_swing(
         assert program.is_red, (place, rows, program)
 
 
-@pytest.mark.parametrize("kind", SWINGS)
-@pytest.mark.parametrize("height", HEIGHTS)
+@each_case("kind", SWINGS)
+@each_case("height", HEIGHTS)
 def test_rewards_that_collapse_are_red_however_widely_they_swing(height: float, kind: str) -> None:
     """Rewards have no scale: some rows before the collapse are needed, or 200 rows."""
     for place, rows in itertools.product(PLACES, (20, 40, 400)):
@@ -170,8 +171,8 @@ def test_the_fine_tuning_that_was_green_by_mistake() -> None:
     assert "by more than noise explains" in without.evidence
 
 
-@pytest.mark.parametrize("figure", ["loss", "reward"])
-@pytest.mark.parametrize("rows", [20, 40, 100, 400])
+@each_case("figure", ["loss", "reward"])
+@each_case("rows", [20, 40, 100, 400])
 def test_a_run_that_diverged_at_once_and_recovered_in_part_did_not_learn(rows: int, figure: str) -> None:
     """The first tenth is mostly divergence, and no start."""
     time, random = np.linspace(0, 1, rows - 1), np.random.default_rng(rows)
@@ -288,7 +289,7 @@ def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**saved, "figures": figures, **changes}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("threshold", "value", "holds"),
     [
         (">= 0.60", 0.6, True),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.cases import each_case
 
 from trainyard.proof.noise import falls_by_median, has_left_start, is_far_above, noise_of
 
@@ -16,8 +17,8 @@ def test_noise_is_that_of_the_values_around_their_trend() -> None:
         assert noise.calm_tenth <= noise.tenth
 
 
-@pytest.mark.parametrize("rows", [40, 400, 4000])
-@pytest.mark.parametrize("calm", [0.2, 0.5, 0.9])
+@each_case("rows", [40, 400, 4000])
+@each_case("calm", [0.2, 0.5, 0.9])
 def test_calm_noise_is_that_of_the_calm_part(calm: float, rows: int) -> None:
     random, count = np.random.default_rng(rows), round(calm * rows)
     values = [*(3 + 0.1 * random.normal(size=count)), *random.uniform(10, 90, size=rows - count)]

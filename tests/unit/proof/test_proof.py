@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
 from trainyard.run.identity import read_origin
@@ -145,8 +146,8 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 NEEDED = [path for path in leaves(proven_run()) if path[-1] != "branch"]
 
 
-@pytest.mark.parametrize("path", NEEDED, ids=".".join)
-@pytest.mark.parametrize("wrong", ["absent", None, True, "", "600", [], math.nan, {}, -1], ids=repr)
+@each_case("path", NEEDED, ids=".".join)
+@each_case("wrong", ["absent", None, True, "", "600", [], math.nan, {}, -1], ids=repr)
 def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], wrong: Any) -> None:
     run = changed(*path, to=wrong)
     if wrong == "absent":
@@ -157,8 +158,8 @@ def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], w
     assert not judge(run).proven
 
 
-@pytest.mark.parametrize("section", ["git", "data", "hardware", "plan", "outcome"])
-@pytest.mark.parametrize("wrong", [None, "x", [], {}, 3])
+@each_case("section", ["git", "data", "hardware", "plan", "outcome"])
+@each_case("wrong", [None, "x", [], {}, 3])
 def test_no_section_may_be_missing(section: str, wrong: Any) -> None:
     assert not judge(changed(section, to=wrong)).proven
 
@@ -176,7 +177,7 @@ def proven_names(proof: Proof) -> list[str]:
 AGAIN = "trainyard train --config runs/a/config.yaml"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rows", "words"),
     [
         ([], "no row with a step and a loss"),
@@ -309,7 +310,7 @@ def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
     assert repeatable.evidence == "run.json has seed 7, config.yaml has 42"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("events", "words"),
     [
         ([], "no record of events"),
@@ -387,8 +388,8 @@ def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["nan_steps", "skipped_steps"])
-@pytest.mark.parametrize(("value", "holds"), [(0, True), (1, False), (None, False), ("0", False)])
+@each_case("key", ["nan_steps", "skipped_steps"])
+@each_case(("value", "holds"), [(0, True), (1, False), (None, False), ("0", False)])
 def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: Any, holds: bool) -> None:
     rows = whole_rows()
     rows[-1][key] = value
@@ -437,8 +438,8 @@ def test_several_processes_on_one_machine_use_no_network() -> None:
     assert network.evidence == "8 processes on one machine: no network was used"
 
 
-@pytest.mark.parametrize("asked", ["tcp", "efa", "auto", None])
-@pytest.mark.parametrize(
+@each_case("asked", ["tcp", "efa", "auto", None])
+@each_case(
     ("size", "here"),
     [(1, 1), (1, None), (8, 8), (8, 4), (8, None), (None, None), (0, 0), ("8", "8"), (True, 1)],
 )
@@ -452,7 +453,7 @@ def test_each_segment_of_a_run_must_show_its_network(size: Any, here: Any, asked
         assert network.evidence.startswith("until step 100: ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("verdict", "words"),
     [
         (None, "file:///store holds nothing of this run"),
@@ -474,7 +475,7 @@ def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, w
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("checkpoints", "words"),
     [
         ({}, "the checkpoint of step 600, the last one, is not stored; none is stored"),
@@ -528,8 +529,8 @@ def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
 ) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
     step = str(part(judge(found=found), "stored").next_step)
-    assert ("training_artifact_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
-    assert (step == AGAIN) is not ("training_artifact_sync" in step)
+    assert ("store_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
+    assert (step == AGAIN) is not ("store_sync" in step)
 
 
 def test_a_run_that_was_cut_off_is_resumed_and_not_only_stored() -> None:

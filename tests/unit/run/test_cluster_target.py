@@ -45,16 +45,16 @@ def options_of(words: list[str]) -> dict[str, str]:
 def test_a_command_has_the_options_as_they_were_given(namespace: str) -> None:
     for options in given():
         target = ClusterTarget(**options)
-        words = shlex.split(target.command("manage_training_job.py", "status", "llama", namespace=namespace))
-        assert words[:3] == ["trainyard job", "status", "llama"]
+        words = shlex.split(target.command("job", "status", "llama", namespace=namespace))
+        assert words[:4] == ["trainyard", "job", "status", "llama"]
         expected = options | ({"namespace": namespace} if namespace else {})
-        assert options_of(words[3:]) == expected
+        assert options_of(words[4:]) == expected
 
 
 def test_options_that_were_not_given_are_not_made_up() -> None:
     nothing = cluster_target(Namespace(kubeconfig=None, context="", cluster="", region=""))
     assert nothing == ClusterTarget()
-    assert nothing.command("x.py", "a b") == "scripts/x.py 'a b'"
+    assert nothing.command("job", "a b") == "trainyard job 'a b'"
 
 
 @pytest.mark.parametrize("own", ["kubectl -n team describe pvc fsx", "trainyard cluster fix --apply"])
@@ -89,6 +89,6 @@ def test_no_command_for_a_cluster_is_written_without_its_target() -> None:
         for node in nodes:
             if not isinstance(node, ast.Constant) or id(node) in documentation:
                 continue
-            if re.search(r"scripts/manage_\w+\.py \w|\bkubectl [-a-z]", str(node.value)):
+            if re.search(r"trainyard cluster (?:fix|check|capacity) -|\bkubectl [-a-z]", str(node.value)):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value!r}")
     assert found == []

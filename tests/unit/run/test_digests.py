@@ -8,6 +8,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.run import digests
 from trainyard.run.checkpoint_manifest import ManifestFile
@@ -41,7 +42,7 @@ def test_those_of_a_file_are_those_of_its_bytes(tmp_path: Path) -> None:
 DIGEST = "0" * 64
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         {"part_bytes": 10, "parts": [DIGEST]},

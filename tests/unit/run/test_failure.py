@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import (
     CheckpointError,
@@ -38,9 +39,7 @@ def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]
     return {"run_id": "r", "outcome": outcome} | ({"started_with": started_with} if started_with else {})
 
 
-@pytest.mark.parametrize(
-    ("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500)))
-)
+@each_case(("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
 def test_only_a_failure_that_heals_is_answered_with_the_same_run(
     kind: FailureKind, started_with: list[str], from_step: int | None
 ) -> None:
@@ -57,7 +56,7 @@ def test_only_a_failure_that_heals_is_answered_with_the_same_run(
         assert words[words.index("training.learning_rate=0.0003") + 1 :] == begins
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "kind"),
     [
         (CheckpointError("x"), FailureKind.STORAGE),
@@ -84,7 +83,7 @@ def test_what_the_raiser_knows_counts_more_than_the_type() -> None:
     assert failure_of(error) == Failure(FailureKind.HANG, 3)
 
 
-@pytest.mark.parametrize("kind", FailureKind)
+@each_case("kind", FailureKind)
 def test_a_failure_is_read_as_it_was_recorded(kind: FailureKind) -> None:
     failure = Failure(kind, 3, "Do this", {"a.b": 1}, 2)
     assert read_failure({"failure": failure.to_json()}) == failure

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.identity import (
@@ -43,7 +44,7 @@ def test_a_name_that_a_folder_can_have_is_an_identity(given: str) -> None:
     assert choose_run_id(None, {"TRAINYARD_RUN_ID": given}) == given
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given", ["../../etc", "a/b", ".", "..", ".hidden", "a b", "a\n", "ä", "a\\b", "9" * 129, " ", "a\x1b[2J"]
 )
 def test_an_identity_that_is_no_folder_name_is_refused_by_its_variable(given: str) -> None:
@@ -139,7 +140,7 @@ def test_the_image_is_on_record_by_its_digest(given: str, expected: dict[str, st
     assert image_facts({}) == {}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given", ["latest", "a:1", "sha256:abc", "a" * 64, DIGEST.upper(), f"{DIGEST}0", f"{DIGEST}@a", "x" * 500]
 )
 def test_what_is_no_digest_is_refused_before_training(given: str) -> None:

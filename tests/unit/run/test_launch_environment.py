@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.run.launch_environment import (
@@ -88,7 +89,7 @@ def node_of(environment: Mapping[str, str], processes: int | None = None) -> Nod
     return place
 
 
-@pytest.mark.parametrize(("operator", "nodes", "per_node"), [*product(OPERATORS, NODES, PER_NODE)])
+@each_case(("operator", "nodes", "per_node"), [*product(OPERATORS, NODES, PER_NODE)])
 def test_each_operators_variables_give_the_shape_of_its_job(
     operator: str, nodes: int, per_node: Processes
 ) -> None:
@@ -107,7 +108,7 @@ def test_each_operators_variables_give_the_shape_of_its_job(
             assert (node.rank, node.address, node.port) == (rank, HOST, PORT)
 
 
-@pytest.mark.parametrize(("operator", "asked"), [*product(OPERATORS, (1, 2, 8))])
+@each_case(("operator", "asked"), [*product(OPERATORS, (1, 2, 8))])
 def test_the_command_line_replaces_auto_and_never_contradicts_a_number(operator: str, asked: int) -> None:
     made = OPERATORS[operator]
     assert node_of(made(2, 1, "auto"), asked).processes == asked
@@ -185,14 +186,14 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [*product(NUMBERS, WRONG_NUMBERS)])
+@each_case(("name", "value"), [*product(NUMBERS, WRONG_NUMBERS)])
 def test_each_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=.*Nothing was started"):
         place_in_run(NUMBERS[name](2, 1, 8) | {name: value})
 
 
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
-@pytest.mark.parametrize("value", WRONG_NUMBERS)
+@each_case("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+@each_case("value", WRONG_NUMBERS)
 def test_each_number_of_a_worker_that_is_none_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}="):
         place_in_run(worker(**{name: value}))
@@ -239,7 +240,7 @@ CONTRADICTIONS: dict[str, tuple[Environment, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
+@each_case("name", CONTRADICTIONS)
 def test_what_contradicts_itself_is_refused(name: str) -> None:
     environment, said = CONTRADICTIONS[name]
     with pytest.raises(ConfigError, match=said) as refused:
@@ -261,7 +262,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
 """Variables of the same fact, and a function that returns another value of it."""
 
 
-@pytest.mark.parametrize(("operator", "shape", "change"), [*product(OPERATORS, SHAPES, CHANGES)])
+@each_case(("operator", "shape", "change"), [*product(OPERATORS, SHAPES, CHANGES)])
 def test_two_names_of_one_thing_with_two_values_are_refused_in_every_operators_pod(
     operator: str, shape: tuple[int, int], change: str
 ) -> None:
@@ -279,7 +280,7 @@ def test_two_names_of_one_thing_with_two_values_are_refused_in_every_operators_p
             place_in_run(changed, has_agent=True)
 
 
-@pytest.mark.parametrize(("operator", "shape"), [*product(OPERATORS, SHAPES)])
+@each_case(("operator", "shape"), [*product(OPERATORS, SHAPES)])
 def test_what_does_not_fit_the_shape_is_refused_in_every_operators_pod(
     operator: str, shape: tuple[int, int]
 ) -> None:
@@ -322,7 +323,7 @@ def test_the_log_says_which_node_this_is_and_where_the_others_are() -> None:
     assert NodeLauncher(1, 0, 2).describe(2) == "2 processes"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "first"),
     [
         ({}, True),

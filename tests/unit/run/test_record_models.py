@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
+from tests.cases import each_case
 
 from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
 from trainyard.artifacts.store.layout import records_prefix
@@ -135,8 +136,8 @@ def test_another_form_of_a_manifest_is_refused(name: str) -> None:
         parse(json.dumps(document | {"schema": 2}).encode(), "the file")
 
 
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.parametrize("number", [10**90, 1 << 63, -1, float("inf"), float("nan")])
+@each_case("name", RECORDS)
+@each_case("number", [10**90, 1 << 63, -1, float("inf"), float("nan")])
 def test_no_number_ends_with_a_traceback(name: str, number: float) -> None:
     document, parse, _ = RECORDS[name]
     for path, value in values_in(document):

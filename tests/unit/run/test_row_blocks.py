@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.errors import DamagedFileError
 from trainyard.run import row_blocks
@@ -99,7 +100,7 @@ def test_any_mixture_of_lines_has_the_rows_of_its_lines(
 DAMAGES = b'{}[]:,\n\r "0123456789.eE-+tnNaIlf\\\x00\xff\t/'
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_no_damage_makes_rows_that_the_lines_do_not_have(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +131,7 @@ def test_no_damage_makes_rows_that_the_lines_do_not_have(
         assert shown(rows_of(path)) == shown(rows_alone(path)), bytes(content)
 
 
-@pytest.mark.parametrize(
-    "name", ["lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}"]
-)
+@each_case("name", ["lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}"])
 def test_any_name_is_read(name: str, tmp_path: Path) -> None:
     """Names that the table cannot have are read line by line."""
     rows = [{"step": float(step), name: step / 2} for step in range(40)]
@@ -164,8 +163,8 @@ def test_a_key_given_twice_is_noticed_beside_a_blank_before_a_colon(tmp_path: Pa
     assert rows_of(path) == [{"step": 9, "loss": 1}]
 
 
-@pytest.mark.parametrize("row", ODD)
-@pytest.mark.parametrize("before", [0, 1, 63, 64, 65, 200])
+@each_case("row", ODD)
+@each_case("before", [0, 1, 63, 64, 65, 200])
 def test_one_other_line_among_usual_ones(tmp_path: Path, row: str, before: int) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join([*[USUAL] * before, row, *[USUAL] * 130, ""]))

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.run.segment import Segment, first_segment, read_segment
@@ -34,7 +35,7 @@ def test_what_is_handed_on_is_read_back() -> None:
     assert read_segment(following.to_text()) == following
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "named"),
     [
         ({"lineage": "../../etc"}, "lineage"),

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -23,7 +24,7 @@ from trainyard.run.storing_speed import storing_speed as speed_of
 MINUTE, GB = 60.0, 10**9
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("job", "size", "speed"), [*itertools.product((60, 355, 480), (GB, 20 * GB, 500 * GB), (20e6, 1e9))]
 )
 def test_the_deadline_leaves_time_to_store_and_at_least_half_of_the_job_to_train(
@@ -51,7 +52,7 @@ def test_storing_during_training_is_advised_only_where_it_is_off(
     assert ("TRAINYARD_FOLLOW=true" in caplog.text) == is_advised
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("deadline", "minutes", "content"),
     [
         (None, "480", '{"bytes_per_second": 1000}'),

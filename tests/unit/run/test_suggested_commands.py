@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.commands import COMMANDS
-from trainyard.run import suggested_commands
 from trainyard.run.suggested_commands import (
     again_command,
     changed_command,
     is_command,
     made_by,
-    name_commands_for_here,
     resume_command,
-    script_command,
     sync_command,
     trainyard_command,
 )
@@ -28,7 +24,7 @@ NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
-    config = ["trainyard train", "--config", f"{name}/config.yaml"]
+    config = ["trainyard", "train", "--config", f"{name}/config.yaml"]
     assert shlex.split(again_command(Path(name))) == config
     assert shlex.split(resume_command(Path(name))) == [*config, "--run-dir", name, "--resume", "auto"]
 
@@ -64,73 +60,47 @@ def test_only_make_can_say_that_make_started_a_run(given: dict[str, str], words:
     assert made_by(given) == words
 
 
-def test_a_script_is_called_plainly_where_python3_is_this_interpreter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_is_named_plainly_where_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-    assert script_command("train.py") == "trainyard train"
+    assert trainyard_command("train") == "trainyard train"
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    assert script_command("train.py") == "trainyard train"
+    assert trainyard_command("train") == "trainyard train"
 
 
 @pytest.mark.parametrize("active", [None, "/another/environment"])
-def test_the_interpreter_is_named_where_its_environment_is_not_the_active_one(
+def test_the_path_of_the_command_is_named_where_its_environment_is_not_the_active_one(
     active: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV")
     if active:
         monkeypatch.setenv("VIRTUAL_ENV", active)
     monkeypatch.setattr(sys, "base_prefix", "/usr")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python3.11"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
-    assert script_command("train.py") == "'my env/bin/python3.11' trainyard train"
-    assert is_command(script_command("train.py"))
-    monkeypatch.setattr(sys, "executable", "/opt/env/bin/python")
-    assert again_command(Path("r")) == "/opt/env/bin/trainyard train --config r/config.yaml"
-
-
-def test_outside_a_clone_there_are_no_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    monkeypatch.setattr(sys, "base_prefix", "/usr")
-    tool = tmp_path / "tools" / "trainyard"
-    tool.parent.mkdir()
+    tool = tmp_path / "my env" / "bin" / "trainyard"
+    tool.parent.mkdir(parents=True)
     tool.touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "tools" / "python"))
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path / "mine")
-    assert script_command("restore_artifact.py") == f"{tool} store restore"
+    monkeypatch.setattr(sys, "executable", str(tool.with_name("python3.11")))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    assert trainyard_command("train") == "'my env/bin/trainyard' train"
+    assert is_command(trainyard_command("train"))
+    assert again_command(Path("r")) == "'my env/bin/trainyard' train --config r/config.yaml"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "trainyard").symlink_to(tool)  # as `uv tool install` does
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert script_command("restore_artifact.py") == "trainyard store restore"
-    assert is_command(script_command("restore_artifact.py"))
-    text = "Run trainyard store verify --run-number 7, or trainyard init github, or my/scripts/train.py."
-    given = "Run trainyard store verify --run-number 7, or trainyard init github, or my/scripts/train.py."
-    assert name_commands_for_here(text) == given
-    for named in ("trainyard train: no such file", "PYTHONPATH=src python3 -m trainyard train"):
-        assert name_commands_for_here(named) == named
-    monkeypatch.chdir(ROOT)
-    assert name_commands_for_here(text) == text
-
-
-def test_each_script_has_the_name_of_its_command() -> None:
-    for script, words in suggested_commands.TRAINYARD_WORDS.items():
-        assert COMMANDS[words] == script
+    assert trainyard_command("train") == "trainyard train"
 
 
 def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.chdir(ROOT)
     bare = {key: value for key, value in os.environ.items() if key != "PATH"} | {"PATH": "/usr/bin:/bin"}
-    for command in (script_command("plan_training.py"), trainyard_command("config show")):
-        line = f"{command} --config configs/smoke.yaml"
-        done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    line = f"{trainyard_command('config show')} --config configs/smoke.yaml"
+    done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run trainyard train again", "scripts", ""])
+@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run trainyard train again", "trainyard", ""])
 def test_a_sentence_is_no_command(text: str) -> None:
     assert not is_command(text)
 
@@ -138,7 +108,7 @@ def test_a_sentence_is_no_command(text: str) -> None:
 def test_a_sync_stays_one_command_whatever_the_names() -> None:
     words = shlex.split(sync_command("my runs/a", store="file:///my store", run_number=None))
     flags = ["--run-dir", "my runs/a", "--store", "file:///my store", "--run-number", "auto", "--once"]
-    assert words == ["trainyard store sync", *flags]
+    assert words == ["trainyard", "store", "sync", *flags]
 
 
 @pytest.mark.parametrize(("started_with", "is_bare"), [("trainyard run", True), ("make ", False)])

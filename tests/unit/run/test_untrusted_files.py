@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import DamagedFileError
@@ -85,7 +86,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
+@each_case("text", WRONG.values(), ids=WRONG.keys())
 def test_what_nobody_could_use_is_damaged(text: str) -> None:
     with pytest.raises(DamagedFileError, match=r"^run\.json:.*damaged"):
         parse_json(text, "run.json")
@@ -221,7 +222,7 @@ WRONG_YAML = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG_YAML.values(), ids=WRONG_YAML.keys())
+@each_case("text", WRONG_YAML.values(), ids=WRONG_YAML.keys())
 def test_yaml_that_nobody_could_use_is_refused_at_once(text: str | bytes) -> None:
     with pytest.raises(DamagedFileError, match=r"^config\.yaml"):
         parse_yaml(text, "config.yaml")

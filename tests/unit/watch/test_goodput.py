@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
@@ -63,7 +64,7 @@ class Story:
         return found
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("before", "save", "rows", "pause"), [*itertools.product((0.0, 12.0), (0.0, 5.0), (0, 7), (0.0, 600.0))]
 )
 def test_every_loss_is_found_and_the_rest_is_training(
@@ -88,7 +89,7 @@ def test_without_times_nothing_is_claimed(created: float | None, end: float | No
     assert goodput_of([], [], [], saves=0, created=created, end=end) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stated", "kind", "nodes", "usd"),
     [
         ("", "p5.48xlarge", 4, 4 * 55.04),

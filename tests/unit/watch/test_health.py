@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.gateways.node_reading import GpuReading
 from trainyard.watch.health import Alert, Health, HealthRule
@@ -72,8 +73,8 @@ FAULTS: dict[HealthRule, tuple[dict[str, float], float]] = {
 """Rule -> the factors by which a fault multiplies figures, and how long it must last."""
 
 
-@pytest.mark.parametrize("every", SPEEDS)
-@pytest.mark.parametrize("rule", FAULTS)
+@each_case("every", SPEEDS)
+@each_case("rule", FAULTS)
 def test_a_planted_fault_is_found_once_with_its_end(rule: HealthRule, every: float) -> None:
     factors, lasting = FAULTS[rule]
 

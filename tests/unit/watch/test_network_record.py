@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 
 from trainyard.gateways.local_machine import network_devices
@@ -21,7 +21,7 @@ IB_UP = {f"{IB}/ports/1/link_layer": "InfiniBand", f"{IB}/ports/1/state": "4: AC
 EFA = {f"infiniband/rdmap{n}s0/device/vendor": "0x1d0f" for n in range(2)}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("files", "environment", "expected"),
     [
         ({}, {}, (None, None, "", False)),
@@ -68,8 +68,8 @@ def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
     assert read_facts([tmp_path, tmp_path / "none.log"]) == NetworkFacts()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", ["direct", "sockets"])
+@each_case("version", VERSIONS)
+@each_case("case", ["direct", "sockets"])
 def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
     version: str, case: str, tmp_path: Path
 ) -> None:

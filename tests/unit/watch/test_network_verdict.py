@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.watch.network_verdict import (
     Expectation,
@@ -220,8 +221,8 @@ def test_channels_of_two_processes_in_one_log_are_each_counted_as_their_own() ->
     assert judge([sockets], P5).verdict is Network.TCP_FALLBACK
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("version", VERSIONS)
+@each_case("name", NAMES)
+@each_case("version", VERSIONS)
 def test_each_case_of_each_version_under_each_disguise(version: str, name: str) -> None:
     form = VERSIONS[version]
     case = cases(form)[name]
@@ -236,8 +237,8 @@ def test_each_case_of_each_version_under_each_disguise(version: str, name: str) 
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("version", VERSIONS)
+@each_case("name", NAMES)
+@each_case("version", VERSIONS)
 def test_incomplete_logs_prove_nothing(version: str, name: str) -> None:
     form = VERSIONS[version]
     case = cases(form)[name]
@@ -263,8 +264,8 @@ def test_a_cut_at_any_place_never_proves_more(version: str) -> None:
             assert name != "not direct" or found is not Network.EFA_GPUDIRECT
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kept", ["NET/OFI", "Using network", "Bootstrap", "TUNER", ""])
+@each_case("version", VERSIONS)
+@each_case("kept", ["NET/OFI", "Using network", "Bootstrap", "TUNER", ""])
 def test_without_channels_nothing_is_proven(version: str, kept: str) -> None:
     form = VERSIONS[version]
     logs = [
@@ -342,8 +343,8 @@ def engine(machine: int, number: int, size: int, *, stated: bool = True) -> list
     return [f"{head}{line}\n" for line in lines]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("name", ["direct", "sockets", "one way", "one way by socket"])
+@each_case("size", [1, 2, 4])
+@each_case("name", ["direct", "sockets", "one way", "one way by socket"])
 def test_engines_beside_the_training_neither_prove_nor_hide_it(name: str, size: int) -> None:
     """verl's engines have communicators of other sizes within each machine; the training's decide."""
     form = VERSIONS["nccl 2.30, plugin 1.21"]
@@ -397,8 +398,8 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("line", CAUSES)
-@pytest.mark.parametrize("level", ["NCCL INFO", "nccl_net_ofi.c:1234 NCCL WARN"])
+@each_case("line", CAUSES)
+@each_case("level", ["NCCL INFO", "nccl_net_ofi.c:1234 NCCL WARN"])
 def test_a_fallback_has_its_cause_and_a_fix(line: str, level: str) -> None:
     form = VERSIONS["nccl 2.30, plugin 1.21"]
     logs = [process(form, cases(form)["sockets"], rank, 4) for rank in range(4)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.errors import DamagedFileError
 from trainyard.jobs.follow.job_retries import record_of
@@ -39,7 +40,7 @@ def decide(state: JobState, record: RetryRecord, step: int | None = None) -> Ret
     return decide_retry(state, record, step=step, jitter=0.5)
 
 
-@pytest.mark.parametrize("failure_class", FailureClass)
+@each_case("failure_class", FailureClass)
 def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
     found = decide(failed_job(failure_class.value), RetryRecord(allowed=3))
     assert isinstance(found, Retry) == (failure_class in RECOVERABLE)
@@ -193,7 +194,7 @@ def wrong_values() -> list[tuple[str, object]]:
     return [*wrong, ("next_name", ""), ("failure_class", "bad luck"), *(("record", r) for r in records)]
 
 
-@pytest.mark.parametrize(("key", "value"), [w for w in wrong_values() if w != ("avoided", [])])
+@each_case(("key", "value"), [w for w in wrong_values() if w != ("avoided", [])])
 def test_a_claim_with_a_wrong_value_is_refused(key: str, value: object) -> None:
     with pytest.raises(DamagedFileError, match="claim of a retry"):
         claim_from(json.dumps({**json.loads(CLAIM.to_json()), key: value}))

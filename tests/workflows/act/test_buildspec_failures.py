@@ -21,7 +21,7 @@ exit 0
 """
 STEPS = {
     "image": (
-        *("make install", "lint_image.py", "docker buildx", "build_image.py", "check_image.py"),
+        *("make install", "image lint", "docker buildx", "build_image.py", "check_image.py"),
         *("import hashlib", "push_image.py", "import json"),
     ),
     "check": ("make install", "check_image.py", "import hashlib"),

@@ -1,10 +1,7 @@
 """The shipped training workflow, played from end to end: green only with a proof, red with a reason."""
 
 import json
-import os
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -133,38 +130,6 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
     assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
 
 
-def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
-    bucket.client()  # takes a second on a busy machine, in which the proof might end
-    with ThreadPoolExecutor(1) as threads:
-        damage = threads.submit(flip_a_byte_once_all_is_stored, bucket, "damaged/")
-        played = stage.play(
-            "schedule",
-            variables={"TRAINYARD_CONFIG": TINY, "TRAINYARD_SCHEDULE": "true", **store("damaged")},
-            environment=keys(bucket),
-        )
-    damage.result()
-    assert played.exit_code == 1
-    assert played.steps["Train"] == "success"
-    assert played.steps["Store"] == "success"
-    assert played.steps["Prove"] == "failure", played.log
-    assert proof(played) == dict.fromkeys(PARTS, True) | {"stored": False}
-    assert "❌ Not proven: stored" in played.summary
-    assert "stored" in told(played, "not proven")
-
-
-def flip_a_byte_once_all_is_stored(bucket: Any, prefix: str) -> None:
-    """Wait for the run's manifest, which is stored last, then change one byte of a checkpoint's file."""
-    end = time.monotonic() + 200
-    while not any(key.startswith(f"{prefix}manifests/") for key in bucket.keys(prefix)):
-        assert time.monotonic() < end, "no manifest was stored"
-        time.sleep(0.02)
-    key = next(key for key in bucket.keys(prefix) if key.endswith(".distcp"))
-    client = bucket.client()
-    content = bytearray(client.get_object(Bucket="ml-runs", Key=key)["Body"].read())
-    content[len(content) // 2] ^= 1
-    client.put_object(Bucket="ml-runs", Key=key, Body=bytes(content))
-
-
 def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> None:
     played = stage.play("push", variables={"TRAINYARD_STORE": "s3://ml-runs/no-gpu"})
     assert played.exit_code == 1
@@ -198,7 +163,7 @@ def test_a_store_that_refuses_is_red_before_anything_waits_for_the_gpu(stage: An
     assert not played.run_directory.exists()
 
 
-def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
+def test_two_segments_on_two_machines_come_to_the_same_bits_as_one(
     stage: Any, bucket: Any, green: Any
 ) -> None:
     """Each machine is a new one of CodeBuild: the checkpoint it resumes from comes from the store.
@@ -207,37 +172,34 @@ def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     """
     asked = {"config": TINY, "overrides": "training.max_steps=8 training.seed=7", "target": "codebuild"}
     codebuild = {**store("lineage"), "TRAINYARD_CODEBUILD_PROJECT": "trainyard"}
-    machines = [stage.folder / f"machine-{number}" for number in (1, 2, 3)]
-    played, inputs = [], {**asked, "resume": "none"}
-    for number, machine in enumerate(machines, 1):
-        # The deadline counts from the job's start and passes before the training: one step, then the save.
-        hurry = {"TRAINYARD_DEADLINE": "1s"} if number < 3 else {}
-        segment = stage.play(
+
+    def play(number: int, inputs: dict[str, str], **more: str) -> Any:
+        directory = {"TRAINYARD_RUNS_DIRECTORY": str(stage.folder / f"machine-{number}")}
+        return stage.play(
             "workflow_dispatch",
             inputs=inputs,
-            variables={**codebuild, **hurry, "TRAINYARD_RUNS_DIRECTORY": str(machine)},
-            environment=keys(bucket) | {**run_number(number)},
+            variables={**codebuild, **more, **directory},
+            environment=keys(bucket) | run_number(number),
         )
-        played.append(segment)
-        if number < 3:
-            assert_stopped_and_handed_on(segment, number, asked)
-            inputs = {name: text for name, text in segment.dispatched[-1]["inputs"].items() if text}
 
-    _, second, last = played
+    # The deadline counts from the job's start and passes before the training: one step, then the save.
+    first = play(1, {**asked, "resume": "none"}, TRAINYARD_DEADLINE="1s")
+    assert_stopped_and_handed_on(first, 1, asked)
+    last = play(2, {name: text for name, text in first.dispatched[-1]["inputs"].items() if text})
     assert last.green, last.log
     assert last.dispatched == []
     events = map(json.loads, (last.run_directory / "events.jsonl").read_text().splitlines())
-    assert [event["step"] for event in events if event["event"] == "resumed"] == [1, 2]
-    assert {each.run_directory.name for each in played} == {"gh-1"}
-    kept = (second.record / "upload-artifact").read_text()
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [1]
+    assert {each.run_directory.name for each in (first, last)} == {"gh-1"}
+    kept = (last.record / "upload-artifact").read_text()
     assert kept.splitlines() == ["plan-2 30", "training-2-2 30"]
     assert proof(last) == dict.fromkeys(PARTS, True)
     assert outcome(last)["state_sha256"] == outcome(green)["state_sha256"]
     manifests = bucket.keys("lineage/manifests/")
-    assert len(manifests) == 3
+    assert len(manifests) == 2
     assert {key.split("/run-")[1].split("-")[0] for key in manifests} == {"1"}
-    told(last, "resumed 3/20")
-    assert "segment 3" in last.summary
+    told(last, "resumed 2/20")
+    assert "segment 2" in last.summary
     told(last, "proven")
 
 
@@ -266,34 +228,10 @@ def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str
     assert dispatch["ref"] == "main"
     given = dispatch["inputs"]
     assert asked.items() <= given.items()
-    version = "" if number == 1 else f"-{number}"
-    assert given["resume"] == f"s3://ml-runs/lineage/manifests/run-1-manifest{version}.json"
+    assert given["resume"] == "s3://ml-runs/lineage/manifests/run-1-manifest.json"
     handed = json.loads(given["continues"])
     assert (handed["lineage"], handed["number"], handed["step"]) == ("1", number + 1, number)
     assert handed["commit"] == json.loads((segment.run_directory / "run.json").read_text())["git"]["commit"]
-
-
-def test_a_run_that_may_have_no_further_segment_ends_with_a_word_in_slack(stage: Any, tmp_path: Path) -> None:
-    played = stage.play(
-        "workflow_dispatch",
-        inputs={"config": TINY},
-        variables={
-            "TRAINYARD_STORE": (tmp_path / "store").as_uri(),
-            "TRAINYARD_DEADLINE": "1s",
-            "TRAINYARD_MAX_SEGMENTS": "1",
-        },
-    )
-    assert played.exit_code == 1
-    assert (outcome(played)["exit_code"], played.steps["Store"]) == (75, "success")
-    assert played.steps["Continue"] == "failure"
-    assert played.dispatched == []
-    assert played.steps["Notify"] == "success", played.log
-    started, stopped, ended = played.messages
-    assert "Training 1 started" in started
-    assert "Training 1 stopped" in stopped
-    assert "Training 1 failed" in ended
-    assert "segment" in ended
-    assert "gh run rerun 1 --failed" in ended
 
 
 def test_a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for(stage: Any) -> None:
@@ -336,29 +274,6 @@ def test_the_daily_run_is_off_and_says_what_turns_it_on(stage: Any) -> None:
     assert played.summary.startswith("### Nothing was trained: the daily run is off")
     assert "gh variable set TRAINYARD_SCHEDULE --body true" in played.summary
     assert played.messages == []
-
-
-def test_what_the_store_holds_proven_is_not_trained_again_and_old_runs_are_removed(
-    stage: Any, tmp_path: Path
-) -> None:
-    """A push trains and proves, and the same push again finds that."""
-    place = {
-        "TRAINYARD_CONFIG": TINY,
-        "TRAINYARD_STORE": f"file://{tmp_path}/store",
-        "TRAINYARD_KEEP_RUNS": "1",
-    }
-    (tmp_path / "store").mkdir()
-    first = stage.play("push", variables=place)
-    assert first.green, first.log
-    assert first.steps["Train"] == first.steps["Prove"] == "success"
-    assert "no: the store has no proven run" in first.log
-    assert first.run_directory.is_dir(), "the run of the job stays"
-    again = stage.play("push", variables=place)
-    assert again.green, again.log
-    assert "Train" not in again.steps, again.log
-    assert again.messages == []
-    assert "### Not trained again: run 1 is proven" in again.summary
-    assert "gh workflow run training_ci.yml -f config=configs/tiny.yaml" in again.summary
 
 
 def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: Any) -> None:
@@ -404,66 +319,30 @@ def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp
     assert list((tmp_path / "store" / "run-1").glob("checkpoint-*/manifest.json"))
 
 
-def test_a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifacts_refused(
-    stage: Any, bucket: Any
-) -> None:
-    inputs = {"config": TINY, "overrides": "training.max_steps=8"}
-    nobody = keys(bucket) | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
-    first = stage.play("workflow_dispatch", inputs=inputs, variables=store("again"), environment=nobody)
-    assert first.exit_code == 1
-    assert first.steps["Check"] == "failure"
-    assert "Train" not in first.steps
-    assert "No usable answer from http://127.0.0.1:9" in told(first, "failed")
-
-    second = stage.play(
-        "workflow_dispatch",
-        inputs=inputs,
-        variables=store("again"),
-        environment=keys(bucket) | {"UPLOAD_REFUSED": "1", "GITHUB_RUN_ATTEMPT": "2"},
-    )
-    assert second.green, second.log
-    assert second.log.count("::warning::GitHub refused the artifact") == 1
-    told(second, "proven")
-    assert "again/manifests/run-1-manifest.json" in bucket.keys("again/")
-
-
 PROGRAM = """\
 recipe: command
 program:
-  command: [.venv/bin/python, configs/trainer.py, {words}]
+  command: [.venv/bin/python, configs/trainer.py, --steps, "6", --pause, "0"]
   data: [configs/program.yaml]
   lock: requirements-core.txt
   checkpoints: out/checkpoint-*
 """
-TRAINERS = TRAINER.parents[1] / "trainers"
-EVERY_TRAINER = pytest.mark.skipif(
-    not os.environ.get("TRAINYARD_EVERY_TRAINER"), reason="takes minutes: set TRAINYARD_EVERY_TRAINER=1"
-)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "words"),
-    [
-        (TRAINER, '--steps, "6", --pause, "0"'),
-        pytest.param(TRAINERS / "hugging_face.py", '--max_steps, "6"', marks=EVERY_TRAINER),
-        pytest.param(TRAINERS / "hugging_face.py", '--trl, --max_steps, "6"', marks=EVERY_TRAINER),
-        pytest.param(TRAINERS / "lightning_loop.py", '--max_steps, "8"', marks=EVERY_TRAINER),
-    ],
-    ids=["plain", "transformers", "trl", "lightning"],
-)
-def test_any_program_is_trained_stored_and_proven(
-    stage: Any, repository: Path, bucket: Any, trainer: Path, words: str
+def test_any_program_is_trained_stored_and_proven_though_github_refuses_the_artifacts(
+    stage: Any, repository: Path, bucket: Any
 ) -> None:
-    (repository / "configs" / "program.yaml").write_text(PROGRAM.format(words=words))
-    (repository / "configs" / "trainer.py").write_text(trainer.read_text())
+    (repository / "configs" / "program.yaml").write_text(PROGRAM)
+    (repository / "configs" / "trainer.py").write_text(TRAINER.read_text())
     commit(repository)
     played = stage.play(
         "workflow_dispatch",
         inputs={"config": "configs/program.yaml"},
         variables=store("program") | {"TRAINYARD_FOLLOW": ""},
-        environment=keys(bucket),
+        environment=keys(bucket) | {"UPLOAD_REFUSED": "1", "GITHUB_RUN_ATTEMPT": "2"},
     )
     assert played.green, played.log
+    assert played.log.count("::warning::GitHub refused the artifact") == 1
     assert played.steps["Prepare"] == played.steps["Train"] == played.steps["Prove"] == "success"
     assert any("/checkpoint-" in key for key in bucket.keys("program/")), played.log
     told(played, "proven")

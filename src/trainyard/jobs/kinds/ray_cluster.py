@@ -106,7 +106,7 @@ def _words(plan: JobPlan) -> tuple[str, ...]:
         return (*program.command, *restarts)
     place = ("--directory", program.directory) if program.directory else ()
     return (
-        *(program.python, "-m", "trainyard", "step", "ray"),
+        *(program.python, "-P", "-m", "trainyard", "step", "ray"),
         *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
         *("--gpu-per-node", str(plan.resources.gpus), *place, *restarts, "--", *program.command),
     )

@@ -54,7 +54,9 @@ def render(plan: JobPlan) -> Manifests:
         "rayClusterSpec": ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
-        "backoffLimit": 0 if plan.program.keeps_run else plan.restarts,  # the entrypoint restarts `run_pod`
+        "backoffLimit": 0
+        if plan.program.keeps_run
+        else plan.restarts,  # the entrypoint restarts `trainyard pod`
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }

@@ -1,14 +1,38 @@
 """The recipes say what pods run: the trainer, any program, a preset of a program, or a command after `--`.
 
-In: a `RecipeOrder`. Out: a `Program`. A new program is a preset, `configs/programs/NAME.yaml`.
+In: a configuration and a `JobPlan` without its program. Out: the `Program`. A new program is a preset,
+`configs/programs/NAME.yaml`.
 """
+
+from collections.abc import Iterator
+from typing import Protocol
 
 from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.schema import Config
+from trainyard.jobs.job_plan import JobPlan, Program
 from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
 from trainyard.jobs.recipes.preset_recipe import PresetRecipe
-from trainyard.jobs.recipes.recipe_order import JobRecipe
 from trainyard.programs.presets import load_preset
+
+
+class JobRecipe(Protocol):
+    """A module of this folder, or a preset.
+
+    The plan that it receives has the user's own command as its program.
+    """
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        """The value of `--recipe`."""
+        ...
+
+    def problems(self, config: Config, plan: JobPlan, /) -> Iterator[str]:
+        """Yield the reasons why this recipe cannot run the job."""
+        ...
+
+    def program(self, config: Config, plan: JobPlan, /) -> Program:
+        """Return the program that the pods run, for a job without problems."""
+        ...
 
 
 def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:

@@ -8,38 +8,39 @@ there are several processes. The image needs the packages of the program and, be
 from collections.abc import Iterator
 
 from trainyard.config.load import dump_yaml
-from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.config.schema import Config
+from trainyard.jobs.job_plan import JobPlan, Program
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
 
 NAME = "program"
 
 
-def ray_problems(order: RecipeOrder) -> Iterator[str]:
+def ray_problems(config: Config, plan: JobPlan) -> Iterator[str]:
     """Yield why a program that uses one node cannot run on several nodes of Ray."""
-    if order.kind.on_ray and order.nodes > 1:
+    if KINDS[plan.kind].on_ray and plan.nodes > 1:
         yield (
-            f"recipe {order.config.recipe}: on Ray it runs once, on the head, so {order.nodes - 1} of "
-            f"{order.nodes} nodes would do nothing; use --kind pytorchjob or trainjob"
+            f"recipe {config.recipe}: on Ray it runs once, on the head, so {plan.nodes - 1} of "
+            f"{plan.nodes} nodes would do nothing; use --kind pytorchjob or trainjob"
         )
 
 
-def problems(order: RecipeOrder) -> Iterator[str]:
-    yield from ray_problems(order)
-    if not order.config.checkpointing.shared:
+def problems(config: Config, plan: JobPlan) -> Iterator[str]:
+    yield from ray_problems(config, plan)
+    if not config.checkpointing.shared:
         yield (
             "checkpointing.shared: false is for the trainer of this repository; leave it out with this recipe"
         )
 
 
-def program(order: RecipeOrder) -> Program:
+def program(config: Config, plan: JobPlan) -> Program:
     """The program that runs the command in a run directory of the job's name."""
-    pod = order.config.cluster.pod
+    pod = config.cluster.pod
     return Program(
         NAME,
-        run_pod_command(order),
-        once=order.kind.on_ray,
+        run_pod_command(config, plan),
+        once=KINDS[plan.kind].on_ray,
         directory=pod.directory or "",
         python=pod.python,
-        files={CONFIG_FILE: dump_yaml(order.config)},
+        files={CONFIG_FILE: dump_yaml(config)},
     )

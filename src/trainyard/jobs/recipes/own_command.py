@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
+from trainyard.config.schema import Config
 from trainyard.jobs.job_kind import JobKind
-from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.jobs.job_plan import JobPlan, Program
+from trainyard.jobs.kinds import KINDS
 
 NAME = "command"
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -20,23 +21,23 @@ _PLACED = re.compile(r"--(nnodes|rdzv|master|node[-_]rank|standalone)\b.*|--(rdz
 """torchrun's options that name the nodes and where they meet."""
 
 
-def problems(order: RecipeOrder) -> Iterator[str]:
-    command = order.command
+def problems(_config: Config, plan: JobPlan) -> Iterator[str]:
+    command, kind = plan.program.command, KINDS[plan.kind]
     if not command:
         yield "--recipe command: put the command after --, such as -- torchrun train.py"
     elif not _starts_torchrun(command):
         return
-    elif order.kind.on_ray and order.nodes > 1:
+    elif kind.on_ray and plan.nodes > 1:
         yield (
-            f"-- torchrun: on Ray a command runs once, on the head, so {order.nodes - 1} of {order.nodes} "
+            f"-- torchrun: on Ray a command runs once, on the head, so {plan.nodes - 1} of {plan.nodes} "
             "nodes would do nothing; use --kind pytorchjob or trainjob, or a command that starts tasks on "
             "all of them"
         )
-    elif order.kind.agent and not any(map(_PLACED.fullmatch, command)):
+    elif kind.agent and not any(map(_PLACED.fullmatch, command)):
         yield (
-            f"-- torchrun: it does not read the variables of {order.kind.api.installs}, so each pod would "
-            f"train alone; use -- {order.kind.agent} --nnodes={order.nodes} "
-            f"--nproc-per-node={order.processes}"
+            f"-- torchrun: it does not read the variables of {kind.api.installs}, so each pod would "
+            f"train alone; use -- {kind.agent} --nnodes={plan.nodes} "
+            f"--nproc-per-node={plan.processes_per_node}"
         )
 
 
@@ -46,12 +47,10 @@ def lacks_agent(command: Sequence[str], kind: JobKind) -> bool:
     return bool(kind.agent) and kind.agent not in words and _MENTIONED.search(words) is not None
 
 
-def program(order: RecipeOrder) -> Program:
+def program(config: Config, plan: JobPlan) -> Program:
     """The program that runs the command."""
-    pod = order.config.cluster.pod
-    return Program(
-        NAME, order.command, once=order.kind.on_ray, directory=pod.directory or "", python=pod.python
-    )
+    pod, once = config.cluster.pod, KINDS[plan.kind].on_ray
+    return Program(NAME, plan.program.command, once=once, directory=pod.directory or "", python=pod.python)
 
 
 def _starts_torchrun(command: Sequence[str]) -> bool:

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.device import gpu_of
-from trainyard.plan.instances import InstanceType
+from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degree_problems, degrees_of, unused_degrees
 from trainyard.programs.presets import (
@@ -25,11 +26,12 @@ from trainyard.programs.presets import (
     Values,
     evaluate,
     fill,
+    load_preset,
     preset_values,
     render_preset,
     settings_problems,
 )
-from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_with
+from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_of, program_with
 from trainyard.programs.program import Program as RunProgram
 
 _GIB = 2**30
@@ -56,17 +58,17 @@ class PresetRecipe:
     def NAME(self) -> str:  # noqa: N802
         return self.preset.name
 
-    def problems(self, order: RecipeOrder) -> Iterator[str]:
-        config, preset, values = order.config, self.preset, self._values(order)
-        degrees = _degrees(preset, config, nodes=order.nodes, processes=order.processes)
+    def problems(self, config: Config, plan: JobPlan) -> Iterator[str]:
+        preset, values, kind = self.preset, self._values(config, plan), KINDS[plan.kind]
+        processes, gpus = plan.processes_per_node, plan.resources.gpus
+        degrees = _degrees(preset, config, nodes=plan.nodes, processes=processes)
         if preset.launcher == "auto":
-            yield from any_program.ray_problems(order)
-        if preset.launcher == "ray" and not order.kind.on_ray and order.nodes > 1:
-            yield (f"--kind {order.kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
-        if preset.launcher == "torchrun" and order.gpus and order.processes != order.gpus:
+            yield from any_program.ray_problems(config, plan)
+        if preset.launcher == "ray" and not kind.on_ray and plan.nodes > 1:
+            yield (f"--kind {kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
+        if preset.launcher == "torchrun" and gpus and processes != gpus:
             yield (
-                f"--nproc-per-node {order.processes}: this recipe starts one process per GPU, and a node has "
-                f"{order.gpus}"
+                f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}"
             )
         yield from preset_problems(preset, config, values, degrees)
         for key, what in preset.paths.items() if preset.is_exact else ():
@@ -74,45 +76,56 @@ class PresetRecipe:
             if path is not None and not PurePosixPath(path).is_absolute():
                 yield (
                     f"{key}: {path} is not absolute; name {what}, as a place in the pods such as "
-                    f"{order.run_directory}/{path}"
+                    f"{plan.run_directory}/{path}"
                 )
-        if order.instance is not None and order.gpus and (kind := fill(preset.memory, values)) is not None:
-            yield from _memory_problems(config, degrees, kind, order.instance)
+        instance = instance_called(plan.instance_type)
+        if instance is not None and gpus and (needed := fill(preset.memory, values)) is not None:
+            yield from _memory_problems(config, degrees, needed, instance)
 
-    def program(self, order: RecipeOrder) -> Program:
+    def program(self, config: Config, plan: JobPlan) -> Program:
         if not self.preset.is_exact:
-            return any_program.program(order)
-        rendered = render_preset(self.preset, order.config, self._values(order))
+            return any_program.program(config, plan)
+        rendered = render_preset(self.preset, config, self._values(config, plan))
         torchrun = self.preset.launcher == "torchrun"
         return kept_program(
             self.NAME,
-            order,
+            config,
+            plan,
             rendered.command[1:] if torchrun else rendered.command,
             torchrun=torchrun,
-            once=self.preset.launcher == "ray" and order.kind.on_ray,
+            once=self.preset.launcher == "ray" and KINDS[plan.kind].on_ray,
             environment=rendered.environment,
             files=rendered.files,
         )
 
-    def _values(self, order: RecipeOrder) -> Values:
+    def _values(self, config: Config, plan: JobPlan) -> Values:
         return _values(
             self.preset,
-            order.config,
-            nodes=order.nodes,
-            processes=order.processes,
-            name=order.job,
-            directory=order.run_directory,
+            config,
+            nodes=plan.nodes,
+            processes=plan.processes_per_node,
+            name=plan.name,
+            directory=plan.run_directory,
             files=FILES_DIRECTORY,
         )
 
 
 def program_here(
-    preset: Preset, config: Config, base: Path, *, nodes: int, processes: int, run_directory: Path
+    config: Config, run_directory: Path, *, nodes: int = 1, processes: int | None = None
 ) -> RunProgram:
-    """Return the program of a preset for this machine.
+    """Return the program of a configuration on this machine; `program.directory` is relative to the current.
 
-    `base` is what `program.directory` is relative to. Raises ConfigError with every problem, one per line.
+    Raises ConfigError with every problem, one per line, and for a recipe that is no program.
     """
+    if config.recipe in RECIPES:
+        raise ConfigError(
+            f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
+            "program.command to run another program, or start trainyard train."
+        )
+    base = Path.cwd()
+    if config.recipe == COMMAND:
+        return program_of(config, base)
+    preset, processes = load_preset(config.recipe), processes or config.program.processes
     directory = str(run_directory)
     values = _values(
         preset,

@@ -12,34 +12,34 @@ from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
+from trainyard.jobs.job_plan import SCRATCH, JobPlan, Program
 from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import gpu_of
+from trainyard.plan.instances import instance_called
 from trainyard.plan.training_plan import plan_training
 
 NAME = "trainyard"
 _GIB = 2**30
 
 
-def problems(order: RecipeOrder) -> Iterator[str]:
+def problems(config: Config, plan: JobPlan) -> Iterator[str]:
     """Yield problems of the processes, world size, mesh and memory."""
-    config, instance = order.config, order.instance
-    if 0 < order.gpus < order.processes and config.model.device != "cpu":
+    instance = instance_called(plan.instance_type)
+    if 0 < plan.resources.gpus < plan.processes_per_node and config.model.device != "cpu":
         yield (
-            f"--nproc-per-node {order.processes}: each process needs a GPU of its own, and a pod has "
-            f"{order.gpus}; leave it out for one per GPU"
+            f"--nproc-per-node {plan.processes_per_node}: each process needs a GPU of its own, and a pod has "
+            f"{plan.resources.gpus}; leave it out for one per GPU"
         )
     try:
-        require_processes(config, order.nodes * order.processes)
+        require_processes(config, plan.nodes * plan.processes_per_node)
     except ConfigError as error:
         yield str(error).removesuffix(" Nothing was started.")
         return
-    if instance is None or not order.gpus:
+    if instance is None or not plan.resources.gpus:
         return
     fitted = plan_training(
-        config, gpu_of(instance), rented=RentedMachines(instance, order.nodes, order.processes)
+        config, gpu_of(instance), rented=RentedMachines(instance, plan.nodes, plan.processes_per_node)
     )
     if not fitted.fits:
         needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
@@ -50,15 +50,15 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         )
 
 
-def program(order: RecipeOrder) -> Program:
+def program(config: Config, plan: JobPlan) -> Program:
     """The program that trains in a run directory of the job's name."""
-    pod = order.config.cluster.pod
+    pod = config.cluster.pod
     return Program(
         NAME,
-        run_pod_command(order),
+        run_pod_command(config, plan),
         directory=pod.directory or "",
         python=pod.python,
-        files={CONFIG_FILE: dump_yaml(order.config)},
+        files={CONFIG_FILE: dump_yaml(config)},
     )
 
 
@@ -76,3 +76,9 @@ def settled_config(config: Config, *, efa: bool) -> Config:
         prepared = f"{workspace_of(config)}/prepared"
         changes["data"] = config.data.model_copy(update={"prepared_directory": prepared})
     return config.model_copy(update=changes)
+
+
+def workspace_of(config: Config) -> str:
+    """The folder in a pod for runs and prepared data: on the claim, if there is one."""
+    volume = config.cluster.volume
+    return (volume.mount_path or "/checkpoints").rstrip("/") if volume.claim else SCRATCH

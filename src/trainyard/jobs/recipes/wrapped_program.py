@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.registries import COMMAND, PROGRAMS
+from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
 from trainyard.programs.presets import load_preset
 from trainyard.programs.program import CHECKPOINTS_FOLDER
 from trainyard.programs.program import Program as RunProgram
@@ -43,8 +43,8 @@ class ProgramDescription:
     checkpoints: str
     """The folder of the program's own checkpoints."""
     environment: Mapping[str, str]
-    nodes: int | None = None
-    """Nodes that the program uses, also if it is started on one of them; None if not known."""
+    nodes: int
+    """Nodes that the program uses, also if it is started on one of them."""
 
     def program(self, directory: Path) -> RunProgram:
         """Return the program for the machine that runs it; `directory` holds the locks of its images."""
@@ -66,7 +66,8 @@ class ProgramDescription:
 
 def kept_program(
     recipe: str,
-    order: RecipeOrder,
+    config: Config,
+    plan: JobPlan,
     command: Sequence[str],
     *,
     torchrun: bool = True,
@@ -79,26 +80,26 @@ def kept_program(
     With `torchrun` the command is a script and its arguments, run in a process per GPU. With `once` it runs
     in one place. `files` are further files beside `program.json`, by name.
     """
-    pod, log = order.config.cluster.pod, ""
-    if once and order.nodes > 1:
-        log = nccl_log(PurePosixPath(order.run_directory, "logs"), 0)
+    pod, log = config.cluster.pod, ""
+    if once and plan.nodes > 1:
+        log = nccl_log(PurePosixPath(plan.run_directory, "logs"), 0)
     sheet = ProgramDescription(
         recipe,
         tuple(command),
         torchrun=torchrun,
-        steps=order.config.training.max_steps or 0,
-        checkpoints=f"{order.run_directory}/{CHECKPOINTS_FOLDER}",
+        steps=config.training.max_steps or 0,
+        checkpoints=f"{plan.run_directory}/{CHECKPOINTS_FOLDER}",
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
-        nodes=order.nodes,
+        nodes=plan.nodes,
     )
     return Program(
         recipe,
-        run_pod_command(order, "--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
+        run_pod_command(config, plan, "--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
         once=once,
         directory=pod.directory or "",
         python=pod.python,
         files={
-            CONFIG_FILE: dump_yaml(order.config),
+            CONFIG_FILE: dump_yaml(config),
             PROGRAM_FILE: json.dumps(asdict(sheet), indent=1) + "\n",
             **(files or {}),
         },
@@ -121,14 +122,15 @@ def read_description(path: Path) -> ProgramDescription:
     return replace(sheet, command=tuple(w.replace(FILES_DIRECTORY, str(path.parent)) for w in sheet.command))
 
 
-def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
+def run_pod_command(config: Config, plan: JobPlan, *program: str) -> tuple[str, ...]:
     """The command of a pod that keeps a run directory; the words `program` name another program to run."""
-    pod = order.config.cluster.pod
+    pod = config.cluster.pod
     return (
-        *(pod.python, "-m", "trainyard", "pod"),
+        # -P: a module of the program, such as its `datasets.py`, must not replace one that Trainyard imports.
+        *(pod.python, "-P", "-m", "trainyard", "pod"),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
-        *("--run-dir", order.run_directory),
-        *("--nproc-per-node", str(order.processes)),
+        *("--run-dir", plan.run_directory),
+        *("--nproc-per-node", str(plan.processes_per_node)),
         *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
     )
 

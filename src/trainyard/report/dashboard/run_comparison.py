@@ -20,9 +20,8 @@ from trainyard.report.facts.quantities import (
     format_percent,
     format_scaled,
 )
-from trainyard.report.facts.resolved_config import settings_of_config
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.run.run_settings import setting
+from trainyard.run.run_settings import setting, settings_of_config
 
 _WARM_UP = 0.25
 """The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""

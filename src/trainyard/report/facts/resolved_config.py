@@ -3,13 +3,12 @@
 Nothing is validated: a file that is missing or not YAML has no values. Training reads the file elsewhere.
 """
 
-import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.run_settings import read_settings, setting, settings_of_config
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_bytes
 
 
@@ -28,29 +27,9 @@ def config_value(text: str | None, key: str) -> Any:
     return None
 
 
-def settings_of_config(content: bytes | None) -> dict[str, Any]:
-    """The sections of a `config.yaml`; empty when it is missing or not YAML."""
-    with suppress(ConfigError):
-        return read_settings(content or b"")
-    return {}
-
-
 def config_settings(path: Path) -> dict[str, Any]:
     """The sections of the file; empty when it is missing or not YAML."""
     return settings_of_config(_content(path))
-
-
-def config_digests(path: Path) -> frozenset[str]:
-    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing."""
-    from trainyard.config.load import values_sha256
-
-    content = _content(path)
-    if content is None:
-        return frozenset()
-    digests = {hashlib.sha256(content).hexdigest()}
-    with suppress(TypeError, ValueError):
-        digests.add(values_sha256(settings_of_config(content)))
-    return frozenset(digests)
 
 
 def _content(path: Path) -> bytes | None:

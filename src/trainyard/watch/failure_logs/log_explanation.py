@@ -14,8 +14,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from trainyard.run.untrusted_files import open_regular
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
     CARRIER,
@@ -56,6 +58,8 @@ _RETRIED = re.compile(r"(?i)\bretr(?:y|ying|ies)\b")
 _OF_CONNECTIONS = frozenset({FailureClass.NETWORK, FailureClass.SERVICE})
 _WORDS_BEFORE = 200
 """Characters before the evidence in which a line may say that it only mentions it."""
+_MOST_BYTES = 256 << 20
+"""Most bytes of the end of a log that are read."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
@@ -168,6 +172,20 @@ def log_of(name: str, text: str) -> LogText:
     """Return the log of a text; a carriage return also ends a line."""
     plain = _COLOUR.sub("", text).replace("\x00", "")
     return LogText(name, tuple(line[:_LONGEST_LINE] for line in re.split(r"\r\n|\n|\r", plain)))
+
+
+def read_log(path: Path) -> LogText:
+    """Return the log in a file. Raises FileNotFoundError, and DamagedFileError for what is no file."""
+    text, is_cut = read_end(path)
+    return replace(log_of(str(path), text), is_cut=is_cut)
+
+
+def read_end(path: Path) -> tuple[str, bool]:
+    """Return the last _MOST_BYTES of a file as text, and whether its beginning is left out."""
+    with open_regular(path) as file:
+        start = max(0, file.seek(0, 2) - _MOST_BYTES)
+        file.seek(start)
+        return file.read().decode(errors="replace"), start > 0
 
 
 def events_of(name: str, text: str) -> LogText:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from tests.cases import each_case
 
 from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.restore.restore import plan_restore, restore
@@ -307,7 +308,7 @@ def test_a_key_in_any_usual_form_signs(tmp_path: Path, name: str) -> None:
         assert b"dsseEnvelope" in signer.sign("run-1", {"a": "0" * 64})
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@each_case("name", MISTAKES)
 def test_what_is_no_key_is_told_by_its_mistake_and_never_shown(tmp_path: Path, name: str) -> None:
     text, mistake = MISTAKES[name]
     (tmp_path / "key").write_bytes(text.encode(errors="surrogateescape"))

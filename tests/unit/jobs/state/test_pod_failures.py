@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.state.shapes import (
     NOW,
     condition,
@@ -119,8 +120,8 @@ def failure_of(kind: str, pods: list[Json], history: History | None = None, **mo
     return state.failure
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", PODS)
+@each_case("kind", KINDS)
+@each_case("name", PODS)
 def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name: str) -> None:
     raw, failure_class, code = PODS[name]
     raw = {
@@ -210,8 +211,8 @@ LATER: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("later", LATER)
-@pytest.mark.parametrize("order", [1, -1])
+@each_case("later", LATER)
+@each_case("order", [1, -1])
 def test_the_first_that_failed_is_the_cause(later: str, order: int) -> None:
     pods = [FIRST, LATER[later]][::order]
     failure = failure_of("trainjob", pods)
@@ -402,8 +403,8 @@ PULLS = [
 ]
 
 
-@pytest.mark.parametrize(("reason", "message", "age", "hopeless", "failure_class"), PULLS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_case(("reason", "message", "age", "hopeless", "failure_class"), PULLS)
+@each_case("kind", KINDS)
 def test_what_can_heal_is_waited_for_and_what_cannot_is_not(
     kind: str, reason: str, message: str, age: float, hopeless: bool, failure_class: str | None
 ) -> None:
@@ -472,7 +473,7 @@ def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
     assert state.waiting.failure_class == FailureClass.NODE_LOST
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "seconds"),
     [
         ("2026-11-20T21:58:54Z", 1795211934.0),
@@ -592,8 +593,8 @@ MESSAGES = {
 """Problem of the documents' tables -> the last line of a pod, the failure class, and a word of the fix."""
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "rayjob"])
-@pytest.mark.parametrize("name", MESSAGES)
+@each_case("kind", [*KINDS, "rayjob"])
+@each_case("name", MESSAGES)
 def test_the_answer_has_the_fix(kind: str, name: str) -> None:
     line, failure_class, word = MESSAGES[name]
     if kind not in KINDS:

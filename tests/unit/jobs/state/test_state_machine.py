@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.state.shapes import (
     NOW,
     condition,
@@ -111,7 +112,7 @@ def expected(kind: str, says: str, pods: str) -> State:
     return State.STARTING
 
 
-@pytest.mark.parametrize(("kind", "says", "pods"), CASES, ids=["-".join(c).replace(" ", "_") for c in CASES])
+@each_case(("kind", "says", "pods"), CASES, ids=["-".join(c).replace(" ", "_") for c in CASES])
 def test_status_and_pods_together_are_the_state(kind: str, says: str, pods: str) -> None:
     state = judge_job(seen(kind, job(kind, **SAYS[kind][says]), PODS[pods]))
     assert state.state is expected(kind, says, pods)
@@ -120,8 +121,8 @@ def test_status_and_pods_together_are_the_state(kind: str, says: str, pods: str)
     assert (state.exit_code == ExitCode.DONE) == (state.state is State.SUCCEEDED)
 
 
-@pytest.mark.parametrize("kind", SAYS)
-@pytest.mark.parametrize("status", ["False", "Unknown", ""])
+@each_case("kind", SAYS)
+@each_case("status", ["False", "Unknown", ""])
 def test_a_condition_that_does_not_hold_ends_nothing(kind: str, status: str) -> None:
     types = ("Succeeded", "Complete", "Completed", "Failed", "Suspended", "RayClusterSuspended")
     raw = job(kind, **{**SAYS[kind]["running"], "conditions": [condition(t, status) for t in types]})
@@ -156,7 +157,7 @@ RAY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("deployment", "command"), RAY)
+@each_case(("deployment", "command"), RAY)
 def test_only_both_statuses_of_a_rayjob_together_are_success(deployment: str, command: str) -> None:
     raw = job("rayjob", jobDeploymentStatus=deployment, jobStatus=command)
     state = judge_job(seen("rayjob", raw, running())).state
@@ -200,8 +201,8 @@ def test_a_job_that_was_deleted_is_never_green_and_never_waited_for(kind: str) -
         assert ended_before.state is State.SUCCEEDED
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
-@pytest.mark.parametrize(
+@each_case("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
+@each_case(
     ("conditions", "words", "failure_class"),
     [
         (
@@ -394,9 +395,9 @@ HEADS: dict[str, Callable[[float], Json]] = {
 }
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("age", [10, 600, 890, 910, 7 * 86400])
-@pytest.mark.parametrize("before", [None, -30, 0, 30, 120, 80_000])
+@each_case("head", HEADS)
+@each_case("age", [10, 600, 890, 910, 7 * 86400])
+@each_case("before", [None, -30, 0, 30, 120, 80_000])
 def test_a_command_whose_head_was_lost_does_not_run(head: str, age: float, before: float | None) -> None:
     """`before`: seconds from the command's start, as KubeRay last read it, to the start of this head."""
     raw = job("rayjob", **SAYS["rayjob"]["running"])

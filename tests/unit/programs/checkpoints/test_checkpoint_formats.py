@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.errors import CheckpointError, DamagedFileError
@@ -102,11 +103,11 @@ def test_a_file_that_is_cut_short_makes_it_partial(name: str, tmp_path: Path) ->
         assert not each.is_complete, path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "complete"),
     [("7", True), ("9", True), ("6", False), ("release", False), ("", False), ("٧", False), ("7.0", False)],
 )
-@pytest.mark.parametrize("writer", ["verl", "megatron"])
+@each_case("writer", ["verl", "megatron"])
 def test_the_tracker_decides_and_no_time_of_a_file(
     writer: str, said: str, complete: bool, tmp_path: Path
 ) -> None:
@@ -244,7 +245,7 @@ def test_links_are_not_followed_and_folders_are_needed(tmp_path: Path) -> None:
 GOOD = {"p": "a/b", "s": 1, "m": 1.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         b"nonsense",

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
@@ -162,15 +163,15 @@ def is_owed(writer: str, world: int, name: str, damage: str) -> bool:
     return not is_named(name, (*rule.unread, *_TEXT), world)
 
 
-@pytest.mark.parametrize(("name", "world"), CASES)
+@each_case(("name", "world"), CASES)
 def test_an_intact_checkpoint_is_complete(name: str, world: int, tmp_path: Path) -> None:
     WRITERS[name].plant(tmp_path, 7, world)
     found = judged(tmp_path)
     assert (found.format, found.step, found.is_complete) == (WRITERS[name].format, 7, True), found.why
 
 
-@pytest.mark.parametrize("damage", shapes.DAMAGES)
-@pytest.mark.parametrize(("name", "world"), CASES)
+@each_case("damage", shapes.DAMAGES)
+@each_case(("name", "world"), CASES)
 def test_a_checkpoint_without_a_file_that_its_format_owes_is_partial(
     name: str, world: int, damage: str, tmp_path: Path
 ) -> None:
@@ -188,8 +189,8 @@ def test_a_checkpoint_without_a_file_that_its_format_owes_is_partial(
     assert not wrong
 
 
-@pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("recipe", ["deepspeed", "megatron", "nemo", "torchtitan", "verl"])
+@each_case("world", [2, 4])
+@each_case("recipe", ["deepspeed", "megatron", "nemo", "torchtitan", "verl"])
 def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     recipe: str, world: int, tmp_path: Path
 ) -> None:
@@ -288,8 +289,8 @@ _ORDER_OF_ACCELERATE = (
 )
 
 
-@pytest.mark.parametrize("older", [False, True])
-@pytest.mark.parametrize(
+@each_case("older", [False, True])
+@each_case(
     ("plant", "order"),
     [
         (_trainer, _ORDER_OF_THE_TRAINER),
@@ -301,7 +302,7 @@ _ORDER_OF_ACCELERATE = (
         ),
     ],
 )
-@pytest.mark.parametrize("world", [1, 3])
+@each_case("world", [1, 3])
 def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
     plant: Callable[[Path, int, int], Path], order: tuple[str, ...], world: int, older: bool, tmp_path: Path
 ) -> None:

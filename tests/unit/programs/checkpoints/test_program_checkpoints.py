@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
@@ -165,8 +166,8 @@ def newest(found: ProgramCheckpoints) -> ProgramCheckpoint:
     return found.newest
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(("name", "world"), CASES)
+@each_case("known", [True, False])
+@each_case(("name", "world"), CASES)
 def test_an_intact_checkpoint_is_complete_and_resumable(
     name: str, world: int, known: bool, tmp_path: Path
 ) -> None:
@@ -181,8 +182,8 @@ def test_an_intact_checkpoint_is_complete_and_resumable(
     assert (found.complete, found.partial, found.notes(), found.resume_notes()) == ((one,), (), (), ())
 
 
-@pytest.mark.parametrize("damage", shapes.DAMAGES)
-@pytest.mark.parametrize(("name", "world"), CASES)
+@each_case("damage", shapes.DAMAGES)
+@each_case(("name", "world"), CASES)
 def test_without_a_file_that_it_owes_it_is_partial(
     name: str, world: int, damage: str, tmp_path: Path
 ) -> None:
@@ -216,10 +217,8 @@ RESUMED_FROM: dict[str, tuple[str, ...]] = {
 """Files without which a checkpoint is complete, but training does not resume from it."""
 
 
-@pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize(
-    ("name", "without"), [(name, each) for name, all_ in RESUMED_FROM.items() for each in all_]
-)
+@each_case("world", [2, 4])
+@each_case(("name", "without"), [(name, each) for name, all_ in RESUMED_FROM.items() for each in all_])
 def test_complete_and_not_resumable(name: str, without: str, world: int, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     older = program.plant(tmp_path, 4, world)
@@ -240,7 +239,7 @@ def test_complete_and_not_resumable(name: str, without: str, world: int, tmp_pat
     assert f"{older.name} is used instead" in note
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("plant", "pattern", "answer"),
     [
         (lambda run: shapes.lightning_file(run, 7, weights_only=True), "*.ckpt", False),
@@ -288,9 +287,9 @@ FOLDERS = [name for name in PROGRAMS if name not in ("nanochat",) and not name.e
 FOLDERS = [n for n in FOLDERS if n not in ("lightning", "nanogpt", "composer", "bin")]
 
 
-@pytest.mark.parametrize("below", [".", "deeper"])
-@pytest.mark.parametrize("mark", [*MARKS, "checkpoint-is-incomplete.txt"])
-@pytest.mark.parametrize("name", FOLDERS)
+@each_case("below", [".", "deeper"])
+@each_case("mark", [*MARKS, "checkpoint-is-incomplete.txt"])
+@each_case("name", FOLDERS)
 def test_a_temporary_name_at_any_depth_makes_it_partial(
     name: str, mark: str, below: str, tmp_path: Path
 ) -> None:
@@ -388,9 +387,7 @@ def test_a_shard_of_a_former_larger_world_does_not_matter(tmp_path: Path) -> Non
     assert newest(find(tmp_path, "torchtitan")).found.resumable
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in PROGRAMS if PROGRAMS[name].one_rank or name == "accelerate"]
-)
+@each_case("name", [name for name in PROGRAMS if PROGRAMS[name].one_rank or name == "accelerate"])
 def test_a_format_without_a_mark_of_its_end_must_be_quiet(name: str, tmp_path: Path) -> None:
     path = PROGRAMS[name].plant(tmp_path, 7, 1)
     pattern, slept = PROGRAMS[name].pattern, []

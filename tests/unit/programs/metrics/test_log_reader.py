@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.programs.metrics.printed_lines import BAR, ESC, NOISE, NUMBERS, PREFIXES, PRINTED, hf
 
 from trainyard.errors import ConfigError
@@ -27,8 +28,8 @@ def row_of(form: str, step: int, loss: float | str = 0.5, norm: float | str = 1.
     return {"step": step, "loss": loss, **norms, **PRINTED[form].row}
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("form", PRINTED)
+@each_case("prefix", PREFIXES)
+@each_case("form", PRINTED)
 def test_each_number_is_read_in_each_form_behind_each_prefix(form: str, prefix: str) -> None:
     for text, value in NUMBERS.items():
         assert read(printed(form, 7, loss=text, prefix=prefix)) == [row_of(form, 7, loss=value)], text
@@ -36,8 +37,8 @@ def test_each_number_is_read_in_each_form_behind_each_prefix(form: str, prefix: 
             assert read(printed(form, 7, norm=text, prefix=prefix)) == [row_of(form, 7, norm=value)], text
 
 
-@pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize("form", PRINTED)
+@each_case("noise", NOISE)
+@each_case("form", PRINTED)
 def test_noise_between_rows_changes_nothing(form: str, noise: str) -> None:
     text = noise.join(["", *(printed(form, step) for step in (1, 2, 10)), ""])
     assert read(text) == [row_of(form, step) for step in (1, 2, 10)]
@@ -47,13 +48,13 @@ def test_noise_between_rows_changes_nothing(form: str, noise: str) -> None:
         assert read(with_bars, form) == [row_of(form, step) for step in (1, 2, 10)]
 
 
-@pytest.mark.parametrize("form", PRINTED)
+@each_case("form", PRINTED)
 def test_a_row_behind_a_bar_on_the_same_line_is_read(form: str) -> None:
     if form not in ("composer", "olmo"):
         assert read(BAR.strip("\r") + printed(form, 3), form) == [row_of(form, 3)]
 
 
-@pytest.mark.parametrize("form", PRINTED)
+@each_case("form", PRINTED)
 def test_chunks_may_end_anywhere(form: str) -> None:
     text = "".join(printed(form, step, prefix=f"{ESC}[36m(A pid=1){ESC}[0m ") for step in (1, 2, 3))
     for size in (1, 2, 7, 64, 1000):
@@ -63,7 +64,7 @@ def test_chunks_may_end_anywhere(form: str) -> None:
         assert rows == [row_of(form, step) for step in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("form", [name for name, lines in PRINTED.items() if lines.validation])
+@each_case("form", [name for name, lines in PRINTED.items() if lines.validation])
 def test_a_validation_is_a_row_of_its_own(form: str) -> None:
     shown = PRINTED[form]
     assert shown.validation is not None
@@ -75,7 +76,7 @@ def test_a_validation_is_a_row_of_its_own(form: str) -> None:
     assert row_fault(read(printed(form, 4) + faulty)[-1])
 
 
-@pytest.mark.parametrize("form", PRINTED)
+@each_case("form", PRINTED)
 def test_the_steps_of_the_run_are_read_where_they_are_printed(form: str) -> None:
     reader = LogReader()
     reader.take(printed(form, 3) + printed(form, 4))
@@ -84,8 +85,8 @@ def test_the_steps_of_the_run_are_read_where_they_are_printed(form: str) -> None
     assert reader.forms_seen == (form,)
 
 
-@pytest.mark.parametrize("form", PRINTED)
-@pytest.mark.parametrize("text", ["nan", "-inf", "tensor(nan)"])
+@each_case("form", PRINTED)
+@each_case("text", ["nan", "-inf", "tensor(nan)"])
 def test_a_loss_or_norm_that_is_not_finite_is_a_fault(form: str, text: str) -> None:
     assert [row_fault(row) for row in read(printed(form, 3))] == [None]
     assert all(row_fault(row) for row in read(printed(form, 3, loss=text)))
@@ -93,8 +94,8 @@ def test_a_loss_or_norm_that_is_not_finite_is_a_fault(form: str, text: str) -> N
         assert all(row_fault(row) for row in read(printed(form, 3, norm=text)))
 
 
-@pytest.mark.parametrize("text", ["None", "********", "?"])
-@pytest.mark.parametrize("form", ["megatron", "nemo", "verl", "torchtitan", "json", "automodel"])
+@each_case("text", ["None", "********", "?"])
+@each_case("form", ["megatron", "nemo", "verl", "torchtitan", "json", "automodel"])
 def test_a_loss_that_is_no_number_stays_in_the_row(form: str, text: str) -> None:
     """A proof must see a printed figure that is no number; if left out, the figure would seem unknown."""
     (row,) = read(printed(form, 3, loss=text))
@@ -110,8 +111,8 @@ def test_megatron_leaves_a_loss_of_nan_out_of_its_line() -> None:
     assert row_fault(row) == "step 500: 2 steps had a loss that is not finite"
 
 
-@pytest.mark.parametrize("form", ["auto", *FORMS])
-@pytest.mark.parametrize(
+@each_case("form", ["auto", *FORMS])
+@each_case(
     "line",
     [
         *("", "iteration", "step:", "{", "[]", "{" * 100_000, '{"a":' * 50_000, "[" * 100_000, "\x00\xff"),
@@ -152,8 +153,8 @@ SUMMARY = (
 )
 
 
-@pytest.mark.parametrize("quote", ["'", ""])
-@pytest.mark.parametrize("prefix", PREFIXES)
+@each_case("quote", ["'", ""])
+@each_case("prefix", PREFIXES)
 def test_the_bar_drawn_after_a_row_gives_its_step(prefix: str, quote: str) -> None:
     """The bar before a row may be late: steps faster than a tenth of a second do not redraw it."""
     text = bar(0) + "".join(
@@ -228,7 +229,7 @@ def test_a_hidden_nan_is_a_fault() -> None:
     assert row_fault({"step": 1, "val_loss": float("nan")}) is not None
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@each_case("number", NUMBERS)
 def test_each_number_is_read_in_a_row_of_the_trainer(number: str) -> None:
     if "," not in number.replace(", device", ""):  # in a dict, a comma ends a number
         (row,) = read("".join(hf(1, number, "1.25")))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.report.cluster.capacity_text import capacity_lines, heading, node_lines
 
@@ -71,7 +72,7 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fits", "answer"),
     [
         ("now", "It fits now: 1 place for 2 nodes, 8 of 16 GPUs free, 1 node completely free."),
@@ -83,8 +84,8 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
         ("unknown", "It is not known whether it fits: pods cannot be listed."),
     ],
 )
-@pytest.mark.parametrize("grows", [False, True])
-@pytest.mark.parametrize("queue", ["", "research"])
+@each_case("grows", [False, True])
+@each_case("queue", ["", "research"])
 def test_each_answer_has_its_sentence_and_more_nodes_are_mentioned_only_where_they_help(
     fits: str, answer: str, grows: bool, queue: str
 ) -> None:

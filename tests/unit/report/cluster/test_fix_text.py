@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.report.cluster.fix_text import cluster_lines, fix_lines
 
@@ -47,9 +48,9 @@ def test_the_safe_steps_come_first_and_those_of_people_after_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("applied", [False, True])
-@pytest.mark.parametrize("result", ["", "applied", "refused"])
-@pytest.mark.parametrize("steps", [(), (AUTOMATIC,), (MANUAL,), (AUTOMATIC, MANUAL)])
+@each_case("applied", [False, True])
+@each_case("result", ["", "applied", "refused"])
+@each_case("steps", [(), (AUTOMATIC,), (MANUAL,), (AUTOMATIC, MANUAL)])
 def test_every_step_is_shown_under_its_heading_with_its_result(
     applied: bool, result: str, steps: tuple[dict[str, Any], ...]
 ) -> None:
@@ -90,11 +91,9 @@ def test_clusters_are_listed_with_what_they_are() -> None:
     ]
 
 
-@pytest.mark.parametrize(("behind", "shown"), [("eks-1", "EKS eks-1"), ("", "Slurm")])
-@pytest.mark.parametrize(
-    ("groups", "listed"), [([], "no groups"), ([GROUP], "workers 3 of 4 × ml.p5.48xlarge")]
-)
-@pytest.mark.parametrize(("sick", "told"), [([], ""), (["i-1"], "; 1 of 3 nodes not running")])
+@each_case(("behind", "shown"), [("eks-1", "EKS eks-1"), ("", "Slurm")])
+@each_case(("groups", "listed"), [([], "no groups"), ([GROUP], "workers 3 of 4 × ml.p5.48xlarge")])
+@each_case(("sick", "told"), [([], ""), (["i-1"], "; 1 of 3 nodes not running")])
 def test_a_hyperpod_cluster_says_what_is_behind_it_and_what_is_sick(
     behind: str, shown: str, groups: list[Any], listed: str, sick: list[str], told: str
 ) -> None:

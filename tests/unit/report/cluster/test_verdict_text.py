@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
@@ -85,9 +86,9 @@ def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> No
     ]
 
 
-@pytest.mark.parametrize("state", Readiness)
-@pytest.mark.parametrize("severity", Severity)
-@pytest.mark.parametrize("count", [0, 1, 2])
+@each_case("state", Readiness)
+@each_case("severity", Severity)
+@each_case("count", [0, 1, 2])
 def test_each_state_and_severity_is_said_and_counted(
     state: Readiness, severity: Severity, count: int
 ) -> None:

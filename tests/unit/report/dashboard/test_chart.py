@@ -1,6 +1,7 @@
 """The axes of the charts."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.report.dashboard.chart import BOTTOM, LEFT, RIGHT, TOP, Chart, draw_chart, round_ticks
 from trainyard.report.dashboard.panels import DrawnPanel, Panel, Series
@@ -57,7 +58,7 @@ def test_large_step_numbers_are_shortened() -> None:
     ]
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 7, 15, 25, 40, 99])
+@each_case("last", [1, 2, 3, 7, 15, 25, 40, 99])
 def test_every_tick_is_at_a_whole_step(last: int) -> None:
     """A tick between two steps would be labelled with one of them."""
     first = 0 if last >= 10 else 1

@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.report.facts import quantities
 
@@ -29,7 +30,7 @@ def test_ages(seconds: float, words: str) -> None:
     assert quantities.format_age_ago(seconds) == words
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "words"),
     [
         (41200, "41.2 k"),

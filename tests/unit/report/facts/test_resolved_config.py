@@ -3,15 +3,16 @@
 import hashlib
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
-from trainyard.report.facts.resolved_config import config_digests, config_value, read_config_text
+from trainyard.proof.stored_runs import config_digests
+from trainyard.report.facts.resolved_config import config_value, read_config_text
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [None, "", "a: [", "\t", "3", "- a", "notifications: 3", "notifications: {slack: }", "a: 2026-13-45"],
 )
@@ -25,11 +26,10 @@ def test_a_value_is_found_by_its_dotted_key() -> None:
 
 def test_a_missing_file_has_no_text_and_no_digests(tmp_path: Path) -> None:
     assert read_config_text(tmp_path / "config.yaml") is None
-    assert config_digests(tmp_path / "config.yaml") == frozenset()
+    assert config_digests(None) == frozenset()
 
 
-def test_a_configuration_is_known_by_its_values_and_by_its_bytes(tmp_path: Path) -> None:
+def test_a_configuration_is_known_by_its_values_and_by_its_bytes() -> None:
     config = load_config(ROOT / "configs" / "smoke.yaml").config
-    path = tmp_path / "config.yaml"
-    path.write_text(dump_yaml(config))
-    assert config_digests(path) == {config_sha256(config), hashlib.sha256(path.read_bytes()).hexdigest()}
+    content = dump_yaml(config).encode()
+    assert config_digests(content) == {config_sha256(config), hashlib.sha256(content).hexdigest()}

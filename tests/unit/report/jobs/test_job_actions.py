@@ -1,6 +1,6 @@
 """The outputs of a job for later jobs of a workflow, and a summary that names the failure."""
 
-import pytest
+from tests.cases import each_case
 from tests.unit.jobs import plans
 from tests.unit.report.jobs.test_job_text import FAILURE, state
 
@@ -36,7 +36,7 @@ def test_the_summary_of_a_plan_says_what_is_sent_and_what_would_not_be_proven() 
     assert "the pod's own disk" in bare
 
 
-@pytest.mark.parametrize("which", State)
+@each_case("which", State)
 def test_only_an_end_is_told_as_one(which: State) -> None:
     found = state(which)
     data, code = found.record(), found.exit_code

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.jobs.state.shapes import ended, job, running, seen
 
 from trainyard.jobs.job_reader import event_records, listed_record
@@ -36,8 +37,8 @@ def state(which: State, **more: Any) -> JobState:
     )
 
 
-@pytest.mark.parametrize("which", State)
-@pytest.mark.parametrize("width", [40, 79, 200])
+@each_case("which", State)
+@each_case("width", [40, 79, 200])
 def test_the_result_comes_first_and_lines_fit(which: State, width: int) -> None:
     waiting = Waiting(FailureClass.QUOTA, "because") if which is State.QUEUED else None
     lines = status_lines(state(which, waiting=waiting).record(), width=width)

@@ -4,6 +4,7 @@ import itertools
 import logging
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.report.terminal.phase import PhaseDisplay, bar
 
@@ -46,9 +47,9 @@ def test_units_other_than_bytes_are_counted_by_name() -> None:
     )
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("total", [None, 0, 7, 4 * GB])
-@pytest.mark.parametrize("each", [0, 1, GB // 3])
+@each_case("width", WIDTHS)
+@each_case("total", [None, 0, 7, 4 * GB])
+@each_case("each", [0, 1, GB // 3])
 def test_a_line_fits_every_width_and_always_changes(total: int | None, each: int, width: int) -> None:
     lines = live_lines(total, each, seconds=12, width=width)
     assert all(0 < len(line) <= width for line in lines)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.training.checkpoint.loss_record import LossRecord
 
@@ -22,9 +22,9 @@ COURSES: dict[str, Callable[[int], float]] = {
 RISING = ("rising", "falling, then rising", "too high from the second step")
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
-@pytest.mark.parametrize("spike", [None, 10, 100, 599])
-@pytest.mark.parametrize("course", COURSES)
+@each_case("noise", [0.0, 0.02, 0.1])
+@each_case("spike", [None, 10, 100, 599])
+@each_case("course", COURSES)
 def test_events_name_the_start_of_a_spike_and_of_a_rise(course: str, spike: int | None, noise: float) -> None:
     drawn = random.Random(7)
     record, found = LossRecord(), []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.cases import each_case
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
 
@@ -124,8 +125,8 @@ def test_a_state_that_is_not_finite_is_not_written(tmp_path: Path, behind: Backg
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("place", [0, 57, 99])
+@each_case("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@each_case("place", [0, 57, 99])
 def test_finite_is_what_torch_calls_finite(dtype: torch.dtype, place: int) -> None:
     highest = torch.finfo(dtype).max
     assert all_finite(torch.full((100,), highest, dtype=dtype))  # although their sum is infinite

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
@@ -72,7 +72,7 @@ def write_finished_run(directory: RunDirectory, config: Config, *, status: str =
     write_outcome(directory.run_file, {"status": status})
 
 
-@pytest.mark.parametrize(("path", "resolved"), list(cases()), ids=lambda value: getattr(value, "stem", value))
+@each_case(("path", "resolved"), list(cases()), ids=lambda value: getattr(value, "stem", value))
 def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str, tmp_path: Path) -> None:
     """Every shipped configuration x everything that is resolved; on the main machine and on another one."""
     given = settings_of(path, resolved)
@@ -95,7 +95,7 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
         assert not has_been_trained(directory.path, path, [*given, OTHERS[0]])
 
 
-@pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)
+@each_case("path", BASE, ids=lambda path: path.stem)
 def test_the_run_of_another_program_is_compared_as_given(path: Path, tmp_path: Path) -> None:
     given = settings_of(path, "weights" if path.stem == "fine_tuning" else "nothing")
     config = load_config(path, given).config

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.training.data import document_reader
 from trainyard.training.data.corpus import CorpusFile
@@ -110,7 +111,7 @@ def test_the_text_field_is_named_by_the_configuration(tmp_path: Path) -> None:
     assert read(path, text_field="content") == [b"x"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "reason"),
     [
         (b'{"text": "\xff"}', "lines that are not UTF-8"),

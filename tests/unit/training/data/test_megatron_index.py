@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import DataError
@@ -70,8 +71,8 @@ def test_written_tokens_are_read(
     assert found == documents
 
 
-@pytest.mark.parametrize("dtype", sorted(CODES))
-@pytest.mark.parametrize("name", ["a.v1.bin", "a.v1", "a.v1.idx"])
+@each_case("dtype", sorted(CODES))
+@each_case("name", ["a.v1.bin", "a.v1", "a.v1.idx"])
 def test_a_dataset_is_named_by_its_file_its_prefix_or_its_index(
     tmp_path: Path, name: str, dtype: str
 ) -> None:
@@ -150,7 +151,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@each_case("damage", DAMAGES)
 def test_a_damaged_index_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     place, content, message = DAMAGES[damage]
     tokens = write(tmp_path / "a", [[[1, 2]], [[3, 4, 5]]])

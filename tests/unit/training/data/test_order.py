@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from trainyard.training.data.order import Permutation
 
@@ -25,7 +26,7 @@ def test_every_element_has_exactly_one_place(size: int, seed: int, epoch: int) -
     assert sorted(elements(size, seed=seed, epoch=epoch)) == list(range(size))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 65_535, 65_537])
+@each_case("size", [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 65_535, 65_537])
 def test_sizes_around_powers_and_squares_are_bijections(size: int) -> None:
     assert sorted(elements(size)) == list(range(size))
 

@@ -5,7 +5,7 @@ those of a real run.
 """
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import cycle, product
 from typing import Any, cast
 
 import pytest
@@ -65,13 +65,10 @@ def meshes() -> list[dict[str, Any]]:
     return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
 
 
-def mesh_name(mesh: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in mesh.values())
-
-
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("mesh", meshes(), ids=mesh_name)
+@pytest.mark.parametrize(
+    ("mesh", "dtype"), zip(meshes(), cycle(["float32", "bfloat16"]), strict=False), ids=str
+)
 def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
     wanted = config(dtype=dtype, **mesh)
     parallel = put_on_devices(wanted, World(RANK, SIZE, RANK % 8, None), torch.device("cpu"))

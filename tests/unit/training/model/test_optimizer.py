@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cases import each_case
 from torch import nn
 
 from trainyard.config.json_schema import configuration_schema
@@ -39,10 +40,10 @@ def test_constant_schedule_stays_at_the_peak() -> None:
     assert set(rates(CONFIG.model_copy(update={"lr_scheduler": "constant"}), 20)[3:]) == {1.0}
 
 
-@pytest.mark.parametrize("decay", [None, 1, 3, 40])
-@pytest.mark.parametrize("warmup", [0, 1, 4, 20])
-@pytest.mark.parametrize("steps", [1, 2, 5, 20, 33])
-@pytest.mark.parametrize("name", ["cosine", "linear", "warmup_stable_decay"])
+@each_case("decay", [None, 1, 3, 40])
+@each_case("warmup", [0, 1, 4, 20])
+@each_case("steps", [1, 2, 5, 20, 33])
+@each_case("name", ["cosine", "linear", "warmup_stable_decay"])
 def test_every_schedule_rises_to_the_peak_and_ends_at_the_floor(
     name: str, steps: int, warmup: int, decay: int | None
 ) -> None:
@@ -67,10 +68,10 @@ NAMES = ("cosine", "linear", "warmup_stable_decay", "constant")
 LENGTHS = (1, 2, 7, 20, 33)
 
 
-@pytest.mark.parametrize("mode", ["keep", "stretch"])
-@pytest.mark.parametrize("decay", [None, 3])
-@pytest.mark.parametrize("warmup", [0, 4, 40])
-@pytest.mark.parametrize("name", NAMES)
+@each_case("mode", ["keep", "stretch"])
+@each_case("decay", [None, 3])
+@each_case("warmup", [0, 4, 40])
+@each_case("name", NAMES)
 def test_an_extension_keeps_the_schedule_or_stretches_it(
     name: str, warmup: int, decay: int | None, mode: str
 ) -> None:
@@ -89,9 +90,9 @@ def test_an_extension_keeps_the_schedule_or_stretches_it(
         assert now == (earlier + [earlier[-1]] * third)[:third]
 
 
-@pytest.mark.parametrize("mode", ["keep", "stretch"])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
+@each_case("mode", ["keep", "stretch"])
+@each_case("name", NAMES)
+@each_case(
     ("change", "total"),
     [
         ({}, 20),

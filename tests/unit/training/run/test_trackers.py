@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.schema import Config, MonitoringConfig
@@ -117,7 +118,7 @@ def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_res
     assert found["run/tensorboard"]["validation/loss"] == found["run/tensorboard/validation"]["train/loss"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "tag"),
     [
         *(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch.distributed.run
+from tests.cases import each_case
 from torch.distributed.elastic.multiprocessing.api import SignalException, logger
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
@@ -30,7 +31,7 @@ def garbage_collection() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ends", "output"),
     [
         (None, ""),

@@ -7,7 +7,7 @@ from re import _constants as code  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 
 from trainyard.watch.failure_logs.evidence_rules import Nearness, rules, table
 from trainyard.watch.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
@@ -29,7 +29,7 @@ def is_of(row: dict[str, Any], found: LogExplanation) -> bool:
     return re.fullmatch(".+".join(parts), found.cause) is not None
 
 
-@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+@each_case("row", ROWS, ids=NAMES)
 def test_a_rule_explains_its_example_and_not_the_line_that_is_unlike_it(row: dict[str, Any]) -> None:
     found = explained(row, row["example"])
     assert (str(found.klass), found.who) == (row["class"], row["who"]), found
@@ -38,7 +38,7 @@ def test_a_rule_explains_its_example_and_not_the_line_that_is_unlike_it(row: dic
     assert not is_of(row, explained(row, row["unlike"]))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+@each_case("row", ROWS, ids=NAMES)
 def test_a_row_is_complete(row: dict[str, Any]) -> None:
     needed = {"cause", "class", "level", "who", "retry", "fix", "match", "example", "unlike"}
     assert needed <= set(row) <= {*needed, "after", "exact", "plain"}
@@ -69,7 +69,7 @@ def part_messages(operation: Any, value: Any) -> Iterator[str]:
         yield ""
 
 
-@pytest.mark.parametrize("rule", rules(), ids=NAMES)
+@each_case("rule", rules(), ids=NAMES)
 def test_the_index_hides_no_form_of_a_message(rule: Any) -> None:
     for pattern in rule.patterns:
         words = necessary_words(pattern.pattern)

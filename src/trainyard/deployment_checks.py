@@ -1,0 +1,398 @@
+"""Query what a run and a deployment need, before they start: values for the rooms that judge them.
+
+    store, run number, role, signing key ──> Answers ──> machine.readiness
+    machine, store, code, workflows, GitHub, cluster, services ──> CheckItem ──> machine.checklist
+
+It may import every room, as commands do, and prints nothing. Only the probe of a store writes, and removes
+what it wrote.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.artifacts.store.store_address import names_a_store, open_store
+from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.verdict import judge_cluster, verdict_record
+from trainyard.command import time_limits
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.commands.cluster import open_query
+from trainyard.commands.init_github import find_repository
+from trainyard.commands.step_environment import find_on_machine
+from trainyard.config.load import load_config
+from trainyard.errors import (
+    ConfigError,
+    ExitCode,
+    ServiceError,
+    ServiceTroubleError,
+    TrainyardError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.aws_cli import trust_policy_of
+from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
+from trainyard.gateways.git import git_facts
+from trainyard.gateways.github_cli import GitHubCli
+from trainyard.gateways.images.ecr import EcrRepository, find_digest
+from trainyard.gateways.model_signing import METHOD, signer_from
+from trainyard.gateways.process import run_git, run_program
+from trainyard.gateways.slack import owner_of_token
+from trainyard.gateways.wandb_account import api_key, owner_of
+from trainyard.github.repository import get_repository
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
+from trainyard.github.setup_step import describe_steps
+from trainyard.machine.checklist import (
+    CheckItem,
+    CheckState,
+    items_of_cluster,
+    items_of_findings,
+    items_of_setup,
+)
+from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, grace_needed, read_run
+from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
+    from trainyard.artifacts.store_probe import StoreAnswer
+
+# A line of 1 Mbit/s sends 5 MiB in SECONDS. CALL_SECONDS limits each small call, which shows a store that
+# hangs; a call that sends a file has the time limit of a sync.
+SECONDS = 60.0
+CALL_SECONDS, ATTEMPTS = 5.0, 2
+# Kubernetes' own, from a signal until the trainer is killed.
+GRACE_SECONDS = 30.0
+# An area of the checklist may import torch on a busy machine.
+AREA_SECONDS = 180.0
+SERVICE_SECONDS = 10.0
+# The areas of the checklist, in the order in which a person would repair them.
+AREAS = (
+    *("machine", "store", "configuration", "code", "workflows"),
+    *("github", "cluster", "image", "wandb", "slack"),
+)
+
+
+def query_readiness(
+    config: Path | None,
+    changes: Sequence[str] = (),
+    *,
+    run_dir: Path | None = None,
+    store: str | None = None,
+    run_number: int | None = None,
+    timeout: float = SECONDS,
+    grace: float = GRACE_SECONDS,
+    writes: bool = True,
+) -> Answers:
+    """Return the facts about the store, the run number, the role and the signing key that are judged.
+
+    Raises ConfigError if neither `store` nor the configuration names a store.
+    """
+    url, encryption = _store_of(config, changes, store)
+    run_id, may_be_stored = _run_of(run_dir)
+    stores: list[Store] = []
+
+    def open_limited(**limits: float) -> "Store":
+        options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
+        stores.append(open_store(url, encryption=encryption, **options))
+        return stores[-1]
+
+    def query() -> "StoreAnswer":
+        quick = partial(open_limited, call_seconds=CALL_SECONDS)
+        return query_store(
+            quick, run_id, run_number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
+        )
+
+    role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
+    try:
+        facts = {} if role_problem else asdict(time_limits.within(timeout, query))
+    except KeyboardInterrupt:
+        _remove_probe_objects(stores[-1:] if writes else (), timeout)
+        raise
+    except WaitTimeoutError:
+        _remove_probe_objects(stores[-1:] if writes else (), timeout)
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        facts = {"problems": (hanging_message(url, timeout, endpoint),)}
+    return Answers(
+        url,
+        run_id,
+        again=f"{trainyard_command('doctor')} --store",
+        is_address=names_a_store(url),
+        written=writes,
+        role=role,
+        role_problem=role_problem,
+        grace_seconds=grace,
+        grace_needed=grace_needed(run_dir),
+        **facts,
+        **_query_signer(timeout),
+    )
+
+
+def _store_of(config: Path | None, changes: Sequence[str], url: str | None) -> tuple[str, str]:
+    """Return `url`, or else the store of the configuration, and the encryption of its objects."""
+    encryption = "AES256"
+    if config:
+        artifacts = load_config(config, changes).config.artifacts
+        encryption, url = artifacts.encryption, url or artifacts.store
+    if not url:
+        raise ConfigError(
+            "No store: give --store (make train STORE=…), or set artifacts.store in the configuration."
+        )
+    return url, encryption
+
+
+def _run_of(directory: Path | None) -> tuple[str, bool]:
+    """Return the identity of the run, and whether the store may contain it already."""
+    if directory is not None and (file := RunDirectory(directory).run_file).exists():
+        return str(read_run(file)["run_id"]), True
+    return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
+
+
+def _assume_role(url: str, seconds: float) -> tuple[str, str]:
+    """Return the workflow's role for a store in S3, and why it cannot be assumed; empty texts without a role.
+
+    Raises ConfigError for variables that cannot be used.
+    """
+    role = workflow_role() if url.startswith("s3://") else None
+    if role is None:
+        return "", ""
+    try:
+        time_limits.within(seconds, assume_workflow_role)
+    except (ServiceError, WaitTimeoutError) as error:
+        return role.arn, str(error)
+    return role.arn, ""
+
+
+def _remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
+    """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
+    for store in stores:
+        with contextlib.suppress(WaitTimeoutError):
+            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
+
+
+def _query_signer(seconds: float) -> dict[str, Any]:
+    """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
+    try:
+        if time_limits.within(seconds, signer_from) is None:
+            return {}
+    except ConfigError as error:
+        return {"signing_problem": str(error)}
+    except (ServiceError, WaitTimeoutError) as error:
+        return {"signing_problem": f"Sigstore: {error}", "signing_is_away": True}
+    return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """The configuration, store and run directory of a deployment to check."""
+
+    config: Path
+    overrides: Sequence[str] = ()
+    store: str | None = None
+    run_dir: Path | None = None
+    dry_run: bool = False
+    skipped: tuple[str, ...] = ()
+    """Areas that are not checked, and listed as not used."""
+
+
+def default_config() -> Path:
+    """Return the configuration of the folder, or of this repository. Raises ConfigError without one."""
+    files = (Path("trainyard.yaml"), REPOSITORY_ROOT / "configs" / "training_configuration.yaml")
+    for file in files:
+        if file.is_file():
+            return file
+    raise ConfigError("No configuration: add --config FILE, or run this where trainyard.yaml is.")
+
+
+def collect_items(wanted: Checklist) -> list[CheckItem]:
+    """Return the items of all areas, in the order of `AREAS`. An area has a time limit."""
+    checks: dict[str, Callable[[], Iterable[CheckItem]]] = {
+        "machine": lambda: machine_items(wanted),
+        "store": lambda: store_items(wanted),
+        "configuration": lambda: configuration_items(wanted),
+        "code": lambda: code_items(Path.cwd()),
+        "workflows": lambda: workflow_items(Path.cwd()),
+        "github": github_items,
+        "cluster": lambda: cluster_items(wanted, os.environ),
+        "image": lambda: image_items(os.environ),
+        "wandb": lambda: tracker_items(wanted),
+        "slack": lambda: [slack_item(os.environ)],
+    }
+
+    def check(area: str) -> list[CheckItem]:
+        if area in wanted.skipped:
+            return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
+        try:
+            return time_limits.within(AREA_SECONDS, lambda: list(checks[area]()))
+        except (TrainyardError, OSError) as error:
+            # gh, its login or the network are missing more often than a setting is wrong.
+            code = error.exit_code if isinstance(error, TrainyardError) else ExitCode.NO
+            is_away = area == "github" or code in (ExitCode.REFUSED, ExitCode.TIMED_OUT)
+            state = CheckState.UNKNOWN if is_away else CheckState.FAILED
+            return [CheckItem(area, area, state, " ".join(str(error).split()))]
+
+    with ThreadPoolExecutor(len(AREAS)) as pool:
+        return [item for found in pool.map(check, AREAS) for item in found]
+
+
+def machine_items(wanted: Checklist) -> list[CheckItem]:
+    """Return items: can this machine run the configuration?"""
+    folder = wanted.run_dir or Path("runs")
+    findings, _ = find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)
+    return items_of_findings("machine", findings)
+
+
+def store_items(wanted: Checklist) -> list[CheckItem]:
+    """Return items: can a run be stored?"""
+    answers = query_readiness(
+        wanted.config,
+        wanted.overrides,
+        run_dir=wanted.run_dir,
+        store=wanted.store,
+        writes=not wanted.dry_run,
+    )
+    return items_of_findings("store", judge_readiness(answers))
+
+
+def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
+    area, place = "configuration", os.path.relpath(wanted.config)
+    try:
+        load_config(wanted.config, wanted.overrides)
+    except ConfigError as error:
+        yield CheckItem(area, place, CheckState.FAILED, str(error))
+    else:
+        yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
+
+
+def code_items(folder: Path) -> Iterator[CheckItem]:
+    """Yield items: is there a commit, is the tree clean, is the commit pushed?"""
+    facts = git_facts(folder)
+    if not facts:
+        yield CheckItem("code", "commit", CheckState.FAILED, f"git knows no commit of {folder}", "git commit")
+        return
+    commit = str(facts["commit"])[:12]
+    if "dirty" not in facts:
+        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git did not answer whether it is clean")
+    elif facts["dirty"]:
+        text = f"changed since {commit}: a run is not repeatable"
+        yield CheckItem("code", "tree", CheckState.FAILED, text, "git commit, or git stash")
+    else:
+        yield CheckItem("code", "tree", CheckState.OK, "clean")
+    ahead = run_git(folder, "rev-list", "--count", "@{upstream}..HEAD", seconds=10)
+    if ahead.exit_code != 0:
+        yield CheckItem("code", "commit", CheckState.UNKNOWN, f"{commit}; the branch has no upstream")
+    elif ahead.stdout.strip() == "0":
+        yield CheckItem("code", "commit", CheckState.OK, f"{commit}, pushed")
+    else:
+        text = f"{commit} is not pushed: GitHub trains an older one"
+        yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
+
+
+def workflow_items(folder: Path) -> Iterator[CheckItem]:
+    """Yield an item: are the workflows valid for actionlint?"""
+    files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
+    count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
+    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
+    if not files:
+        yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
+    elif not program:
+        text = f"{count}: not checked, because actionlint is not installed"
+        yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
+    else:
+        done = run_program([program, "-oneline", *map(str, files)], seconds=60)
+        state, text = CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
+        if done.exit_code in (0, 1):
+            state = CheckState.FAILED if done.exit_code else CheckState.OK
+            text = done.stdout.strip() if done.exit_code else f"{count}, checked by actionlint"
+        yield CheckItem("workflows", "syntax", state, text)
+
+
+def github_items() -> list[CheckItem]:
+    """Return an item for each step of `trainyard init github`; nothing is changed."""
+    host, name = find_repository("")
+    gh = GitHubCli(host)
+    gh.require_login()
+    repository = get_repository(gh.ask, host, name)
+    changes_nothing = ChangePolicy(
+        dry_run=True, confirm=lambda _: False, can_ask=lambda _: False, set_secret=lambda _: None
+    )
+    steps = Setup(gh.ask, repository, WantedSetup(), changes_nothing, ask_aws=trust_policy_of).steps()
+    return items_of_setup(describe_steps(list(steps), host, repository.name))
+
+
+def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[CheckItem]:
+    """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
+    name = environment.get("TRAINYARD_EKS_CLUSTER", "")
+    if not name and not environment.get("KUBECONFIG"):
+        text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
+        return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
+    settings = load_config(wanted.config, wanted.overrides).config.cluster
+    query = open_query(Demand(target=ClusterTarget(cluster=name)), settings)
+    return items_of_cluster(verdict_record(judge_cluster(query.snapshot(find_digest), query.demand)))
+
+
+def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
+    """Yield an item: does the ECR repository exist and give a login?"""
+    name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
+    if not name:
+        yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
+        return
+
+    def query() -> str:
+        repository = EcrRepository(name, "")
+        repository.fixed_tags()
+        return f"{repository.login().host}/{name} exists, and a login is given"
+
+    yield within_limit("image", "ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
+
+
+def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
+    """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
+    try:
+        is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
+    except ConfigError:
+        return  # `configuration_items` reports it
+    key = api_key(os.environ)
+    if not is_wanted:
+        yield CheckItem("wandb", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
+    elif os.environ.get("WANDB_MODE", "online") != "online":
+        yield CheckItem("wandb", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
+    elif not key:
+        text = "no key: it logs offline, into the run directory"
+        yield CheckItem("wandb", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
+    else:
+        yield within_limit("wandb", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
+
+
+def slack_item(environment: Mapping[str, str]) -> CheckItem:
+    """Return an item: does Slack know the bot token? A webhook can only be checked by sending a message."""
+    if token := environment.get("SLACK_BOT_TOKEN"):
+        return within_limit(
+            "slack",
+            "token",
+            lambda: owner_of_token(token, environment),
+            fix="a new token: the app's page in Slack, OAuth & Permissions, Bot User OAuth Token",
+        )
+    if environment.get("SLACK_WEBHOOK_URL"):
+        text = "a webhook can only be checked by sending a message"
+        fix = "trainyard notify started --run-dir runs/slack-test"
+        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, fix)
+    text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
+    return CheckItem("slack", "token", CheckState.UNUSED, text)
+
+
+def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> CheckItem:
+    """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
+    try:
+        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, query))
+    except (ServiceTroubleError, WaitTimeoutError) as error:
+        return CheckItem(area, name, CheckState.UNKNOWN, str(error))
+    except (ServiceError, ConfigError) as error:
+        return CheckItem(area, name, CheckState.FAILED, str(error), fix)

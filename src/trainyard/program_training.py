@@ -1,0 +1,310 @@
+"""Train with another program than the trainer of this repository, in this process, and keep a run directory.
+
+    first node    run.json, config.yaml, events ──> program ──> rows, its checkpoints, outcome
+    other nodes   program ──> rows, if this node prints them ──> its exit code
+
+The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job. Its
+rows of metrics come from its output, from the files that it writes, or from `trainyard.log`. Its checkpoints
+are copied into the run directory as soon as they are complete by the rules of their format. It resumes from
+the newest one. Signals and the deadline reach all of its processes. docs/bring_your_own.md explains what is
+proven. `programs.supervisor` decides what is recorded; the processes and the facts of the machine are from
+here.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.time_limits import job_seconds
+from trainyard.config.load import load_config, mask_config
+from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
+from trainyard.errors import ConfigError, TrainyardError, WaitTimeoutError
+from trainyard.gateways.git import program_git_facts, repository_facts
+from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.local_machine import network_devices
+from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process_tree import (
+    NODE_VARIABLE,
+    RUN_VARIABLE,
+    find_process,
+    processes_of_run,
+    send,
+    stop_processes,
+)
+from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
+from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.programs.program import ProgramLaunch
+from trainyard.programs.program_hang import HANG
+from trainyard.programs.program_records import COST_LIMIT
+from trainyard.programs.supervisor import ProgramRun
+from trainyard.proof.completion import steps_of_program
+from trainyard.report.facts.run_facts import seconds_to_cost_limit
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import choose_run_id, read_run
+from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
+from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
+from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
+from trainyard.run.waiting import describe_wait
+from trainyard.training.data.config_of_run import has_been_trained
+from trainyard.watch.failure_logs.log_explanation import explain_logs, read_log
+from trainyard.watch.network_record import NodeNetwork, expectation_here
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.gateways.process_tree import RunProcesses
+
+LOG = logging.getLogger(__name__)
+# How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
+GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOrder:
+    """The training of a program that is requested; times are in seconds."""
+
+    config: Path
+    changes: Sequence[str] = ()
+    """The values of `--set`."""
+    run_dir: Path | None = None
+    """None: runs/<run id>."""
+    program: Path | None = None
+    """The program of a job, as the plan wrote it; None: that of the configuration."""
+    resume: str = "auto"
+    """`none`, `auto`, or a checkpoint."""
+    processes: int | None = None
+    """Processes of this machine."""
+    grace: float = 30.0
+    """From SIGTERM until the program is killed."""
+    deadline: float | None = None
+    """From the start of this job until the program must stop."""
+
+
+def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = lambda _: None) -> int:
+    """Run the program on this node, record the run, and return the exit code. Only for the main thread.
+
+    `on_outcome` gets the outcome that is on record, on the first node. The program prints to this process's
+    `sys.stdout`. Signals that this process receives while it runs reach it; one before interrupts this call
+    as the handlers of the caller do. Handlers, files and the lock are as before at the end; the program and
+    all processes of its group have ended.
+    """
+    run, given = _prepare(order)
+    path = run.directory.path
+    require_idle(path, run.launch.number)
+    if is_done(order, run):
+        LOG.info("%s: all steps were done before, so the program is not started again", path)
+        code = 0
+    else:
+        restore = partial(restore_secrets, environment=os.environ)
+        run.launch = replace(run.launch, program=run.launch.program.with_words(restore))
+        if run.is_first:
+            warn_of_secrets(given)
+        deadline = _deadline(order, run)
+        with locked(path) if run.is_first else nullcontext():
+            code = _run(run, deadline)
+    if not run.is_first or not run.directory.run_file.is_file():
+        return code
+    outcome = read_run(run.directory.run_file).get("outcome", {})
+    announce_end(outcome)
+    on_outcome(outcome)
+    return code
+
+
+def describe_start(order: ProgramOrder) -> dict[str, Any]:
+    """Return the command that `train_program` would run, and the variables that the program adds to it."""
+    run, _ = _prepare(order)
+    found = run.checkpoints.find_resume_point(order.resume)
+    command = replace(run.launch, program=run.program).command(found.path if found else None)
+    return {"command": command, "environment": dict(run.program.environment)}
+
+
+def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
+    """Return the run of the program, and the configuration as given, which may have secrets."""
+    loaded = load_config(order.config, order.changes)
+    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    config = mask_config(loaded.config, secrets)
+    place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
+    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
+        node = replace(node, rank=node_number(os.environ))
+    run_dir = order.run_dir or Path("runs") / choose_run_id(None, several=node.nodes > 1)
+    directory, nodes = RunDirectory(run_dir.absolute()), node.nodes
+    if order.program:
+        sheet = read_description(order.program)
+        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+    else:
+        processes = node.processes if isinstance(node.processes, int) else config.program.processes
+        program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
+    launch = ProgramLaunch(program, directory, node, nodes=nodes, grace=order.grace)
+    masked = program.with_words(secrets.mask_values)
+    return ProgramRun(masked, launch, config, secrets, resume=order.resume), loaded.given
+
+
+def _deadline(order: ProgramOrder, run: ProgramRun) -> dict[str, Any]:
+    """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
+    path, limit = run.directory.path, run.config.limits.cost_usd if run.is_first else None
+    paid = seconds_to_cost_limit(limit, path, nodes=run.launch.machines)
+    deadline = deadline_for_storing(order.deadline, path.parent, checkpoint_bytes(path))
+    deadline = None if deadline is None else deadline - job_seconds()
+    if paid is None or (deadline is not None and deadline <= paid):
+        return {"deadline": deadline}
+    return {"deadline": paid, "deadline_name": COST_LIMIT}
+
+
+def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
+    """Run the program between the first and the last record; return the exit code of this node."""
+    launch = run.launch
+    run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
+    if (code := run.begin(choose_run_id(run.directory.path))) is not None:
+        return code
+    checkpoint = run.found.path if run.found else None
+    names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
+    # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
+    removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES
+    with SignalForwarder():  # a signal after the program's end must not end the record of it
+        ended = run_supervised(
+            launch.command(checkpoint),
+            run.read,
+            log=run.directory.logs / f"node-{launch.number}.log",
+            secrets=run.secrets,
+            environment={**names, **launch.environment(checkpoint)},
+            directory=run.program.directory,
+            without=(*removed, *withheld_names(os.environ)),
+            supervision=Supervision(
+                grace=launch.grace,
+                **deadline,
+                on_start=run.note_session,
+                on_signal=run.note_signal,
+                on_stop=run.note_stop,
+                poll=run.poll,
+                hung=HANG,
+            ),
+        )
+        return run.end(ended, _explain_failure(run, ended) if run.is_first else {})
+
+
+def _code_of(run: ProgramRun) -> dict[str, Any]:
+    """Return the facts about the code of the program."""
+    if run.program.is_planned:
+        return program_git_facts(run.program.command)
+    return repository_facts(run.program.directory) or code_facts(run.program.directory)
+
+
+def _network_of(run: ProgramRun) -> NodeNetwork | None:
+    """Return the check of the network between the machines; None for a single one."""
+    launch, compute = run.launch, run.config.compute
+    if launch.machines == 1:
+        return None
+    known = {"nodes": launch.machines, "processes": launch.machines * launch.processes}
+    expected = expectation_here(compute.network, network_devices(), os.environ, **known)
+    return NodeNetwork(run.directory, launch.node, expected, on_fallback=compute.on_fallback)
+
+
+def _explain_failure(run: ProgramRun, ended: ProgramExit) -> dict[str, str]:
+    """Return the cause that the program's output shows; empty if it did not fail or shows none."""
+    logs = sorted(run.directory.logs.glob("node-*.log"))
+    if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
+        return {}
+    found = explain_logs([replace(read_log(path), name=path.name) for path in logs], ended.exit_code)
+    if not found.who:
+        return {}
+    advice = f"{found.cause}. Fix ({found.who}): {found.fix}"
+    return {"class": str(found.klass), "cause": advice, "line": found.evidence[0]}
+
+
+def announce_end(outcome: dict[str, Any]) -> None:
+    """Report in one line how the program ended."""
+    if outcome.get("status") != "succeeded":
+        verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
+        output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
+        return
+    first, last = outcome.get("first_loss"), outcome.get("final_loss")
+    loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
+    output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
+
+
+def warn_of_secrets(config: "Config") -> None:
+    """Warn of secrets in a configuration. Raises ConfigError if one is left out that the evaluation needs."""
+    for found in find_secrets(config.to_plain()):
+        LOG.warning(
+            "%s: records have %s instead of %s. Remove it, and let the program read %s from the environment",
+            found.place,
+            found.mask.decode(),
+            found.kind,
+            found.variable or "a variable",
+        )
+    restore_secrets({"evaluation.command": config.evaluation.command}, os.environ)
+
+
+def require_idle(directory: Path, node: int = 0) -> None:
+    """Raise ConfigError if a command trains in the run directory, or the program of one that was killed.
+
+    What a program has left without a GPU, torch or an open checkpoint is only named.
+    """
+    with suppress(OSError):  # the error of a file system without locks has its own message
+        if not node and is_locked(directory):
+            raise in_use(directory)
+    found = program_processes(directory, node)
+    if found.training:
+        each = found.training[0]
+        raise ConfigError(
+            f"{directory} is being trained by process {each.pid} ({each.words}){since(each.started)}; its "
+            "command was killed. A second one would damage the run. Wait for it, stop it first with "
+            "trainyard run --takeover, or choose another --run-dir. Nothing was started."
+        )
+    for each in found.left:
+        LOG.warning("%s: an earlier start has left process %s (%s)", directory, each.pid, each.words)
+
+
+def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
+    """Return the processes that a program of this run has on this machine."""
+    return processes_of_run(directory, node, None if node else leader_here(directory))
+
+
+def is_alive(directory: Path) -> bool:
+    """Return whether the lock of a run is held, or its program trains. Raises OSError if it is not known."""
+    return is_locked(directory) or bool(program_processes(directory).training)
+
+
+def take_over(directory: Path) -> None:
+    """Stop the command that trains in the run directory, and the program of one that was killed.
+
+    Raises ConfigError if it is on another host, WaitTimeoutError if it does not end.
+    """
+    if is_locked(directory):
+        holder = last_holder(directory)
+        command = find_process(holder.pid) if holder is not None and holder.is_here else None
+        if holder is None or command is None:
+            raise ConfigError(f"{in_use(directory)} --takeover stops only processes of this host.")
+        LOG.warning("%s: stopping %s", directory, holder.describe())
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            send([command], number)
+        until = time.monotonic() + TAKEOVER_SECONDS
+        with describe_wait(f"the end of process {command.pid}", TAKEOVER_SECONDS):
+            while is_locked(directory) and time.monotonic() < until:
+                time.sleep(0.2)
+    found = program_processes(directory).training
+    for each in found:
+        LOG.warning("%s: stopping process %s (%s)", directory, each.pid, each.words)
+    if is_locked(directory) or stop_processes(found, GRACE_SECONDS):
+        raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
+
+
+def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
+    """Return whether the recorded run did all steps of this program with this configuration."""
+    path = run.directory.path
+    if not has_been_trained(path, order.config, order.changes, by_program=True, given=run.config):
+        return False
+    with suppress(OSError, TrainyardError):
+        return bool(read_run(run.directory.run_file).get("program_sha256") == run.program.sha256)
+    return False

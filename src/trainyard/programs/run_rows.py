@@ -1,0 +1,207 @@
+"""The rows of one start of a program: from its output, its events and its files into `metrics.jsonl`.
+
+Two threads call this while the program runs: one reads its output, one polls.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.programs.metric_rows import MetricRowWriter
+from trainyard.programs.metrics.log_reader import LogReader
+from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+from trainyard.programs.program import EVENTS_FILE, Program
+from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
+from trainyard.programs.program_records import has_other_rows, note_other_rows
+from trainyard.programs.run_checkpoints import ResumePoint, own_folders
+from trainyard.programs.step_times import StepTimes
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.prometheus_text import row_samples, write_prometheus_file
+from trainyard.run.records import Row
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import MonitoringConfig
+
+LOG = logging.getLogger(__name__)
+PRINT_STEPS = (
+    'Print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
+    + "trainyard.log"
+)
+# Seconds until a warning that no row was read; files of metrics appear later than lines of output.
+_UNREAD_SECONDS = 60.0
+
+
+class RunRows:
+    """Reads and records the rows of a program on this node."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        program: Program,
+        monitoring: "MonitoringConfig",
+        *,
+        found: ResumePoint | None,
+        is_first: bool,
+    ) -> None:
+        """`found` is the checkpoint that it resumes from. Raises ConfigError for a wrong program.metrics."""
+        self._directory, self._program = directory, program
+        self._prometheus_file = monitoring.prometheus_file
+        self._are_recorded = is_first or not program.rows_on_first_node
+        self._began = time.time()
+        self._metrics = self._reader(self._began, found)
+        self._events = ProgramEvents(directory.logs / EVENTS_FILE)
+        self._reported = StepTimes()
+        self._writer = MetricRowWriter(
+            directory.metrics_file,
+            log_steps=monitoring.log_steps if program.is_planned else 1,
+            last=program.steps or 0,
+            resumed_at=found.step if found else 0,
+            on_other_row=self._note_other_row,
+        )
+        self._figures: Row = {}
+        """The last value of each figure in the rows, for Prometheus."""
+        self._fault: str | None = None
+        self._announced: int | None = None
+        self._reports_rows = self._has_warned = False
+        self._lock = threading.RLock()
+        self.count = 0
+        """The number of rows that were read."""
+
+    @property
+    def newest(self) -> int:
+        """The last recorded step."""
+        return self._writer.newest
+
+    @property
+    def announced(self) -> int | None:
+        """The total of steps that the program reports; None if its plan sets the steps."""
+        return None if self._program.is_planned else self._announced or self._metrics.steps_asked
+
+    @property
+    def fault(self) -> str | None:
+        """The first fault that a row shows."""
+        without_step = map(row_fault, self._metrics.rows_without_step)
+        return self._fault or next(filter(None, without_step), None)
+
+    def describe(self) -> str:
+        """Return a text for people if there is no row."""
+        return self._metrics.describe()
+
+    def step_at(self, moment: float, *, is_over: bool = False) -> int:
+        """Return the step at a time in Unix seconds; 0 if it is not known."""
+        with self._lock:
+            times = self._reported if self._reports_rows else self._metrics.times
+            return times.step_at(moment, is_over=is_over)
+
+    def read(self, text: str) -> None:
+        """Read output of the program."""
+        now = time.time()
+        with self._lock:
+            self._keep(self._metrics.take(text, now))
+
+    def poll(self) -> bool:
+        """Read events and files; return whether the program has reported a checkpoint."""
+        with self._lock:
+            has_saved = self._read_events()
+            self._keep(self._metrics.poll())
+        return has_saved
+
+    def close(self) -> None:
+        """Record the last rows."""
+        with self._lock:
+            self._read_events()
+            self._keep(self._metrics.close())
+            self._writer.close()
+
+    def warn_of_unread(self, secrets: SecretFilter) -> None:
+        """Warn once, early in the run, if the output has losses that cannot be read as rows."""
+        log = self._metrics.log
+        is_early = time.time() - self._began < _UNREAD_SECONDS
+        if self._has_warned or self.count or is_early or len(log.unread) < 2 or not self._are_recorded:
+            return
+        self._has_warned = True
+        ending = "rows of epochs are read when the program ends"
+        ending = ending if log.has_epochs else "a run without a row is not proven"
+        line = secrets.mask_under("", log.unread[-1])
+        LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", line, ending, PRINT_STEPS)
+
+    def rows_before(self, found: ResumePoint | None, created: float) -> list[Row]:
+        """Return the rows of the earlier attempts of a run created then, from which `found` continues.
+
+        The last rows before its step may not be recorded, if this command was killed with the program.
+        """
+        log = self._directory.logs / "node-0.log"
+        is_of_run = found is not None and found.parent_sha256 is None and not self._program.is_planned
+        if (
+            found is None
+            or not is_of_run
+            or not log.is_file()
+            or has_other_rows(self._directory, found.state)
+        ):
+            return []
+        events = ProgramEvents(self._directory.logs / EVENTS_FILE).poll()
+        figures = [each for each in events if isinstance(each, LoggedFigures) and not each.is_summary]
+        if figures:
+            return [each.row() for each in figures]
+        metrics = self._reader(created, None)
+        with log.open(encoding="utf-8", errors="replace", newline="") as text:
+            while piece := text.read(1 << 20):
+                metrics.take(piece)
+        metrics.poll()
+        metrics.close()
+        return metrics.rows()
+
+    def _reader(self, started: float, found: ResumePoint | None) -> ProgramMetrics:
+        """Return the reader of the metrics of a program that started then and resumed from `found`."""
+        program, directory = self._program, self._directory
+        # The plan names the form of the log, so the program's folder is not searched for metrics.
+        place = directory.tensorboard if program.is_planned else program.directory
+        files = MetricFiles(
+            place,
+            started,
+            program.metrics,
+            ignored=own_folders(directory),
+            resumed_from=found.path if found else None,
+        )
+        return ProgramMetrics(LogReader(program.log_form or "auto"), files)
+
+    def _read_events(self) -> bool:
+        """Read what the program reports with `trainyard.log`; return whether it has saved a checkpoint."""
+        has_saved = False
+        for event in self._events.poll():
+            if isinstance(event, TrainingBegin):
+                self._announced = event.steps or self._announced
+            elif isinstance(event, LoggedFigures) and not event.is_summary:
+                self._reports_rows = True
+                row = event.row()
+                self._reported.note(row["step"], event.time)
+                self._keep([row], reported=True)
+            has_saved = has_saved or isinstance(event, WrittenCheckpoint)
+        return has_saved
+
+    def _keep(self, rows: Sequence[Row], *, reported: bool = False) -> None:
+        """Write rows; those that the program reports itself replace those from its output and files."""
+        if (self._reports_rows and not reported) or not self._are_recorded:
+            return
+        for row in rows:
+            self.count += 1
+            if self._writer.keep(row):
+                self._fault = self._fault or row_fault(row)
+            self._figures |= row  # one row may have the loss, the next row the speed
+        if rows and self._prometheus_file:
+            run_id = str(read_run(self._directory.run_file)["run_id"])
+            try:
+                write_prometheus_file(Path(self._prometheus_file), row_samples(self._figures, run_id))
+            except OSError as error:
+                text = "%s cannot be written (%s); the program is not affected"
+                LOG.warning(text, self._prometheus_file, error.strerror)
+
+    def _note_other_row(self, step: int) -> None:
+        LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
+        note_other_rows(self._directory, step)

@@ -1,0 +1,298 @@
+"""Record the run of a program on one node: its start, its rows and checkpoints while it trains, its outcome.
+
+    begin ──> run.json, config.yaml, events ──> read, poll ──> rows, checkpoints ──> end ──> outcome
+
+It starts no process: `trainyard.program_training` starts the program, and calls this with its output.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainyard.config.load import config_sha256, dump_yaml
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.inputs import read_data
+from trainyard.programs.metric_rows import add_missing_rows
+from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
+from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramLaunch
+from trainyard.programs.program_hang import HANG, HangRule
+from trainyard.programs.program_records import (
+    ProgramEnd,
+    announced_steps,
+    begin,
+    finish,
+    note_announced_steps,
+)
+from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints
+from trainyard.programs.run_rows import PRINT_STEPS, RunRows
+from trainyard.run.atomic_files import make_folder, sha256_of_file
+from trainyard.run.identity import collect_provenance, read_run
+from trainyard.run.records import append_event, keep_rows_up_to, read_rows
+from trainyard.run.run_lock import note_session
+from trainyard.run.waiting import describe_wait
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.gateways.process_tree import Process
+    from trainyard.gateways.supervised_process import ProgramExit
+    from trainyard.watch.network_record import NodeNetwork
+
+LOG = logging.getLogger(__name__)
+NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
+# How long the first node waits for the exit codes of the other nodes.
+_ENDS_SECONDS = 120.0
+# Seconds between two searches for new checkpoints while the program runs.
+_TAKE_SECONDS = 10.0
+
+
+@dataclass
+class ProgramRun:
+    """A run of a program, and its record, on one node. Only the first node writes the run's own records."""
+
+    program: Program
+    """The program without its secrets, for the record; `launch` has those."""
+    launch: ProgramLaunch
+    config: "Config"
+    secrets: SecretFilter = field(default_factory=SecretFilter)
+    resume: str = "auto"
+    """`none`, `auto`, or a checkpoint."""
+    code: Mapping[str, Any] = field(default_factory=dict)
+    """The facts about the code of the program."""
+    network: "NodeNetwork | None" = None
+    """What joins the machines; None if there is only one."""
+    found: ResumePoint | None = field(init=False)
+    """The checkpoint that it resumes from."""
+    rows: RunRows = field(init=False)
+    _hang: HangRule = field(init=False)
+    _started: float = field(init=False)
+    _last_search: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.directory, self.is_first = self.launch.directory, not self.launch.number
+        keep_last = self.config.checkpointing.keep_last
+        self.checkpoints = RunCheckpoints(self.directory, self.program, keep_last=keep_last)
+
+    def begin(self, run_id: str) -> int | None:
+        """Write the records of the start; return the exit code if no step is left to train, else None."""
+        for folder in (self.directory.path, self.directory.logs):
+            make_folder(folder)
+        self.launch.write_files()
+        if self.is_first and self.resume == "auto":
+            self.checkpoints.move_partial()
+        self.found = found = self.checkpoints.find_resume_point(self.resume)
+        self.checkpoints.resume_from(found)
+        # Raises for a wrong program.metrics before there is a record.
+        self.rows = RunRows(
+            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
+        )
+        if self.is_first:
+            lost = self.rows.rows_before(found, self.checkpoints.created)
+            self._write_start(run_id)
+            if found is None:
+                self.checkpoints.warn_of_other_runs()
+            add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
+            if (code := self._finish_if_complete()) is not None:
+                return code
+        (self.directory.logs / STOP_FILE).unlink(missing_ok=True)
+        minutes = self.config.program.hang_minutes
+        self._hang = HangRule(self.directory.logs, minutes, number=self.launch.number)
+        if self.network is not None:
+            self.network.remove_earlier_logs()
+        self._started = time.monotonic()
+        return None
+
+    def read(self, text: str) -> None:
+        """Read output of the program."""
+        self._hang.note_output(time.monotonic())
+        self.rows.read(text)
+
+    def poll(self) -> str | None:
+        """Read what the program has written, and copy its checkpoints; return a reason if it must stop."""
+        if self.rows.poll():
+            self._last_search = 0.0
+        self.rows.warn_of_unread(self.secrets)
+        if self.is_first and (steps := self.rows.announced):
+            note_announced_steps(self.directory, steps)
+        now = time.monotonic()
+        self._hang.note_poll(now)
+        self._hang.note_rows(self.rows.count, now)
+        if self._hang.is_hung(now):
+            return HANG
+        if self.is_first and now - self._last_search >= _TAKE_SECONDS:
+            self.checkpoints.take(self.rows.step_at)
+            self._last_search = time.monotonic()
+        return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
+
+    def note_session(self, program: "Process | None") -> None:
+        """Record the session of the program, so that it is found after this command was killed."""
+        if self.is_first and program is not None:
+            note_session(self.directory.path, program.session, program.start)
+
+    def note_signal(self, name: str) -> None:
+        """Record a signal that this command received."""
+        LOG.warning("%s received", name)
+        if self.is_first:
+            with suppress(OSError, TrainyardError):
+                append_event(self.directory.events_file, "signal", reason=name)
+
+    def note_stop(self, _reason: str) -> None:
+        """Let the program see that it is to stop."""
+        (self.directory.logs / STOP_FILE).touch()
+
+    def end(self, ended: "ProgramExit", failure: Mapping[str, str]) -> int:
+        """Record the end of the program; return the exit code of this node.
+
+        `failure` has the class, cause and line that its output shows, if it failed.
+        """
+        self.rows.close()
+        fallback = None
+        if self.network is not None:
+            self.network.check(self.rows.newest, now=time.monotonic(), is_over=True)
+            fallback = self.network.fallback
+            if ended.exit_code and ended.stopped_by is None:
+                self.network.show_warnings()
+        hang = self._note_hang() if self._hang.noticed else None
+        write_end(self.directory, self.launch.number, ended.exit_code)
+        if not self.is_first:
+            if fallback is not None:
+                return ExitCode.NOT_PROVEN
+            # A program may give the exit code of a fallback another meaning.
+            is_ours = hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
+            return ExitCode.NO if is_ours else ended.exit_code
+        # The cause of a failed program is reported first.
+        has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
+        if not self.rows.count and has_no_cause:
+            LOG.error("metrics: %s", self.rows.describe())
+        others = self._wait_for_others() if ended.exit_code == 0 else None
+        self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
+        if ended.exit_code == 0 and ended.stopped_by is None:
+            self._drop_unsaved_iteration()
+        end = ProgramEnd(
+            ended.exit_code,
+            stopped_by=ended.stopped_by,
+            others=others,
+            checkpoint=self.checkpoints.taken,
+            skipped=self.checkpoints.skipped,
+            resumed_at=self.found.step if self.found else 0,
+            announced=self.rows.announced,
+            fault=self.rows.fault,
+            unread=NO_METRICS,
+            problem=ended.problem,
+            fallback=fallback,
+            hang=hang,
+            changed=self._changed_inputs(),
+            failure=failure,
+        )
+        return finish(self.directory, end, seconds=time.monotonic() - self._started)
+
+    def _write_start(self, run_id: str) -> None:
+        """Write the records of the start."""
+        program, found, launch = self.program, self.found, self.launch
+        is_planned, processes = program.is_planned, launch.processes
+        log_steps = self.config.monitoring.log_steps if is_planned else None
+        known = {
+            "recipe": program.recipe,
+            "seed": self.config.training.seed if is_planned else None,
+            "config_sha256": config_sha256(self.config),
+            "plan": _without_none({"steps": program.steps, "log_steps": log_steps}),
+            "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
+            "data": self._data(),
+            "program": None if is_planned else program.facts,
+            "program_sha256": program.sha256,
+        }
+        origin = collect_provenance(self.code, lock=program.lock, config_file=self.directory.config_file)
+        facts = {**origin, **_without_none(known)}
+        parent = found.parent_sha256 if found else None
+        if found is not None and parent is not None:
+            facts["parent"] = {"checkpoint": str(found.path), "manifest_sha256": parent}
+        begin(
+            self.directory,
+            run_id,
+            facts,
+            dump_yaml(self.config),
+            resumed_at=found.step if found else None,
+            state=found.state if found else None,
+            parent_sha256=parent,
+        )
+        forget_ends(self.directory)
+        (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
+
+    def _data(self) -> dict[str, Any] | None:
+        """Return the fingerprint of the files that the program reads; None if it did not name them."""
+        if self.program.data is None:
+            return None
+        found = read_data(self.program.directory, self.program.data)
+        return {"fingerprint": found.fingerprint, "files": found.files, "bytes": found.size}
+
+    def _changed_inputs(self) -> tuple[str, ...]:
+        """Return the inputs whose bytes have changed since the start."""
+        run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
+        if lock is not None and run.get("lock_sha256") is not None:
+            with suppress(OSError):
+                if sha256_of_file(lock) != run["lock_sha256"]:
+                    changed.append(f"the lock {lock.name}")
+        try:
+            now = self._data()
+        except (ConfigError, OSError):
+            now = {}
+        if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
+            changed.append("the data")
+        return tuple(changed)
+
+    def _finish_if_complete(self) -> int | None:
+        """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
+
+        Otherwise a program that resumes at its last step would train and save one more; a planned one does
+        not.
+        """
+        found, total = self.found, self.program.steps or announced_steps(self.directory)
+        if self.program.is_planned or found is None or total is None or found.step < total:
+            return None
+        LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
+        self.checkpoints.take(lambda _: found.step)
+        changed = self._changed_inputs()
+        end = ProgramEnd(0, checkpoint=self.checkpoints.taken, announced=total, changed=changed)
+        return finish(self.directory, end, seconds=0.0)
+
+    def _note_hang(self) -> str:
+        """Keep the stacks of a hang, record it on the first node, and return it in words."""
+        self._hang.keep_stacks()
+        text = self._hang.describe(self.rows.newest)
+        LOG.error("%s", text)
+        if self.is_first:
+            facts = {name: value for name, value in self._hang.noticed.items() if name != "time"}
+            append_event(self.directory.events_file, "hang_suspected", step=self.rows.newest, **facts)
+        return text
+
+    def _wait_for_others(self) -> str | None:
+        """Wait until the other nodes have ended; return why the program failed on one of them, or None."""
+        if not self.launch.has_torchrun:
+            return None
+        with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
+            others = range(1, self.launch.node.nodes)
+            return wait_for_ends(self.directory, others, seconds=_ENDS_SECONDS)
+
+    def _drop_unsaved_iteration(self) -> None:
+        """Drop the row of nanoGPT's last iteration: the script ends after it, and never saves its result.
+
+        It evaluates and saves at `max_iters`, then trains once more. All other rows are of the saved model.
+        """
+        rows, taken = read_rows(self.directory.metrics_file)[-2:], self.checkpoints.taken
+        if taken is None or self.checkpoints.taken_format is not CheckpointFormat.NANOGPT or len(rows) < 2:
+            return
+        saved, last = rows
+        evaluated = saved.get("step") == taken.step and "val_loss" in saved
+        if evaluated and last.get("step") == taken.step + 1 and "val_loss" not in last:
+            keep_rows_up_to(self.directory.metrics_file, taken.step)
+            LOG.info("step %s is not in the record: nanoGPT does not save it", f"{taken.step + 1:,}")
+
+
+def _without_none(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that are known."""
+    return {name: value for name, value in facts.items() if value is not None}
