@@ -69,7 +69,7 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     code, text = call(prove.main, *where, *proven)
     assert code == 1
     assert "its last checkpoint was not evaluated" in text
-    assert "evaluate.py --run-dir" in text
+    assert "trainyard evaluate --run-dir" in text
 
     code, text = call(evaluate.main, *where, "--json")
     assert code == 1
@@ -109,7 +109,7 @@ def test_a_good_evaluation_of_a_stored_checkpoint_lets_it_be_promoted(
     name = ("--store", store, "--run-number", 1, "--step", 10, "--name", "best")
     code, text = call(store_promote.main, *name)
     assert code == 1
-    assert f"evaluate.py --store {store} --run-number 1 --step 10" in text
+    assert f"trainyard evaluate --store {store} --run-number 1 --step 10" in text
     for step, code in ((20, 1), (10, 0)):  # each checkpoint needs its own
         words = ("--store", store, "--run-number", 1, "--step", step, "--allow-command")
         assert call(evaluate.main, *words)[0] == 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts, program_git_facts, repository_facts
 from trainyard.run.identity import ci_facts_at, write_identity
@@ -106,7 +107,7 @@ def test_the_commit_on_record_is_that_of_the_files_repository(
     monkeypatch.chdir(world.folders[start])
     checkpoint = world.folders[place] / "step-7.pt"
     for code in CODES:
-        origin = script._provenance(checkpoint, None if code is None else world.folders[code])
+        origin = origin_of_checkpoint(checkpoint, None if code is None else world.folders[code])
         expected = world.commits[place if code is None else code]
         assert origin["git"].get("commit") == expected, code
         assert origin["ci"].get("sha") in (None, expected)
@@ -152,7 +153,7 @@ def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
         os.utime(path, (committed + seconds, committed + seconds))
     checkpoint = files[1] if kind == "file" else folder
     is_older = AGES[age][1] < 0
-    found = script._provenance(checkpoint, None if code is None else tmp_path / code)
+    found = origin_of_checkpoint(checkpoint, None if code is None else tmp_path / code)
     expected = None if code is None and is_older else commits[code or "own"]
     assert found["git"].get("commit") == expected
     said = [record.getMessage() for record in caplog.records if "--code DIR" in record.getMessage()]
@@ -178,13 +179,13 @@ def test_a_stored_manifest_and_document_004s_names_the_same_commit(
 def test_a_named_folder_without_committed_code_is_refused(world: World, script: Any, tmp_path: Path) -> None:
     for place in ("none", "own-ignored", "bare"):
         with pytest.raises(ConfigError, match="no file there is committed"):
-            script._provenance(world.folders["own"] / "step-7.pt", world.folders[place])
+            origin_of_checkpoint(world.folders["own"] / "step-7.pt", world.folders[place])
     run = tmp_path / "run" / "checkpoints"
     run.mkdir(parents=True)
     (run / "step-7.pt").write_bytes(b"weights")
     write_identity(run.parent / "run.json", "run-a", {})
     with pytest.raises(ConfigError, match=r"whose run\.json names its code"):
-        script._provenance(run / "step-7.pt", world.folders["own"])
+        origin_of_checkpoint(run / "step-7.pt", world.folders["own"])
     with pytest.raises(SystemExit):
         script.parse_args(["--run-dir", str(run.parent), "--code", str(world.folders["own"])])
 

@@ -73,7 +73,7 @@ def test_a_damaged_record_of_the_run_promotes_nothing(shelf: Shelf, name: str, d
     code, text = shelf.promote()
     assert code == 1
     assert f"run-1/{name} " in text
-    words = shlex.split(text.partition("verify_artifact.py ")[2].partition(" lists")[0])
+    words = shlex.split(text.partition("trainyard store verify ")[2].partition(" lists")[0])
     assert store_verify.parse_args(words).store == shelf.url
 
 

@@ -129,15 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     number = parse_run_number(args.run_number)
     options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
-    if args.checkpoint:
-        return store_checkpoint(
-            *(args.checkpoint, args.metrics, args.code),
-            store=args.store,
-            run_number=number,
-            options=options,
-            dry_run=args.dry_run,
-            as_json=args.json,
-        )
     if args.follow:
         return follow_run(
             args.run_dir,
@@ -151,15 +142,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             options=options,
             as_json=args.json,
         )
-    return store_run(
-        args.run_dir,
-        store=args.store,
-        run_number=number,
-        others=args.others,
-        options=options,
-        dry_run=args.dry_run,
-        as_json=args.json,
-    )
+    if args.run_dir:
+        return store_run(
+            args.run_dir,
+            store=args.store,
+            run_number=number,
+            others=args.others,
+            options=options,
+            dry_run=args.dry_run,
+            as_json=args.json,
+        )
+
+    signer = None if args.dry_run else signer_from()
+    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
+        store = open_store_of(None, args.store, options, display.advance)
+        files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint, args.code)
+        if args.dry_run:
+            return _print_plan(preview_files(store, *files, number, provenance=origin), as_json=args.json)
+        report = sync_files(store, *files, number, provenance=origin, signer=signer, progress=display)
+    return _report(report, as_json=args.json)
 
 
 def store_run(
@@ -220,28 +221,6 @@ def follow_run(
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
     return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
-
-
-def store_checkpoint(
-    checkpoint: Path,
-    metrics: Path,
-    code: Path | None,
-    *,
-    store: str | None,
-    run_number: int | None,
-    options: OpenOptions,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
-    """Store a checkpoint and its metrics that are in no run directory, report it, return the exit code."""
-    signer = None if dry_run else signer_from()
-    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
-        files = open_store_of(None, store, options, display.advance), checkpoint, metrics, run_number
-        origin = origin_of_checkpoint(checkpoint, code)
-        if dry_run:
-            return _print_plan(preview_files(*files, provenance=origin), as_json=as_json)
-        report = sync_files(*files, provenance=origin, signer=signer, progress=display)
-    return _report(report, as_json=as_json)
 
 
 def _display() -> PhaseDisplay:

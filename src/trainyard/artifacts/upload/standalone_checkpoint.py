@@ -18,7 +18,7 @@ from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, 
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.hashing import calculate_file_hash, checksum_agrees, sha256_of_chunks
+from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
@@ -36,8 +36,6 @@ from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
 
-__all__ = ["calculate_file_hash", "describe_standalone_files", "object_has_hash", "preview_files"]
-__all__ += ["run_file_of", "store_file", "store_manifest", "sync_files"]
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
 _logger = logging.getLogger(__name__)
