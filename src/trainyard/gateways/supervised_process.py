@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from trainyard.gateways.process import (
     SAME_SIGNAL_SECONDS,
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
-_LAST_OUTPUT_SECONDS = 5.0
-"""How long output is read after the end; a child in another session may hold the pipe open."""
+# How long output is read after the end, and after how much silence then no longer.
+_LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
 """How long processes that outlive the program have to end, before and after SIGTERM."""
+# A program that handles SIGUSR1 and ends this soon was stopped by it; batch systems give minutes to save.
 _HANDLED_SECONDS = 600.0
-"""A program that handles SIGUSR1 and ends this soon was stopped by it; batch systems give minutes to save."""
-# The reader of the output notices within so much that it is late; if its terminal blocks it is left behind.
-_WAKE_MILLISECONDS, _LATE_SECONDS = 200, 1.0
 _PAUSE = 0.05
 _STACK_SECONDS = 0.2
 """Seconds between the stacks of two processes, so that they do not mix in the log."""
@@ -59,8 +57,6 @@ class ProgramExit:
     """128 + N for signal N; 127 when it could not be started."""
     stopped_by: str | None = None
     """A signal's name, that of the deadline or the reason of a poll; None if it ended by itself."""
-    was_killed: bool = False
-    """Whether it, or a process of its group, was still running when its grace period was over."""
     problem: str | None = None
     """Why it could not be started."""
 
@@ -74,13 +70,13 @@ class Supervision:
     deadline: float | None = None
     """From now until it has to stop."""
     deadline_name: str = "the deadline"
-    on_start: Callable[[Process | None], None] | None = None
+    on_start: Callable[[Process | None], None] = lambda _: None
     """Called with the program once it runs; None outside Linux."""
-    on_signal: Callable[[str], None] | None = None
+    on_signal: Callable[[str], None] = lambda _: None
     """Called with the name of each received signal."""
-    on_stop: Callable[[str], None] | None = None
+    on_stop: Callable[[str], None] = lambda _: None
     """Called with the reason before the program is stopped."""
-    poll: Callable[[], str | None] | None = None
+    poll: Callable[[], str | None] = lambda: None
     """Called on another thread while it runs; it may return a reason to stop the program."""
     poll_seconds: float = 2.0
     hung: str = ""
@@ -100,13 +96,11 @@ def run_supervised(
 ) -> ProgramExit:
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
-    `on_output` gets text that ends where a line ends, at a line feed or a carriage return. The log and the
-    terminal get it at the same time, without its secrets.
-    It gets this process's environment with `environment` added, and without the variables `without` and
-    torchrun's own. A second Ctrl-C kills the program at once.
+    `on_output` gets text that ends where a line ends, at a line feed or a carriage return; the log and the
+    terminal get it without its secrets. The program gets this process's environment with `environment`
+    added, without the variables `without` and torchrun's own. A second Ctrl-C kills it at once.
     """
-    stop = _Stop(supervision)
-    with stop:
+    with _Stop(supervision) as stop:
         try:
             process = subprocess.Popen(
                 list(command),
@@ -120,24 +114,21 @@ def run_supervised(
         except (OSError, ValueError) as error:  # ValueError: a NUL byte
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
-        if supervision.on_start is not None:
-            supervision.on_start(find_process(process.pid))
         stop.watch(process, supervision)
-        over, is_late = threading.Event(), threading.Event()
+        over = threading.Event()
         reader = threading.Thread(
-            target=_pass_output_on, args=(process, on_output, log, secrets, is_late), daemon=True
+            target=_pass_output_on, args=(process, over, on_output, log, secrets), daemon=True
         )
         reader.start()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
         poller.start()
+        supervision.on_start(find_process(process.pid))
         code = wait_awake(process)
         stop.end_group()
         over.set()
         poller.join()
         reader.join(_LAST_OUTPUT_SECONDS)
-        is_late.set()  # this process may live on, and what is printed from now on is not of the program
-        reader.join(_LATE_SECONDS)
-    return ProgramExit(128 - code if code < 0 else code, stop.cause, was_killed=stop.has_killed)
+    return ProgramExit(128 - code if code < 0 else code, stop.cause)
 
 
 class _Stop(SignalHandler):
@@ -146,11 +137,12 @@ class _Stop(SignalHandler):
     def __init__(self, supervision: Supervision) -> None:
         super().__init__()
         self.reason: str | None = None
-        self.has_killed = False
+        self._has_killed = False
         self._grace, self._hung = supervision.grace, supervision.hung
         self._on_stop, self._on_signal = supervision.on_stop, supervision.on_signal
         self._below: list[Process] = []
         self._killing = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
         self._group: int | None = None
         self._number = signal.SIGTERM
         self._asked_at = 0.0
@@ -158,10 +150,13 @@ class _Stop(SignalHandler):
         """The last signal that the program itself handles, and when it came."""
         self._timers: list[threading.Timer] = []
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object = None, *_: object) -> None:
         super().__exit__()
         for timer in self._timers:
             timer.cancel()
+        if error is not None and self._process is not None:  # this process may live on
+            self._kill()
+            self._process.wait()
 
     @property
     def cause(self) -> str | None:
@@ -173,7 +168,7 @@ class _Stop(SignalHandler):
 
     def watch(self, process: "subprocess.Popen[bytes]", supervision: Supervision) -> None:
         """Stop `process` from now on; at once if a signal came before it was started."""
-        self._group = process.pid
+        self._process, self._group = process, process.pid
         if self.reason is not None:
             self._send(self._number)
             self._after(self._grace, self._kill)
@@ -198,8 +193,7 @@ class _Stop(SignalHandler):
 
     def take(self, number: int) -> None:
         name = signal.Signals(number).name
-        if self._on_signal is not None:
-            self._on_signal(name)
+        self._on_signal(name)
         group = self._group if number in USER_SIGNALS else None
         if group is not None and send(catchers(group, number), number):
             self._handled = (name, time.monotonic())
@@ -219,8 +213,7 @@ class _Stop(SignalHandler):
         if self.reason is not None:
             return
         self.reason, self._asked_at = reason, time.monotonic()
-        if self._on_stop is not None:
-            self._on_stop(reason)
+        self._on_stop(reason)
         if self._group is not None:
             if reason == self._hung:
                 self._write_stacks()
@@ -234,9 +227,10 @@ class _Stop(SignalHandler):
         """
         assert self._group is not None
         self._below = family(self._group)
-        for process in filter(_writes_stacks, reversed(self._below)):
-            send([process], signal.SIGABRT)
-            time.sleep(_STACK_SECONDS)
+        for process in reversed(self._below):
+            if process.is_python() and process.environment().get("PYTHONFAULTHANDLER") == "1":
+                send([process], signal.SIGABRT)
+                time.sleep(_STACK_SECONDS)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         timer = threading.Timer(seconds, call)
@@ -249,13 +243,12 @@ class _Stop(SignalHandler):
         with self._killing:
             # torchrun starts each worker in a session of its own, out of the group.
             self._below += family(self._group) if self._group is not None else []
-            self.has_killed = self._send(signal.SIGKILL) or self.has_killed
-            self.has_killed = send(filter(lives, self._below), signal.SIGKILL) or self.has_killed
+            self._has_killed |= self._send(signal.SIGKILL) | send(filter(lives, self._below), signal.SIGKILL)
 
     def _wait_for_killed(self, until: float) -> None:
         """Wait until the processes that `_kill` killed outside the group have ended."""
         with self._killing:
-            while self.has_killed and any(map(lives, self._below)) and time.monotonic() < until:
+            while self._has_killed and any(map(lives, self._below)) and time.monotonic() < until:
                 time.sleep(_PAUSE)
 
     def _send(self, number: int) -> bool:
@@ -286,57 +279,43 @@ def _has_members(group: int) -> bool:
     return not every or any(each.group == group for each in every)
 
 
-def _writes_stacks(process: Process) -> bool:
-    """Return whether the process runs Python and would write its stacks at SIGABRT."""
-    return process.is_python() and process.environment().get("PYTHONFAULTHANDLER") == "1"
-
-
 def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
     while not over.wait(supervision.poll_seconds):
-        if supervision.poll is not None and (reason := supervision.poll()) is not None:
+        if (reason := supervision.poll()) is not None:
             stop.ask(reason)
 
 
 def _pass_output_on(
     process: "subprocess.Popen[bytes]",
+    over: threading.Event,
     on_output: Callable[[str], None],
     log: Path,
     secrets: "SecretFilter",
-    is_late: threading.Event,
 ) -> None:
-    """Pass output on until its end, or until `is_late`."""
+    """Pass output on to its end. A daemon that the program leaves may hold the pipe open, and is silent."""
     assert process.stdout is not None
-    pending = b""
+    pending, chunk = b"", b"-"
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
-        while not is_late.is_set():
-            if not poll.poll(_WAKE_MILLISECONDS):
+        while chunk:
+            if poll.poll(_SILENCE_MILLISECONDS):
+                chunk = os.read(stream.fileno(), _CHUNK)
+            elif over.is_set():
+                chunk = b""
+            else:
                 continue
-            if not (chunk := os.read(stream.fileno(), _CHUNK)):
-                break
             pending += chunk
-            end = secrets.end_of_lines(pending)
+            end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:
                 end = pending.rfind(b" ") + 1 or len(pending)
-            _show(pending[:end], file, secrets)
-            if end and not is_late.is_set():
-                on_output(pending[:end].decode(errors="replace"))
-            pending = pending[end:]
-        _show(pending, file, secrets)
-        if pending and not is_late.is_set():
-            on_output(pending.decode(errors="replace"))
-
-
-def _show(lines: bytes, log: BinaryIO, secrets: "SecretFilter") -> None:
-    shown = secrets.mask_bytes(lines) if lines else b""
-    # A full disk must not stop the reading, because the program would wait; nor a terminal that nobody reads.
-    with contextlib.suppress(OSError):
-        log.write(shown)
-        log.flush()
-    with contextlib.suppress(OSError):
-        if hasattr(sys.stdout, "buffer"):
-            sys.stdout.buffer.write(shown)
-        else:  # a notebook has replaced it
-            sys.stdout.write(shown.decode(errors="replace"))
-        sys.stdout.flush()
+            lines, pending = pending[:end], pending[end:]
+            if not lines:
+                continue
+            # A full disk must not stop the reading, because the program would wait; nor a terminal that
+            # nobody reads. Where stdout takes only text, as in a notebook, the log alone has it.
+            for target in filter(None, (file, getattr(sys.stdout, "buffer", None))):
+                with contextlib.suppress(OSError):
+                    target.write(secrets.mask_bytes(lines))
+                    target.flush()
+            on_output(lines.decode(errors="replace"))

@@ -68,7 +68,7 @@ class RunRows:
         """The last value of each figure in the rows, for Prometheus."""
         self._fault: str | None = None
         self._announced: int | None = None
-        self._reports_rows = self._has_warned = False
+        self._reports_rows = self._has_warned = self._is_closed = False
         self._lock = threading.RLock()
         self.count = 0
         """The number of rows that were read."""
@@ -103,7 +103,8 @@ class RunRows:
         """Read output of the program."""
         now = time.time()
         with self._lock:
-            self._keep(self._metrics.take(text, now))
+            if not self._is_closed:  # a daemon of the program prints on
+                self._keep(self._metrics.take(text, now))
 
     def poll(self) -> bool:
         """Read events and files; return whether the program has reported a checkpoint."""
@@ -118,6 +119,7 @@ class RunRows:
             self._read_events()
             self._keep(self._metrics.close())
             self._writer.close()
+            self._is_closed = True
 
     def warn_of_unread(self, secrets: SecretFilter) -> None:
         """Warn once, early in the run, if the output has losses that cannot be read as rows."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.config.secret_filter import SecretFilter
+from trainyard.gateways.process_tree import Process, lives
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 
 SAVES = """
@@ -119,7 +120,6 @@ def test_a_signal_reaches_the_complete_group(supervisor: Supervisor) -> None:
     ended = supervisor.python(launcher, send=(signal.SIGTERM,))
 
     assert (ended.exit_code, ended.stopped_by) == (143, "SIGTERM")
-    assert not ended.was_killed
     assert (supervisor.folder / "saved-worker").exists()
 
 
@@ -129,7 +129,7 @@ def test_a_program_that_does_not_end_is_killed_after_its_grace(supervisor: Super
 
     ended = supervisor.python(IGNORES, send=(signal.SIGTERM,), grace=1.0)
 
-    assert ended == ProgramExit(137, "SIGTERM", was_killed=True)
+    assert ended == ProgramExit(137, "SIGTERM")
     assert time.monotonic() - began < 120
 
 
@@ -142,9 +142,8 @@ def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervi
         "print('ready', flush=True)\ntime.sleep(60)"
     )
 
-    ended = supervisor.python(launcher, send=(signal.SIGTERM,), grace=0.5)
+    supervisor.python(launcher, send=(signal.SIGTERM,), grace=0.5)
 
-    assert ended.was_killed
     workers = "".join(supervisor.output).split()[:-1]
     assert len(workers) == 40
     assert [worker for worker in workers if _runs(worker)] == []
@@ -154,7 +153,7 @@ def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervi
 def test_a_second_ctrl_c_kills_at_once(supervisor: Supervisor) -> None:
     ended = supervisor.python(IGNORES, send=(signal.SIGINT, signal.SIGINT), grace=60.0)
 
-    assert ended == ProgramExit(137, "SIGINT", was_killed=True)
+    assert ended == ProgramExit(137, "SIGINT")
 
 
 @pytest.mark.process
@@ -181,6 +180,35 @@ def test_processes_that_a_program_leaves_are_ended(supervisor: Supervisor) -> No
 
     assert ended.exit_code == 0
     assert not _runs("".join(supervisor.output).strip())
+
+
+def test_a_daemon_that_holds_the_output_open_is_not_waited_for(supervisor: Supervisor) -> None:
+    """This process lives on: its files, threads and handlers are as before."""
+    leaves = (
+        "import subprocess\n"
+        "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, end='', flush=True)"
+    )
+
+    def held() -> tuple[int, set[str], object]:
+        names = {each.name for each in threading.enumerate() if "_send" not in each.name}
+        return len(list(Path("/proc/self/fd").iterdir())), names, signal.getsignal(signal.SIGTERM)
+
+    before = held()
+    ended = supervisor.python(leaves)
+    assert ended.exit_code == 0 and held() == before
+    os.kill(int("".join(supervisor.output)), signal.SIGKILL)
+
+
+def test_an_error_of_ours_leaves_no_program_behind(supervisor: Supervisor) -> None:
+    def fail(program: Process | None) -> None:
+        assert program is not None
+        started.append(program)
+        raise OSError("the disk is full")
+
+    started: list[Process] = []
+    with pytest.raises(OSError, match="full"):
+        supervisor.python(IGNORES, on_start=fail)
+    assert not lives(started[0])
 
 
 def test_it_is_polled_while_it_runs(supervisor: Supervisor) -> None:
