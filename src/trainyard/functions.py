@@ -13,8 +13,6 @@ The functions on files and S3 and `TrainingDashboard` are imported from their mo
 
 from typing import Any
 
-from trainyard.command.parser import UsageExit
-from trainyard.commands import cluster, image_build, image_push, job_deploy, run
 from trainyard.checkpoint_functions import (
     calculate_file_hash,
     create_manifest,
@@ -22,6 +20,8 @@ from trainyard.checkpoint_functions import (
     upload_manifest,
     verify_s3_upload,
 )
+from trainyard.command.parser import UsageExit
+from trainyard.commands import cluster, image_build, image_push, job_deploy, run
 from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.pipeline import plan_record
 from trainyard.report.dashboard.dashboard import TrainingDashboard

@@ -3,8 +3,9 @@
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 `run_pipeline` takes all of them for a run; pods and the jobs of a workflow take them one by one. A step is a
-function with its values, so that a plan can be printed and compared. Only the training is a process of its
-own: it has the memory of torch, signals and a lock. The commands parse what a person gave and call this.
+function with its values, so that a plan can be printed and compared. Only our trainer is a process of its
+own, which has the memory of torch; the program of somebody else is supervised from here. The commands parse
+what a person gave and call this.
 """
 
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command.handler import code_of
-from trainyard.commands.doctor import check_readiness
+from trainyard.commands.doctor import GRACE_SECONDS, check_readiness
 from trainyard.commands.evaluate import Configuration, evaluate_run
 from trainyard.commands.notify import Notice, notify
 from trainyard.commands.prepare import prepare_data
@@ -31,8 +32,10 @@ from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ExitCode
+from trainyard.gateways.gpu_lock import with_gpu_lock
 from trainyard.gateways.process import SignalForwarder
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.program_training import ProgramOrder, train_program
 from trainyard.proof import PARTS
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
@@ -52,17 +55,11 @@ class Step:
 
     def record(self) -> dict[str, Any]:
         """Return the name and the values that are set, as JSON has them."""
-        given = {name: _plain(value) for name, value in self.values.items()}
-        return {"step": self.name, **{name: value for name, value in given.items() if value not in ("", [])}}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a step as JSON has it; an empty text for none."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(each) for name, each in asdict(value).items() if each}
-    if isinstance(value, Path) or value is None:
-        return str(value or "")
-    return list(value) if isinstance(value, tuple | list) else value
+        given: dict[str, Any] = {}
+        for name, value in self.values.items():
+            given |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {name: value}
+        found = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+        return {"step": self.name} | {name: v for name, v in found.items() if v not in (None, "", (), [])}
 
 
 def plan_record(steps: Sequence[Step]) -> dict[str, Any]:
@@ -100,7 +97,7 @@ class Pipeline:
     resume: str = "auto"
     deadline: float | None = None
     """Seconds after which training saves and stops."""
-    grace: float | None = None
+    grace: float = GRACE_SECONDS
     """Seconds from a signal until the process is killed."""
     processes: int | None = None
     program: Path | None = None
@@ -152,17 +149,20 @@ class Pipeline:
         return Step("fetch", fetch_checkpoint, {**self.stored, **where, "may_begin": self.may_begin})
 
     def train(self) -> Step:
-        values = {
-            "config": self.config,
-            "changes": tuple(self.changes),
-            "run_dir": self.run_dir,
-            "resume": self.resume,
-            "deadline": self.deadline,
-            "grace": self.grace,
-            "processes": self.processes,
-            "program": self.program,
-        }
-        return Step("train", training_command, values, is_process=True)
+        """Return the step that trains: with our trainer, in a process, or with another program."""
+        order = ProgramOrder(
+            config=self.config,
+            changes=tuple(self.changes),
+            run_dir=self.run_dir,
+            program=self.program,
+            resume=self.resume,
+            processes=self.processes,
+            grace=self.grace,
+            deadline=self.deadline,
+        )
+        if self.program or not self.prepares:
+            return Step("train", supervise_program, {"order": order})
+        return Step("train", training_command, {"order": order}, is_process=True)
 
     def evaluate(self) -> list[Step]:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
@@ -205,26 +205,19 @@ class Pipeline:
         return [*self.before(), *fetch, self.train(), *self.after()]
 
 
-def training_command(
-    *,
-    config: Path,
-    changes: Sequence[str],
-    run_dir: Path,
-    resume: str,
-    deadline: float | None,
-    grace: float | None,
-    processes: int | None,
-    program: Path | None,
-) -> list[str]:
+def training_command(order: ProgramOrder) -> list[str]:
     """Return the command of the process that trains."""
-    words = ["--config", str(config), *(word for each in changes for word in ("--set", each))]
-    words += ["--run-dir", str(run_dir)]
-    words += [] if grace is None else ["--grace", f"{grace:.3f}s"]
-    words += ["--nproc-per-node", str(processes)] if processes else []
-    if program:
-        return [sys.executable, "-m", "trainyard", "step", "program", "--program", str(program), *words]
-    words += [] if deadline is None else ["--deadline", f"{deadline:.3f}s"]
-    return [sys.executable, "-m", "trainyard", "train", *words, "--resume", resume]
+    # -P: a folder `trainyard` in the working directory is not this package.
+    command = [sys.executable, "-P", "-m", "trainyard", "train", "--config", str(order.config)]
+    command += [word for each in order.changes for word in ("--set", each)]
+    command += ["--run-dir", str(order.run_dir), "--grace", f"{order.grace:.3f}s", "--resume", order.resume]
+    command += ["--nproc-per-node", str(order.processes)] if order.processes else []
+    return command + ([] if order.deadline is None else ["--deadline", f"{order.deadline:.3f}s"])
+
+
+def supervise_program(order: ProgramOrder) -> int:
+    """Train with another program, one after the other where TRAINYARD_GPU_LOCK says so."""
+    return with_gpu_lock(lambda: train_program(order))()
 
 
 class StepRunner(SignalForwarder):

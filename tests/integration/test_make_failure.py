@@ -190,9 +190,8 @@ def test_a_signal_ends_the_step_in_this_process_and_the_report_follows(
     stage: Stage, step: str, number: int, code: int
 ) -> None:
     (stage.folder / step).write_text("waits")
-    line = [stage.folder / "bin" / "python", "-m", "trainyard", "run", "--run-dir", stage.run]
-    line += ["--config", REPOSITORY_ROOT / "configs" / "smoke.yaml"]
-    line += ["--set", "notifications.slack.enabled=true"]
+    line = [f"{stage.folder}/bin/python", "-m", "trainyard", "run", "--run-dir", str(stage.run)]
+    line += ["--config", f"{REPOSITORY_ROOT}/configs/smoke.yaml", "--set", "notifications.slack.enabled=true"]
     process = subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     wait_for(stage.folder / "waiting")
     process.send_signal(number)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 
 from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
+from trainyard.errors import ServiceError
 from trainyard.gateways.process import run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import save_seconds
-from trainyard.pipeline import StepRunner
+from trainyard.pipeline import Step, StepRunner
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
@@ -170,6 +172,37 @@ def test_of_another_program_three_parts_must_hold(plan: Plan, tmp_path: Path) ->
     planned = plan(*STORED, "--run-dir", tmp_path, "--program", tmp_path / "program.json")
     proving = next(step for step in planned["steps"] if step["step"] == "prove")
     assert proving["only"] == ["trained", "learned", "stored"]
+
+
+def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowest_priority() -> None:
+    """A follower that ends early starts again. It outlives the training, whose last save it stores."""
+    before, seen = os.getpriority(os.PRIO_PROCESS, 0), list[tuple[int, int]]()
+    follows, stored = threading.Event(), threading.Event()
+
+    def follow(number: int, *, stop: threading.Event) -> int:
+        seen.append((number, os.getpriority(os.PRIO_PROCESS, 0)))
+        if len(seen) == 1:
+            raise ServiceError("the store is away")
+        if len(seen) == 2:
+            return 1
+        follows.set()
+        stop.wait()
+        stored.set()
+        return 0
+
+    with pod.follow_beside(Step("follow", follow, {"number": 7}), pause=0.01):
+        assert follows.wait(60) and not stored.is_set()
+        assert os.getpriority(os.PRIO_PROCESS, 0) == before, "only its thread waits for others"
+    assert stored.is_set()
+    assert seen == [(7, 19)] * 3
+
+
+def test_a_follower_that_does_not_end_does_not_keep_the_pod() -> None:
+    over = threading.Event()
+    step = Step("follow", lambda *, stop: over.wait() and int(stop.is_set()), {})
+    with pod.follow_beside(step, patience=0.05):
+        pass
+    over.set()
 
 
 @pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])

@@ -159,7 +159,12 @@ def test_checkpoints_are_stored_beside_the_training_unless_that_is_switched_off(
     world: World, follow: str
 ) -> None:
     followed: list[dict[str, Any]] = []
-    world.environment.setattr(step_command, "follow_run", lambda **values: followed.append(values) or 0)
+
+    def follow_run(**values: Any) -> int:
+        followed.append(values)
+        return 0
+
+    world.environment.setattr(step_command, "follow_run", follow_run)
     assert world.step("follow", TRAINYARD_FOLLOW=follow) == 0
     assert os.environ["TRAINYARD_AWS_ACCESS"] == "write"
     behind = {"behind": world.folder / "follower"}

@@ -90,7 +90,6 @@ class Pod(Pipeline):
     machine can list it, and then fetches the newest checkpoint that is completely stored.
     """
 
-    grace: float | None = 30.0
     tests_network: bool = False
 
     def measure(self) -> list[Step]:
@@ -204,7 +203,7 @@ def run(pod: Pod, *, apart: bool) -> int:
         if is_trained(pod):
             output.announce("training", "was finished by an earlier start of this job", "ok")
             return finish(pod, steps, after(pod, apart=apart))
-        warn_of_short_grace(pod.run_dir, pod.grace or 0.0)
+        warn_of_short_grace(pod.run_dir, pod.grace)
         if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
             return code
         with follow_beside(pod.beside()) if apart else nullcontext():

@@ -3,12 +3,12 @@
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 `make train` and buildspec.yml call this command; pods and the jobs of a workflow take the same steps, which
-are in `trainyard.pipeline`. Only the training is a process of its own. A step that fails ends the pipeline; a
-run that exists is then still reported on, and one whose training or storing failed is proven too, so that its
-report says which parts do not hold. A run that stopped early with a good checkpoint (75) is stored and
-reported as stopped. A checkpoint is restored from the store only for a run with a number there, or if
---resume names a manifest. Slack is notified if the configuration enables it. Without --config, the run in
---run-dir resumes with its own configuration.
+are in `trainyard.pipeline`. Only the training, and the command of an evaluation, are processes of their own.
+A step that fails ends the pipeline; a run that exists is then still reported on, and one whose training or
+storing failed is proven too, so that its report says which parts do not hold. A run that stopped early with a
+good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the store only for a run
+with a number there, or if --resume names a manifest. Slack is notified if the configuration enables it.
+Without --config, the run in --run-dir resumes with its own configuration.
 
 `trainyard run -- python train.py` trains with any program, without a configuration file and without changes
 to the program. docs/bring_your_own.md says what it reads and what it proves.
@@ -38,7 +38,6 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
-
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
