@@ -231,7 +231,7 @@ def collect_items(wanted: Checklist) -> list[CheckItem]:
             return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
         try:
             return time_limits.within(AREA_SECONDS, lambda: list(checks[area]()))
-        except (TrainyardError, OSError) as error:
+        except (TrainyardError, OSError, ImportError) as error:
             # gh, its login or the network are missing more often than a setting is wrong.
             code = error.exit_code if isinstance(error, TrainyardError) else ExitCode.NO
             is_away = area == "github" or code in (ExitCode.REFUSED, ExitCode.TIMED_OUT)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command.handler import code_of
-from trainyard.commands.doctor import GRACE_SECONDS, check_readiness
+from trainyard.commands.doctor import check_readiness
 from trainyard.commands.evaluate import Configuration, evaluate_run
 from trainyard.commands.notify import Notice, notify
 from trainyard.commands.prepare import prepare_data
@@ -31,6 +31,7 @@ from trainyard.commands.step_fetch import fetch_checkpoint
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
+from trainyard.deployment_checks import GRACE_SECONDS
 from trainyard.errors import ExitCode
 from trainyard.gateways.gpu_lock import with_gpu_lock
 from trainyard.gateways.process import SignalForwarder

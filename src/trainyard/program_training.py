@@ -7,8 +7,7 @@ The program is that of `recipe: command` in the configuration, or the one that a
 rows of metrics come from its output, from the files that it writes, or from `trainyard.log`. Its checkpoints
 are copied into the run directory as soon as they are complete by the rules of their format. It resumes from
 the newest one. Signals and the deadline reach all of its processes. docs/bring_your_own.md explains what is
-proven. `programs.supervisor` decides what is recorded; the processes and the facts of the machine are from
-here.
+proven. `programs.supervisor` decides what is recorded; this module starts processes and asks the machine.
 """
 
 import logging
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.time_limits import job_seconds
+from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, TrainyardError, WaitTimeoutError
@@ -195,7 +195,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
     """Return the facts about the code of the program."""
-    if run.program.is_planned:
+    if run.program.kind is RunKind.PLANNED:
         return program_git_facts(run.program.command)
     return repository_facts(run.program.directory) or code_facts(run.program.directory)
 
@@ -303,7 +303,7 @@ def take_over(directory: Path) -> None:
 def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
     path = run.directory.path
-    if not has_been_trained(path, order.config, order.changes, by_program=True, given=run.config):
+    if not has_been_trained(path, order.config, order.changes, given=run.config):
         return False
     with suppress(OSError, TrainyardError):
         return bool(read_run(run.directory.run_file).get("program_sha256") == run.program.sha256)

@@ -288,7 +288,7 @@ def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
     (tmp_path / "own.yaml").write_text(f"recipe: command\nprogram: {{command: {command}, data: []}}\n")
     words = ["--config", "own.yaml", "--run-dir", "runs/one"]
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard", "step", "program", *words],
+        [sys.executable, "-m", "trainyard", "train", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -146,25 +146,6 @@ def trainer(tmp_path: Path) -> Trainer:
 
 
 @pytest.mark.slow
-def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trainer) -> None:
-    code, printed, errors = trainer.train("--json", stuck_rank="0")
-    assert code == 1, errors
-    assert json.loads(printed) == trainer.outcome()
-    assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
-    stacks = (trainer.run / "logs" / "hang-rank-0.txt").read_text()
-    assert "in wait_for_ever" in stacks
-    assert "after step 5" in stacks
-    outcome = trainer.outcome()
-    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
-    assert outcome["reason"].startswith("Step 6: nothing moved for ")
-    assert outcome["reason"].endswith("logs/hang-rank-0.txt.")
-    assert f"once the cause is fixed: trainyard train --config {trainer.run}/config.yaml" in errors
-    assert [event["event"] for event in trainer.events()] == [
-        *("started", "checkpoint_saved", "hang_suspected", "finished")
-    ]
-
-
-@pytest.mark.slow
 def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
     code, printed, errors = trainer.train(*TWO, stuck_rank="1")
     assert code == 1, errors
@@ -181,9 +162,10 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
     assert {call["profiling_name"] for call in calls} >= {"gloo:all_reduce"}
     (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
     assert hang["files"] == ["logs/hang-rank-0.txt", "logs/hang-rank-1.txt"]
-    noticed = hang["time"] - hang["seconds"]
-    assert trainer.outcome()["finished"] - noticed < 30
-    assert trainer.outcome()["status"] == "failed"
+    outcome = trainer.outcome()
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
+    assert outcome["reason"].startswith("Step 6: nothing moved for ")
+    assert f"once the cause is fixed: trainyard train --config {trainer.run}/config.yaml" in errors
     assert not (logs / "hang-suspected").exists()
 
 

@@ -251,7 +251,7 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
     more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
-    both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2)
+    both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2, more=("--grace", "5s"))
     nodes.wait_for_rows("frozen", both[0])
     (worker,) = (pid for pid in descendants(both[1].pid) if "LOCAL_RANK" in environment_of(pid))
     os.kill(worker, signal.SIGSTOP)

@@ -91,8 +91,8 @@ def test_every_step_is_a_row_with_the_trainers_own_figures(tmp_path: Path, trl: 
 
 @pytest.mark.parametrize(
     ("bar", "unbuffered"),
-    [((), True), ((), False), (("--disable_tqdm",), True)],
-    ids=["bar", "buffered", "no bar"],
+    [((), False), (("--disable_tqdm",), True)],
+    ids=["buffered", "no bar"],
 )
 def test_the_output_alone_shows_the_steps(tmp_path: Path, bar: tuple[str, ...], unbuffered: bool) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -114,10 +114,9 @@ def test_a_resumed_program_has_the_rows_of_its_own_steps(tmp_path: Path) -> None
     assert [row["step"] for row in second.rows()] == [5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("how", [("--poison",), ("--learning_rate", "1e30")], ids=["weight", "rate"])
-def test_a_nan_that_the_trainer_hides_is_a_fault(tmp_path: Path, how: tuple[str, ...]) -> None:
+def test_a_nan_that_the_trainer_hides_is_a_fault(tmp_path: Path) -> None:
     metrics = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
-    rows = train(tmp_path, *how, "--eval_steps", "8", metrics=metrics)
+    rows = train(tmp_path, "--poison", "--eval_steps", "8", metrics=metrics)
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert [row["loss"] for row in rows][-1] == 0  # it prints NaN as 0
     assert row_fault(rows[-1]) is not None

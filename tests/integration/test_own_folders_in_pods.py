@@ -161,23 +161,3 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     last = other / "checkpoints/step-00000060"
     assert {path.name for path in last.iterdir()} == {"manifest.json", "__1_0.distcp"}
     assert run_of(main)["outcome"]["state_sha256"] == uninterrupted(pods)["state_sha256"]
-
-
-def parts(directory: Path) -> set[str]:
-    """The checkpoints of which a pod has its part."""
-    return {path.parent.name for path in directory.glob("checkpoints/step-*/manifest.json")}
-
-
-@pytest.mark.slow
-def test_a_pod_that_is_killed_in_place_goes_on_from_what_it_had_not_stored_yet(pods: Pods) -> None:
-    """It is killed as soon as both pods have a checkpoint, which need not be in the store yet."""
-    first = pods.pods(grace="3s")
-    until(first, lambda: parts(pods.pod(0)) & parts(pods.pod(1)))
-    kill(first[1])
-    codes = [code for code, _ in ended(first)]
-    assert codes[0] == 1, "the other one lost a process"
-    newest = max(parts(pods.pod(0)) & parts(pods.pod(1)))
-    pods.slow.unlink()
-    for code, said in ended(pods.pods()):
-        assert code == 0, said
-    assert f"step-{events(pods.pod(0), 'resumed')[-1]['step']:08}" == newest

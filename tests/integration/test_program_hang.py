@@ -65,7 +65,7 @@ def run(folder: Path, script: str, *, processes: int = 1, minutes: str = "0.08")
     text = CONFIG.format(python=json.dumps(sys.executable), processes=processes, minutes=minutes)
     (folder / "trainyard.yaml").write_text(text)
     words = ["--config", "trainyard.yaml", "--run-dir", "runs/one", "--grace", "5s"]
-    start = [sys.executable, "-m", "trainyard", "step", "program", *words]
+    start = [sys.executable, "-m", "trainyard", "train", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(start, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     outcome: dict[str, Any] = json.loads((folder / "runs/one/run.json").read_text())["outcome"]

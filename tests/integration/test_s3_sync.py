@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import RunConflictError, VerificationError
+from trainyard.errors import VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,
@@ -114,39 +113,6 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     assert restore(store, parse_selection(store, None, "best"), tmp_path / "back").steps == (100,)
 
 
-def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_the_name(
-    bucket: Bucket, stored: RunDirectory, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, rules, swap = bucket.store, RetentionRules(keep_last=1, keep_promoted=False), bucket.store.swap
-    make_run(steps=(300,))
-    sync_run(store, stored, 1)
-    run_id, newest = find_promotable(store, 1, 300, depth=Depth.LISTING)
-    promote(store, "best", newest, run_id=run_id, by="ada", depth=Depth.LISTING)
-    before = bucket.get("promoted/best.json")
-
-    def swap_and_remove(key: str, old: bytes, new: bytes, **rest: Any) -> bool:
-        swapped = swap(key, old, new, **rest)
-        for plan in plan_pruning(store, [1], rules):
-            prune(store, plan, by="eve", rules=rules)
-        return swapped
-
-    monkeypatch.setattr(store, "swap", swap_and_remove)
-    _, other = find_promotable(store, 1, 100, depth=Depth.LISTING)
-    with pytest.raises(
-        RunConflictError, match=r"checkpoint-100/ was removed .* best is step 300 of run 1 again"
-    ):
-        promote(store, "best", other, run_id=run_id, by="bob", depth=Depth.LISTING)
-    assert bucket.get("promoted/best.json") == before
-
-
-def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory) -> None:
-    before = {o.key: o.etag for o in bucket.store.list_objects("")}
-    again = sync_run(bucket.store, stored, None)
-    assert (again.sent, again.skipped, again.manifest_key) == (0, 11, "manifests/run-1-manifest.json")
-    assert {o.key: o.etag for o in bucket.store.list_objects("")} == before
-    assert "unchanged" in again.summary()
-
-
 def test_a_checkpoint_that_is_stored_is_not_read_again(
     bucket: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,21 +144,6 @@ def test_a_checkpoint_that_is_trained_anew_while_it_is_synced_is_not_mixed_with_
     assert restore(bucket.store, Selection(1, step=100), tmp_path / "back").steps == (100,)
     assert sync_run(bucket.store, stored, 1).sent == 2
     assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).problems == ()
-
-
-@pytest.mark.parametrize("depth", [Depth.SAMPLE, Depth.FULL])
-def test_a_checkpoint_whose_own_manifest_is_of_other_files_does_not_verify(
-    bucket: Bucket, stored: RunDirectory, tmp_path: Path, depth: Depth
-) -> None:
-    contents = contents_of(stored, 1, tmp_path)
-    retrain(stored.checkpoint(100))
-    unbound = tuple(
-        replace(group, marker=group.marker and replace(group.marker, claimed=None))
-        for group in contents.groups
-    )
-    store_contents(bucket.store, replace(contents, groups=unbound), 1)
-    [problem] = verify_run(bucket.store, 1, depth=depth).problems
-    assert problem == (f"{OTHER}: run-1/checkpoint-100/manifest.json and the run's manifest differ about it")
 
 
 def retrain(checkpoint: Path) -> None:
@@ -259,47 +210,12 @@ def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(
     assert (report.sent, report.problems, bucket.get(DATA)) == (1, (), content)
 
 
-def test_a_run_that_went_on_adds_a_manifest_and_keeps_what_is_no_longer_local(
-    bucket: Bucket, stored: RunDirectory, make_run: Any
-) -> None:
-    shutil.rmtree(stored.checkpoint(100))
-    make_run(steps=(300,))
-    report = sync_run(bucket.store, stored, None)
-    assert report.manifest_key == "manifests/run-1-manifest-2.json"
-    assert report.sent == 5  # the checkpoint's three files, and the metrics in their two forms
-    found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored)
-    assert found.problems == ()
-    assert found.objects_total == 15
-
-
-def test_another_run_is_refused_the_number_before_it_uploads_anything(
-    bucket: Bucket, stored: RunDirectory, make_run: Any
-) -> None:
-    before = {o.key for o in bucket.store.list_objects("")}
-    other = make_run("other")
-    with pytest.raises(RunConflictError, match=r"belongs to run run-run; .*run-other.*\n.*--run-number 2"):
-        sync_run(bucket.store, other, 1)
-    assert {o.key for o in bucket.store.list_objects("")} == before
-    assert sync_run(bucket.store, other, None).run_number == 2
-
-
 def test_a_number_is_claimed_by_one_of_many(bucket: Bucket) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(6) as pool:
         numbers = list(pool.map(lambda i: claim_number(bucket.store, f"racer-{i}", None), range(6)))
     assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
-
-
-@every_depth
-def test_a_flipped_byte_is_named(bucket: Bucket, stored: RunDirectory, depth: Depth) -> None:
-    content = bytearray(bucket.get(DATA))
-    content[4711] ^= 1
-    bucket.put(DATA, bytes(content))
-    found = verify_run(bucket.store, 1, depth=depth)
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith(f"{DATA}: ")
-    assert found.objects_verified == found.objects_total - 1
 
 
 def test_an_object_that_is_replaced_while_it_is_verified_is_named(
@@ -348,39 +264,6 @@ def test_the_metadata_we_wrote_proves_nothing(bucket: Bucket, stored: RunDirecto
     wrong = os.urandom(head["ContentLength"])
     bucket.client.put_object(Bucket=bucket.name, Key=DATA, Body=wrong, Metadata=head["Metadata"])
     assert not verify_run(bucket.store, 1, depth=Depth.LISTING).ok
-
-
-def test_missing_extra_truncated_and_swapped_objects_are_each_named(
-    bucket: Bucket, stored: RunDirectory
-) -> None:
-    first, second = bucket.get(DATA), bucket.get(OTHER)
-    bucket.put(DATA, second)
-    bucket.put(OTHER, first)
-    bucket.put("run-1/checkpoint-200/planted", b"x")
-    bucket.put("run-1/metrics.jsonl", b"short")
-    bucket.client.delete_object(Bucket=bucket.name, Key="run-1/checkpoint-100/.metadata")
-    found = verify_run(bucket.store, 1, depth=Depth.LISTING)
-    assert {problem.partition(":")[0] for problem in found.problems} == {
-        DATA,
-        OTHER,
-        "run-1/checkpoint-200/planted",
-        "run-1/metrics.jsonl",
-        "run-1/checkpoint-100/.metadata",
-    }
-
-
-def test_the_next_sync_heals_what_was_damaged_in_the_store(bucket: Bucket, stored: RunDirectory) -> None:
-    bucket.put(DATA, os.urandom(len(bucket.get(DATA))))
-    bucket.client.delete_object(Bucket=bucket.name, Key=OTHER)
-    assert sync_run(bucket.store, stored, 1).sent == 2
-    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).ok
-
-
-def test_what_an_interrupted_sync_left_is_not_sent_twice(bucket: Bucket, stored: RunDirectory) -> None:
-    bucket.client.delete_object(Bucket=bucket.name, Key="manifests/run-1-manifest.json")
-    report = sync_run(bucket.store, stored, 1)
-    assert report.sent == 0
-    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).ok
 
 
 def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(

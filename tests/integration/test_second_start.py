@@ -20,7 +20,6 @@ import pytest
 
 from trainyard.gateways.process_tree import Process, find_process, processes_of_run
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, os, subprocess, sys, time
 from pathlib import Path
@@ -130,10 +129,8 @@ def faults_of(first: FirstStart, left: str, *, is_killed: bool, has_hosts: bool)
     trains = left == "the program"
     named = f"process {first.program if is_killed else first.command.pid}"
     done = first.start_again()
-    if (done.returncode, trains and f"{named} " in done.stderr and " since 20" in done.stderr) != (
-        2 * trains,
-        trains,
-    ):
+    is_named = f"{named} " in done.stderr and " since 20" in done.stderr
+    if (done.returncode, is_named) != (2 * trains, trains):
         yield f"plain: {done}"
     if (f"has left process {first.daemon} " in done.stderr) != (left == "a daemon"):
         yield f"the daemon: {done}"
@@ -154,10 +151,7 @@ def faults_of(first: FirstStart, left: str, *, is_killed: bool, has_hosts: bool)
 @pytest.mark.slow
 def test_a_second_start_says_what_trains_and_stops_it_only_when_asked(tmp_path: Path) -> None:
     has_hosts = subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode == 0
-    cases = [
-        ("the program", False),
-        *((left, True) for left in ("the program", "nothing", "a daemon")),
-    ]
+    cases = (("the program", False), ("the program", True), ("nothing", True), ("a daemon", True))
 
     def play(left: str, is_killed: bool) -> list[str]:
         first = FirstStart(tmp_path / f"{is_killed}-{left}".replace(" ", "-"))

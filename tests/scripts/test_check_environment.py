@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm_start
+from tests.cases import each_case
 
 from trainyard.commands import step_environment
 from trainyard.errors import ServiceError
@@ -209,8 +210,8 @@ def test_a_run_directory_that_the_next_job_deletes_is_refused(
     assert [each.check for each in findings if each.verdict == "failed"] == expected
 
 
-@pytest.mark.parametrize("are_read", [True, False], ids=["releases", "GitHub away"])
-@pytest.mark.parametrize(
+@each_case("are_read", [True, False], ids=["releases", "GitHub away"])
+@each_case(
     ("version", "server", "verdicts"),
     [
         ("2.300.0", "https://github.com", ["degraded"]),

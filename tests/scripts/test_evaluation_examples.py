@@ -78,7 +78,8 @@ def test_perplexity_of_a_checkpoint_is_that_of_its_export(trained: Path, tmp_pat
     (tmp_path / "held_out.txt").write_text(TEXT * 3)
     found = []
     for model in (trained / "checkpoints/step-00000002", tmp_path / "model"):
-        done = run(PERPLEXITY, "--model", model, "--text", tmp_path / "held_out.txt", "--length", 32)
+        line = [PERPLEXITY, "--model", model, "--text", tmp_path / "held_out.txt", "--length", 32]
+        done = warm_start.run([sys.executable, *map(str, line)], cwd=ROOT, timeout=600)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     assert found[0] == pytest.approx(found[1])

@@ -64,7 +64,7 @@ def test_a_run_that_trained_is_explained_by_its_proof(
 ) -> None:
     outcome = {"status": "succeeded", "exit_code": 0, "finished": 5.0}
     run = make_run(tmp_path / "run", "pretraining", outcome, "OSError: [Errno 28] No space left on device\n")
-    assert "prove_run.py" in explain("--run-dir", run, capsys=capsys)["fix"]
+    assert "trainyard prove" in explain("--run-dir", run, capsys=capsys)["fix"]
     parts = [{"name": name, "holds": name != "stored"} for name in PARTS]
     parts[3] |= {"evidence": "manifest: missing", "next_step": "sync it"}
     (run / "report").mkdir()

@@ -26,9 +26,9 @@ SMALL = {
 }
 
 
-def imported(tmp_path: Path, script: str, *arguments: str | Path) -> set[str]:
-    """The heavy modules that a run of `script` imported."""
-    line = [sys.executable, "-X", "importtime", str(ROOT / "scripts" / script), *map(str, arguments)]
+def imported(tmp_path: Path, command: str, *arguments: str | Path) -> set[str]:
+    """The heavy modules that `trainyard COMMAND` imported."""
+    line = [sys.executable, "-X", "importtime", "-m", "trainyard", *command.split(), *map(str, arguments)]
     hidden = ("GITHUB_", "SLACK_", "AWS_", "TRAINYARD_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240)
@@ -60,7 +60,7 @@ def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert imported(tmp_path, "step environment", *config, *lock) <= CONFIGURATION | of_a_driver
     assert imported(tmp_path, "prepare", *config) == CONFIGURATION
     # TensorBoard imports boto3 by itself, with the first row.
-    trained = imported(tmp_path, "train.py", *config, "--run-dir", run)
+    trained = imported(tmp_path, "train", *config, "--run-dir", run)
     assert trained == CONFIGURATION | {"torch", "tensorboard", "boto3"}
     assert imported(tmp_path, "store sync", *where, "--once") == set()
     assert imported(tmp_path, "store verify", *where[:4], "--run-number", "1") == set()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = "tools/Python/{}/x64/bin/python3"
@@ -75,7 +76,7 @@ def take(folder: Path, pythons: Mapping[str, str], *, headers: str = "", named: 
     return record.read_text().partition("--force ")[2].removesuffix(f" {folder / 'venv'}\n")
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@each_case("distribution", DISTRIBUTIONS)
 def test_each_distribution_trains_with_what_it_has_or_uv_downloads_one(
     tmp_path: Path, distribution: str
 ) -> None:

@@ -1,5 +1,6 @@
 """Another program on a node: its run directory, and the verdict of a proof on it."""
 
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.config.load import dump_yaml
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.program_training import ProgramOrder, train_program
+from trainyard.run.run_lock import is_locked
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
 
@@ -257,7 +261,7 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
         ("{}", "recipe is missing"),
         (
             '{"recipe": "pretrain", "command": [], "torchrun": true, "steps": 1, "checkpoints": "", '
-            '"environment": {}}',
+            '"environment": {}, "nodes": 1}',
             "'pretrain' is not one of deepspeed",
         ),
     ],
@@ -285,13 +289,21 @@ def test_a_dry_run_prints_what_would_be_started(world: World, program: Program) 
     assert not (world.run_dir / "run.json").exists()
 
 
-def test_the_script_in_this_process(world: World, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same once more, where coverage sees it."""
+def test_a_process_that_lives_on_is_as_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline calls it before and after other work, and keeps its own stdout for JSON."""
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    script = load_script("step_program")
-    assert script.main(world.words()) == 0
-    assert world.outcome()["status"] == "succeeded"
-    assert script.main([*world.words(), "--dry-run"]) == 0
+    config, run_dir, numbers = world.folder / "config.yaml", world.run_dir, signal.valid_signals()
+    before, environment = [signal.getsignal(each) for each in numbers], dict(os.environ)
+    shown, outcomes = io.BytesIO(), list[Any]()
+    for words, code in (({"exit": 9}, 1), ({}, 0), ({}, 0)):  # it fails, resumes, and was done before
+        order = ProgramOrder(config=config, run_dir=run_dir, program=world.sheet(**words))
+        with redirect_stdout(io.TextIOWrapper(shown)) as printed:
+            assert train_program(order, on_outcome=outcomes.append) == code
+            printed.detach()
+        assert [signal.getsignal(each) for each in numbers] == before and dict(os.environ) == environment
+        assert not is_locked(run_dir)
+    assert [each["status"] for each in outcomes] == ["failed", "succeeded", "succeeded"]
+    assert b"a line of its own variable" in shown.getvalue()
 
 
 def test_a_pod_runs_the_program_in_place_of_the_trainer(world: World, program: Program) -> None:

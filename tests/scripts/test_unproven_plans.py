@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
 from tests.unit.proof.test_joining_network import facts_of
@@ -66,8 +67,8 @@ def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
     return judge(run, events=events, found=found, settings={**SETTINGS, "compute": in_pods["compute"]})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@each_case("kind", KINDS)
+@each_case("recipe", RECIPES)
 def test_a_plan_states_what_the_proof_will_say_of_its_run(
     kind: str, recipe: str, load_script: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,9 +139,9 @@ def test_a_job_on_several_machines_can_be_proven_whatever_its_network(network: s
     assert done.stdout.startswith("apiVersion: ")
 
 
-@pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("instance", [*TYPES[:1], *TYPES[2:], ""])
+@each_case("network", ["auto", "efa", "tcp"])
+@each_case("nodes", [1, 2])
+@each_case("instance", [*TYPES[:1], *TYPES[2:], ""])
 def test_plan_training_states_it_below_the_result(
     instance: str,
     nodes: int,
@@ -161,11 +162,11 @@ def test_plan_training_states_it_below_the_result(
     assert [part["name"] for part in unproven] == (["network"] if red else [])
 
 
-@pytest.mark.parametrize("nodes", ["", "1", "2"])
-@pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
-@pytest.mark.parametrize("instance", ["", *TYPES[::2]])
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-@pytest.mark.parametrize("target", ["eks", "gpu-runner", "here"])
+@each_case("nodes", ["", "1", "2"])
+@each_case("network", ["auto", "efa", "tcp"])
+@each_case("instance", ["", *TYPES[::2]])
+@each_case("device", ["auto", "cpu"])
+@each_case("target", ["eks", "gpu-runner", "here"])
 def test_plan_run_states_it_in_the_first_lines(
     target: str,
     device: str,

@@ -78,26 +78,6 @@ def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path)
         assert f"{run.run_file}: missing, so {run.path} is not a run directory" in done.stderr
 
 
-@pytest.mark.parametrize("target", ["nowhere", "copy"])
-def test_a_link_in_place_of_an_object_is_named(
-    run: RunDirectory, folder: Path, tmp_path: Path, target: str
-) -> None:
-    (folder / DATA).rename(tmp_path / "copy")
-    (folder / DATA).symlink_to(tmp_path / target)
-    done = verify("--store", folder.as_uri(), "--run-number", 7)
-    assert done.returncode == 1
-    assert f"{DATA}: a symbolic link" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_checkpoints_that_are_no_longer_on_disk_are_not_said_to_be_equal_there(
-    run: RunDirectory, folder: Path, tmp_path: Path
-) -> None:
-    run.checkpoint(100).rename(tmp_path / "removed")
-    done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--depth", "full")
-    assert "and in the manifest (1 of the checkpoints are no longer on disk) [ok]" in done.stderr
-
-
 def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Path) -> None:
     done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--json")
     assert done.returncode == 0, done.stderr
@@ -105,24 +85,6 @@ def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Pat
     assert result["local"] == {"ok": True, "steps": [100], "problems": [], "parts": False}
     assert result["stored"]["objects_verified"] == 5
     assert result["stored"]["run_id"] == "run-a"
-
-
-def test_a_flipped_byte_in_the_store_is_named_with_exit_1(run: RunDirectory, folder: Path) -> None:
-    (folder / DATA).write_bytes(os.urandom(2000))
-    done = verify("--store", folder.as_uri(), "--run-number", 7)
-    assert done.returncode == 1
-    assert f"\n{DATA}: " in done.stderr
-    assert "4 of 5 objects" in done.stderr
-    assert done.stderr.rstrip().endswith("[failed]")
-
-
-def test_a_local_checkpoint_is_checked_without_a_store(run: RunDirectory) -> None:
-    assert verify("--run-dir", run.path).returncode == 0
-    (run.checkpoint(100) / "data").unlink()
-    done = verify("--run-dir", run.path)
-    assert done.returncode == 1
-    assert f"{run.checkpoint(100) / 'data'}: missing" in done.stderr
-    assert "no complete checkpoint" in done.stderr
 
 
 def test_a_run_that_is_not_stored_ends_with_exit_1(run: RunDirectory, folder: Path) -> None:
@@ -157,16 +119,6 @@ def test_wrong_usage_ends_with_exit_2(arguments: list[str]) -> None:
     done = verify(*arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_checkpoint_of_another_run_or_step_is_named(run: RunDirectory) -> None:
-    path = run.checkpoint(100)
-    write_manifest(path, CheckpointManifest(100, "run-b", time.time(), describe_files(path)))
-    done = verify("--run-dir", run.path)
-    assert done.returncode == 1
-    assert f"{path}: is of run run-b, not of run run-a" in done.stderr
-    write_manifest(path, CheckpointManifest(90, "run-a", time.time(), describe_files(path)))
-    assert f"{path}: its manifest.json is of step 90" in verify("--run-dir", run.path).stderr
 
 
 def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(

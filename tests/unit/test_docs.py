@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard.commands import COMMANDS, module_name
 from trainyard.github import variables
@@ -54,7 +55,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+every_document = each_case("path", DOCUMENTS, ids=name_of)
 
 
 @cache

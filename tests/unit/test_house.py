@@ -147,24 +147,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_603),
-    "training": (9_500, 12_289),
-    "gateways": (7_500, 9_987),
-    "jobs": (6_500, 7_880),
-    "artifacts": (6_500, 7_336),
-    "programs": (5_500, 6_698),
+    "commands": (8_000, 10_578),
+    "training": (9_500, 12_288),
+    "gateways": (7_500, 9_966),
+    "jobs": (6_500, 7_874),
+    "artifacts": (6_500, 7_334),
+    "programs": (5_500, 6_696),
     "report": (4_800, 5_602),
     "image": (3_900, 5_223),
     "cluster": (3_700, 4_361),
-    "github": (2_400, 3_578),
+    "github": (2_400, 3_579),
     "run": (2_500, 3_197),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_919),
-    "config": (1_500, 2_724),
-    "proof": (2_400, 2_570),
+    "config": (1_500, 2_621),
+    "proof": (2_400, 2_554),
     REST: (2_200, 3_731),
-    "src": (72_000, 91_478),
-    "tests": (75_000, 101_118),
+    "src": (72_000, 91_303),
+    "tests": (75_000, 99_532),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
@@ -476,7 +476,7 @@ STARTS = {
 @over(MODULES)
 def test_no_module_calls_a_command_of_the_product_by_a_command_line(path: Path) -> None:
     """Functions are the inside interface: they take typed values, which mypy checks."""
-    found = [f"line {node.lineno}" for node in nodes(path) if is_command_line(node)]
+    found = [ast.unparse(node)[:80] for node in nodes(path) if is_command_line(node)]
     assert found == [] or name_of(path) in STARTS
 
 

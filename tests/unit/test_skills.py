@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.cases import each_case
 
 from trainyard import functions
 from trainyard.cluster.checks import CHECKS
@@ -35,7 +36,7 @@ MOST_LINES = 200
 PATTERN = re.compile(r"\A---\n(?P<fields>.*?)\n---\n\n(?P<body># .*)\Z", re.S)
 BLOCK = re.compile(r"^ *```(?P<language>\w*)\n(?P<code>.*?)^ *```$", re.M | re.S)
 SPAN = re.compile(r"`([^`\n]+)`")
-every_skill = pytest.mark.parametrize("path", SKILLS, ids=lambda path: path.parent.name)
+every_skill = each_case("path", SKILLS, ids=lambda path: path.parent.name)
 
 
 def blocks(path: Path, language: str) -> list[str]:

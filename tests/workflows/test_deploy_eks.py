@@ -32,9 +32,9 @@ def test_the_file_is_short_and_each_step_is_one_command_that_its_parser_takes(
     found = []
     for step in [*eks.steps(), *poll.steps()]:
         if "run" in step:
-            program, *name, last = step["run"].removeprefix("exec ").split(maxsplit=3)
-            assert [program, *name] == [".venv/bin/trainyard", "step", "eks"], step["name"]
-            words = last.split()
+            program, *name, action = step["run"].removeprefix("exec ").split()[:4]
+            words = step["run"].removeprefix("exec ").split()[3:]
+            assert (program, name) == (".venv/bin/trainyard", ["step", "eks"]), (step["name"], action)
             assert step["run"].startswith("exec "), "a cancellation has to reach Python"
             given = [word.strip('"').replace("$TIMEOUT", "10m") for word in words]
             found.append(step_eks.parse_args(given).command)

@@ -28,7 +28,7 @@ def test_it_waits_for_no_gpu_and_for_no_other_job(native_job: dict[str, Any]) ->
 def test_what_cmake_needs_is_installed_before_it_is_called(native_job: dict[str, Any]) -> None:
     runs = [step["run"] for step in native_job["steps"] if "run" in step]
     assert all(package in runs[0] for package in ("cmake", "ninja-build", "libgtest-dev"))
-    assert runs[1] == "exec python3 trainyard step native"
+    assert runs[1] == "exec env PYTHONPATH=src python3 -m trainyard step native"
 
 
 def test_no_failure_of_it_is_passed_over(native_job: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
@@ -192,13 +193,14 @@ def failed_run(path: Path) -> FailureEvidence:
     if directory.events_file.is_file():
         logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
     reason, command = short_reason(outcome), next_command(run, path)
-    if reason and run.get("recipe") != "command":
+    is_of_program = kind_of_run(run) is RunKind.PROGRAM
+    if reason and not is_of_program:
         logs.append(log_of(f"{directory.run_file}: outcome", str(outcome["reason"])))
     failure, code = read_failure(outcome), outcome.get("exit_code")
     code = code if isinstance(code, int) else None
     classes = {"storage": "disk-full", "interrupted": "cancelled"}
     name = classes.get(failure.kind, failure.kind) if failure is not None else ""
-    is_certain = run.get("recipe") != "command" and name in set(FailureClass) - {"unknown", "user-code"}
+    is_certain = not is_of_program and name in set(FailureClass) - {"unknown", "user-code"}
     if failure is None or not is_certain:
         cause = "" if outcome else cause_without_outcome(path)
         return FailureEvidence(logs, code, command=command, if_unknown=cause)

@@ -19,10 +19,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import output
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_cli import trust_policy_of
@@ -115,7 +115,7 @@ def find_repository(text: str) -> tuple[str, str]:
     """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
     if named := text or os.environ.get("GH_REPO", ""):
         return parse_repository(named, host=os.environ.get("GH_HOST", ""))
-    remote = origin_address(REPOSITORY_ROOT)
+    remote = origin_address(Path.cwd())
     if not remote:
         raise ConfigError(
             "git knows no remote origin here. Push a copy: gh repo create NAME --private --source . --push; "

@@ -43,7 +43,7 @@ from trainyard.command.cluster_options import (
     demand_values,
 )
 from trainyard.command.parser import CommandParser, script_parser
-from trainyard.config.registries import COMMAND
+from trainyard.config.kind import kind_in_job
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import refusal_in_summary, report_step
@@ -59,7 +59,7 @@ from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest, load_job_config, provenance_of, settle_request
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
+from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -90,7 +90,7 @@ TEXTS = (
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--env", arguments.variable, "NAME=VALUE", "an environment variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program; may be repeated"),
-    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
+    ("--accept", arguments.text, "NAME", "ignore this check or part of the proof; may be repeated"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
@@ -283,15 +283,14 @@ def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
-    name = plan.program.name
     return unreachable_parts(
         PlannedRun(
-            recipe={trainyard_trainer.NAME: config.recipe, any_program.NAME: COMMAND}.get(name, name),
+            kind=kind_in_job(config.recipe),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
-            is_recorded=name != own_command.NAME,
+            is_recorded=plan.program.keeps_run,
             keeps_network_log=keeps_network_log(plan),
         )
     )

@@ -76,7 +76,7 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
     run = PlannedRun(
-        config.recipe,
+        config.kind,
         nodes,
         rented.devices,
         network,

@@ -404,8 +404,7 @@ def warn_of_short_grace(run_dir: Path, grace: float) -> None:
 
 def is_trained(pod: Pod) -> bool:
     """Return whether the run directory has a finished training of this configuration."""
-    by_program = pod.program is not None or not pod.prepares
-    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=by_program)
+    return has_been_trained(pod.run_dir, pod.config, pod.changes)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":

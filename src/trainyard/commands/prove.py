@@ -23,13 +23,13 @@ from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
 from trainyard.gateways.images.held_image import find_held_image
 from trainyard.programs.inputs import fingerprint_of_data
 from trainyard.proof import PARTS
 from trainyard.proof.proof import ProofPlace, Recomputed
-from trainyard.proof.recorded_facts import is_of_any_program
 from trainyard.proof.stored_runs import compared_run, final_state, judge_records
 from trainyard.report.facts.proof_record import proven_store, write_proof
 from trainyard.report.facts.run_facts import read_facts
@@ -162,7 +162,7 @@ def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
 
 def data(run: Mapping[str, Any], directory: RunDirectory) -> tuple[str | None, str | None]:
     """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         return fingerprint_of_data(run["program"]), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 

@@ -33,8 +33,8 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.config.registries import RECIPES
 from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import runner_version
@@ -124,7 +124,7 @@ def find_on_machine(
     if store:
         require_address(store)
     given = load_config(file, changes).config
-    if given.recipe not in RECIPES:
+    if given.kind is not RunKind.TRAINER:
         return find_for_program(given, run_dir)
     config = load_with_weights(file, changes).config
     on_cpu = config.model.device == "cpu"

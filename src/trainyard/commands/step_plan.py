@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import kind_in_job
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.parameters import count_parameters
-from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.git import is_cleaned
@@ -43,7 +43,6 @@ from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, res
 from trainyard.github.target import Target, node_count, target_for
 from trainyard.github.variables import set_variables
 from trainyard.jobs.job_planning import recorded_network
-from trainyard.jobs.recipes import renders_in_pod
 from trainyard.plan.node_room import room_of_type
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.plan.plan_text import unproven_lines
@@ -248,14 +247,11 @@ def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
 
 def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
-    decides_steps = plan.dispatch.target is Target.EKS and not renders_in_pod(config)
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     network = recorded_network(config, room, nodes=nodes, gpus=gpus)
-    # Outside a job, and in a job that does not plan the steps, a preset is recorded like any program.
-    recipe = COMMAND if config.recipe not in RECIPES and not decides_steps else config.recipe
     run = PlannedRun(
-        recipe,
+        kind_in_job(config.recipe) if plan.dispatch.target is Target.EKS else config.kind,
         nodes,
         max(1, gpus),
         network,

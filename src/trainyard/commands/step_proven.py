@@ -24,8 +24,8 @@ from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.config.load import config_sha256
-from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ExitCode, ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
@@ -76,7 +76,7 @@ def find_proven_run(
 ) -> tuple[int | None, str, tuple[str, ...]]:
     """Find a proven run that is the same, report it, and return its number, or why not, and its evidence."""
     config = load_with_weights(file, changes).config
-    git = git_facts(REPOSITORY_ROOT) if config.recipe != COMMAND else repository_facts(Path.cwd())
+    git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
     there = open_store(store, call_seconds=call_seconds)
     number: int | None = None
     evidence: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     run = read_run(directory.run_file)
-    if config.recipe == COMMAND:
+    if kind_of_run(run) is RunKind.PROGRAM:
         fingerprint, problem = fingerprint_of_data(run.get("program", {})), None
     else:
         fingerprint, problem = prepared_data_of(directory.config_file)

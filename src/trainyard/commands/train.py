@@ -31,9 +31,9 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_processes
-from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import set_output
@@ -139,7 +139,7 @@ def run(argv: Sequence[str] | None) -> int:
 
 def is_of_another_program(args: argparse.Namespace) -> bool:
     """Return whether the configuration names another program than the trainer of this repository."""
-    return load_config(args.config, args.set).config.recipe not in RECIPES
+    return load_config(args.config, args.set).config.kind is not RunKind.TRAINER
 
 
 def run_program(args: argparse.Namespace) -> int:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import (
     ArchitectureConfig,
     CheckpointingConfig,
@@ -53,7 +54,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
     yield from _impossible_mixture(config.data)
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
-    if config.recipe in RECIPES:
+    if config.kind is RunKind.TRAINER:
         yield from _impossible_cuts(config.compute, shape)
         yield from _impossible_degrees(config)
     if config.compute.gradient_compression != "none" and config.compute.strategy != "ddp":
@@ -66,8 +67,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             ("training.decay_steps", "training.lr_scheduler"),
             f"only warmup_stable_decay reads it, not {training.lr_scheduler}: set it to null",
         )
-    is_preset = config.recipe not in RECIPES and config.recipe != COMMAND
-    if is_preset and training.lr_scheduler not in ("cosine", "constant"):
+    if config.recipe in PRESETS and training.lr_scheduler not in ("cosine", "constant"):
         yield ImpossibleCombination(
             ("training.lr_scheduler", "recipe"),
             f"only recipe pretrain has {training.lr_scheduler}; with {config.recipe} set it to cosine or "

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.config.expectations import show_value
-from trainyard.config.problems import Origin
+from trainyard.config.problems import Origin, show_value
 
 _WIDEST = 48
 """Most columns of the values; a longer value moves only the origin in its own line."""

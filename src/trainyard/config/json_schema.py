@@ -65,6 +65,12 @@ def fragment_of(key: str) -> Fragment:
     return fragment
 
 
+def types_of(key: str) -> set[str]:
+    """Return the types of JSON that the value under a dotted key can have."""
+    fragment = fragment_of(key)
+    return {str(choice.get("type")) for choice in fragment.get("anyOf", [fragment])}
+
+
 def value_fragments() -> dict[str, Fragment]:
     """The schema of every single value by its dotted key."""
     return {key: fragment_of(key) for key in leaf_keys()}

@@ -45,16 +45,13 @@ def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:
         return "unknown key; merge keys are not read, use extends"
     if "." in name and {".".join(path), name} & set(leaves):
         return "unknown key; dotted keys are for --set, here each name is on its own line, indented"
-    elsewhere = next((key for key in leaves if key.endswith(f".{name}")), None)
-    if not elsewhere and (near := _nearest(name, siblings)):
-        elsewhere = ".".join((*around, near)) if dotted else near
-    if not elsewhere:
-        by_name = {key.rpartition(".")[2]: key for key in reversed(leaves)}
-        elsewhere = by_name.get(_nearest(name, by_name)) or (
-            "" if section else _nearest(".".join(path), leaves)
-        )
-    if elsewhere:
-        return f"unknown key; did you mean {elsewhere}?"
+    by_name = {key.rpartition(".")[2]: key for key in reversed(leaves)}
+    if name not in by_name and (near := _nearest(name, siblings)):
+        near = ".".join((*around, near)) if dotted else near
+    else:
+        near = by_name.get(_nearest(name, by_name), "")
+    if near:
+        return f"unknown key; did you mean {near}?"
     return f"unknown key; valid here: {', '.join(siblings)}" if siblings else "unknown key"
 
 

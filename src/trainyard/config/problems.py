@@ -1,13 +1,29 @@
 """The values of configuration files with the place of each, and their problems: one line each."""
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.config.yaml_reader import KeyPath
+from trainyard.config.json_schema import fragment_of, types_of
+from trainyard.config.keys import unknown_key
+from trainyard.config.yaml_reader import KeyPath, plain_value
 from trainyard.errors import ConfigError
 
 _SHOWN_CHARACTERS = 80
-_SHOWN_PROBLEMS = 100
+_YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+# Pydantic's words where they are those of Python and not of YAML.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "model_type": "a section of keys",
+    "string_too_short": "text",
+    "string_type": "text",
+    "tuple_type": "a list of texts",
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,7 @@ class Origin:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+Layer = tuple[dict[str, Any], dict[KeyPath, Origin]]
 DEFAULT = Origin("default")
 SET = "--set"
 
@@ -35,8 +52,8 @@ class Document:
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Origin] = field(default_factory=dict)
-    sources: list[str] = field(default_factory=list)
-    """The files, a base before the files that extend it, then the arguments of `--set`."""
+    layers: dict[str, Layer] = field(default_factory=dict)
+    """The values and places of each file that was read, a base before the files that extend it."""
     problems: list[tuple[Origin, str, str]] = field(default_factory=list)
     """Where, the dotted key (empty for the complete file), and what is wrong."""
 
@@ -55,18 +72,16 @@ class Document:
         above = (path[:length] for length in range(len(path), 0, -1))
         return next((self.places[each] for each in above if each in self.places), otherwise)
 
-    def error(self) -> ConfigError:
-        """Return all problems as one error, in the order of the sources, then of lines."""
-        rank = {source: number for number, source in enumerate(self.sources)}
-        ordered = sorted(self.problems, key=lambda each: (_rank(each[0], rank), each[0].line or 0))
+    def error(self, *problem: Any) -> ConfigError:
+        """Return all problems, and this last one, as one error: in the order of the files, then of lines."""
+        rank = {file: number for number, file in enumerate([*self.layers, SET])}
+        ordered = sorted(
+            [*self.problems, *([problem] if problem else [])],
+            key=lambda each: (rank.get(each[0].file, len(rank)), each[0].line or 0),
+        )
         lines = list(dict.fromkeys(_line(*each) for each in ordered))
-        more = [f"… and {len(lines) - _SHOWN_PROBLEMS:,} more"] if len(lines) > _SHOWN_PROBLEMS else []
         count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
-        return ConfigError("\n".join([*lines[:_SHOWN_PROBLEMS], *more, f"{count}. Nothing was started."]))
-
-
-def _rank(origin: Origin, rank: dict[str, int]) -> int:
-    return rank.get(origin.argument or origin.file, len(rank))
+        return ConfigError("\n".join([*lines, f"{count}. Nothing was started."]))
 
 
 def _line(origin: Origin, key: str, message: str) -> str:
@@ -79,3 +94,53 @@ def shorten(text: str) -> str:
     """Return `text` on one line, cut to a readable length."""
     line = text if text.isprintable() else repr(text[: 2 * _SHOWN_CHARACTERS])[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
+
+
+def show_value(value: Any) -> str:
+    """Show `value` as in YAML, on one line of limited length."""
+    if isinstance(value, dict | list) and value:
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
+    if not isinstance(value, str):
+        return shorten(json.dumps(value))
+    start = value[:_SHOWN_CHARACTERS]
+    word = json.dumps(start, ensure_ascii=not start.isprintable())
+    return word if start == value else f'{word[:-1]}…" of {len(value):,} characters'
+
+
+def describe_error(error: Mapping[str, Any], path: KeyPath) -> str:
+    """Describe an error of pydantic: `expected a number, got "5e-5" (a string: remove the quotes)`."""
+    if error["type"] == "extra_forbidden":
+        return unknown_key(path)
+    if error["type"] == "missing":
+        return "missing"
+    key, words = ".".join(path), error["msg"].removeprefix("Input should be ")
+    expected = _EXPECTED.get(error["type"], words)
+    if words.startswith(("greater", "less")):
+        expected = f"a number {words}"
+    if examples := fragment_of(key).get("examples"):
+        expected = f"text like {', '.join(map(show_value, examples))}"
+    hint = _hint(error["input"], types_of(key))
+    return f"expected {expected}, got {show_value(error['input'])}" + (f" ({hint})" if hint else "")
+
+
+def _hint(value: Any, kinds: set[str]) -> str:
+    """Return how to write what a value of YAML was probably meant to be; empty if that is not clear."""
+    if isinstance(value, float) and "integer" in kinds and value.is_integer():
+        return f"write {shorten(str(int(value)))}"
+    if isinstance(value, bool | int | float) and kinds <= {"string", "null"}:
+        return f'to mean text, write "{show_value(value)}"'
+    if value is None and "object" in kinds:
+        return "give it keys, or remove the line"
+    word = value.lower() if isinstance(value, str) else "-"
+    if "null" in kinds and word in ("", "none", "nil"):
+        return "write null"
+    if "boolean" in kinds and word in _YES_NO:
+        return f"write {_YES_NO[word]}"
+    if not kinds & {"boolean", "integer", "number"} or len(word) > 40:
+        return ""
+    meant = plain_value(word.replace("_", "").replace(",", ""))
+    if "boolean" in kinds if isinstance(meant, bool) else isinstance(meant, int | float):
+        return "a string: remove the quotes" if plain_value(word) == meant else f"write {show_value(meant)}"
+    return ""

@@ -1,11 +1,11 @@
 """Write the reference of every configuration key, `docs/configuration.md`, from the schema."""
 
-import re
 import textwrap
 from collections.abc import Iterator
 
-from trainyard.config.expectations import describe_expected, show_value
-from trainyard.config.json_schema import fragment_of, value_fragments
+from trainyard.config.json_schema import Fragment, fragment_of, value_fragments
+from trainyard.config.problems import show_value
+from trainyard.config.section import MOST
 
 _LINE_CHARACTERS = 110
 _INTRODUCTION = """\
@@ -35,21 +35,9 @@ and combinations that cannot be trained are errors (exit code 2). Secrets come f
 
 Each key has its default, then its other values; \\* must be given. A key whose default is `null` takes text
 if nothing else is named."""
+# A shorter description of a section says no more than its heading.
 _TELLING_WORDS = 8
-"""A shorter description of a section says no more than its heading."""
-_SHORT = (
-    (r"a mapping of names to texts", "mapping"),
-    (r"a list of texts", "list"),
-    (r"a number above ([\d.]+) and of at most ([\d,.]+)", r"number>\1,≤\2"),
-    (r"a whole number above 0", "int>0"),
-    (r"a whole number of at least ([\d,]+)", r"int≥\1"),
-    (r"a whole number from ([\d,]+) to ([\d,]+)", r"int≥\1,≤\2"),
-    (r"a number above ([\d.]+)", r"number>\1"),
-    (r"a number of at least ([\d.]+) and below ([\d.]+)", r"number≥\1,<\2"),
-    (r"a number of at least ([\d.]+)", r"number≥\1"),
-    (r"a number from ([\d.]+) to ([\d.]+)", r"number≥\1,≤\2"),
-    (r"true or false", "bool"),
-)
+_TYPES = {"array": "list", "boolean": "bool", "integer": "int", "object": "mapping", "string": "text"}
 
 
 def render_config_reference() -> str:
@@ -67,7 +55,7 @@ def _sections() -> Iterator[str]:
         if fragment.get("type") == "object":  # a mapping of names, which may be empty
             default = "={}"
         needed = "" if default else "\\*"
-        values = _short(_code(describe_expected(fragment)), default)
+        values = _values(fragment, default)
         text = f"- `{key}{default}`{needed}{values}: {fragment.get('description', '')}"
         yield textwrap.fill(
             text, _LINE_CHARACTERS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
@@ -82,18 +70,19 @@ def _heading(section: str) -> Iterator[str]:
         yield from (description, "")
 
 
-def _short(words: str, default: str) -> str:
-    for long, short in _SHORT:
-        words = re.sub(long, short, words)
-    if "null" in default:
-        words = words.removesuffix(" or null")
-    if default and (words == "bool" or (words == "text" and default.endswith("=null"))):
-        return ""
-    choices = re.findall(r"`([\w-]+)`", words)
-    if re.fullmatch(r"(`[\w-]+`(, | or )?)+", words):
-        words = f"`{'|'.join(choices)}`"
-    return f", {words}"
+def _values(fragment: Fragment, default: str) -> str:
+    """Return the values that a schema allows, such as `int>0`; empty where the default shows them."""
+    choices = fragment.get("anyOf", [fragment])
+    words = [_value(choice) for choice in choices if "null" not in default or choice.get("type") != "null"]
+    hidden = not default or words[0] not in ("bool", *(["text"] if default == "=null" else []))
+    return f", {' or '.join(words)}" if hidden else ""
 
 
-def _code(words: str) -> str:
-    return words.replace('"', "`")
+def _value(fragment: Fragment) -> str:
+    if "enum" in fragment:
+        return f"`{'|'.join(map(str, fragment['enum']))}`"
+    if "examples" in fragment:
+        return f"text like {', '.join(f'`{example}`' for example in fragment['examples'])}"
+    limits = (("exclusiveMinimum", ">"), ("minimum", "≥"), ("exclusiveMaximum", "<"), ("maximum", "≤"))
+    found = [f"{sign}{fragment[name]:,}" for name, sign in limits if fragment.get(name, MOST) < MOST]
+    return _TYPES.get(fragment["type"], str(fragment["type"])) + ",".join(found)

@@ -45,7 +45,7 @@ class ProgramEntry:
 
 
 class ProgramPresets(Mapping[str, ProgramEntry]):
-    """The programs by name: `command`, and each `NAME.yaml` in a folder of presets, read when needed.
+    """The presets of programs by name: each `NAME.yaml` in a folder of presets, read when needed.
 
     The folders are, in this order: `configs/programs` in the working directory, `configs/programs` in this
     repository, and the folder of the installed package. The first one that has the name is used.
@@ -72,18 +72,16 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
         return values
 
     def __getitem__(self, name: str) -> ProgramEntry:
-        if name == COMMAND:
-            return ProgramEntry("any program, named by program.command")
         return ProgramEntry(str(self.read(name).get("meaning", name)))
 
     def __contains__(self, name: object) -> bool:
-        return name == COMMAND or name in self._files()
+        return name in self._files()
 
     def __iter__(self) -> Iterator[str]:
-        return iter((COMMAND, *sorted(self._files())))
+        return iter(sorted(self._files()))
 
     def __len__(self) -> int:
-        return 1 + len(self._files())
+        return len(self._files())
 
 
 def _readable_files(folder: Path) -> list[Path]:
@@ -94,8 +92,9 @@ def _readable_files(folder: Path) -> list[Path]:
         return []
 
 
-PROGRAMS = ProgramPresets()
-EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PROGRAMS, RECIPES)  # type: ignore[arg-type]
+PRESETS = ProgramPresets()
+_ANY_PROGRAM = {COMMAND: ProgramEntry("any program, named by program.command")}
+EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
+from trainyard.config.kind import RunKind, kind_of_recipe
 from trainyard.config.registries import (
     DEFAULT_OPTIMIZER,
     DEFAULT_RECIPE,
@@ -437,6 +438,11 @@ class Config(Section):
     proof: ProofConfig = Field(default_factory=ProofConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
+
+    @property
+    def kind(self) -> RunKind:
+        """The kind of its run on this machine."""
+        return kind_of_recipe(self.recipe)
 
     def to_plain(self) -> dict[str, Any]:
         """Every value as plain data, ready for YAML or JSON."""

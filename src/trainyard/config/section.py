@@ -58,7 +58,9 @@ class OneOf:
     def _require_name(self, value: Any) -> str:
         if isinstance(value, str) and value in self.entries:
             return value
-        raise PydanticCustomError("unknown_name", "expected one of {names}", {"names": [*self.entries]})
+        raise PydanticCustomError(
+            "unknown_name", "Input should be one of {names}", {"names": ", ".join(self.entries)}
+        )
 
 
 class Section(BaseModel):

@@ -1,14 +1,12 @@
 """Read YAML: the one reader of the house, for configurations and for files from outside.
 
-    text --events: depth, number--> nodes --aliases counted in full--> values, and the line of each key
-
 Plain words follow the core schema of YAML 1.2: `5e-5` is a number; `yes`, `on`, `1:30` and dates are text
 (https://yaml.org/spec/1.2.2/#1032-tag-resolution). Only texts, numbers, true, false, null, lists and mappings
 are made, so no tag runs code. It opens no file.
 """
 
 import re
-from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import yaml
@@ -30,11 +28,9 @@ _PLAIN = {
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
     ),
 }
-_KEY, _SECTION = re.compile(r"\s*([\w.-]+)\s*:"), re.compile(r"([\w.-]+)\s*:")
-_TAB = "a tab; write spaces, which YAML needs before words"
 
 
-class YamlError(Exception):
+class YamlError(ValueError):
     """A fault of a text, with its line and dotted key where they are known."""
 
     def __init__(self, message: str, line: int | None = None, key: str = "") -> None:
@@ -53,85 +49,80 @@ class CoreLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore
         return _PREFIX + ("map" if kind is yaml.MappingNode else "seq")
 
 
-def compose(text: str) -> list[Any]:
+def compose(content: bytes | str) -> list[Any]:
     """Return the root node of each document. Raises YamlError."""
-    if len(text) > MOST_BYTES:
-        raise YamlError(f"more than {MOST_BYTES:,} bytes")
-    depth = 0
+    if len(content) > MOST_BYTES:
+        raise YamlError(f"more than {MOST_BYTES >> 20} MB")
+    text, depth = content if isinstance(content, str) else _decode(content), 0
     event: Any
     try:
         # The parser's events are counted before nodes are built, which deep nesting would crash.
-        for count, event in enumerate(yaml.parse(text, Loader=CoreLoader)):
+        for number, event in enumerate(yaml.parse(text, Loader=CoreLoader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_DEPTH or count > 2 * MOST_VALUES:
+            if depth > MOST_DEPTH or number > 2 * MOST_VALUES:
                 much = f"more than {MOST_DEPTH} levels or {MOST_VALUES:,} values"
                 raise YamlError(much, event.start_mark.line + 1)
         return [node for node in yaml.compose_all(text, Loader=CoreLoader) if node is not None]
     except yaml.YAMLError as error:
-        raise _explain(error, text) from None
+        mark, reason = getattr(error, "problem_mark", None), str(getattr(error, "problem", None))
+        if mark is None:  # a character that YAML does not allow
+            raise YamlError(f"not valid YAML: {getattr(error, 'reason', None) or error}") from None
+        source = text.split("\n", mark.line + 1)[: mark.line + 1][-1]
+        if "\t" in source[: len(source) - len(source.lstrip())]:
+            raise YamlError("a tab; write spaces, which YAML needs before words", mark.line + 1) from None
+        if "mapping values" in reason:
+            reason = "a second colon, or wrong indentation; text with a colon and a space needs quotes"
+        raise YamlError(f"not valid YAML: {reason}", mark.line + 1) from None
 
 
-def compose_one(text: str) -> Any:
+def _decode(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise YamlError(f"byte 0x{content[error.start]:02x} is not UTF-8; is this YAML?", line) from None
+
+
+def compose_one(content: bytes | str) -> Any:
     """Return the root node of the only document, null if there is none. Raises YamlError."""
-    roots = compose(text)
+    roots = compose(content)
     if len(roots) > 1:
         raise YamlError("a second document starts here; a file holds one", roots[1].start_mark.line + 1)
     return roots[0] if roots else yaml.compose("null", Loader=CoreLoader)
 
 
-def _explain(error: yaml.YAMLError, text: str) -> YamlError:
-    mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None:  # a character that YAML does not allow
-        return YamlError(f"not valid YAML: {getattr(error, 'reason', None) or error}")
-    *above, source = text.split("\n", mark.line + 1)[: mark.line + 1]
-    if "\t" in source[: len(source) - len(source.lstrip())]:
-        section = next((found[1] for each in reversed(above) if (found := _SECTION.match(each))), "")
-        key = _KEY.match(source)
-        return YamlError(_TAB, mark.line + 1, f"{section}.{key[1]}" if section and key else section)
-    if "mapping values" in str(reason):
-        reason = "a second colon, or wrong indentation; text with a colon and a space needs quotes"
-    return YamlError(f"not valid YAML: {reason}", mark.line + 1)
+def values_of(root: Any, lines: dict[KeyPath, int]) -> Any:
+    """Return the values of a document, and note the line of each key in `lines`.
 
+    Raises YamlError for a key that is given twice, an unknown tag, and aliases that repeat themselves.
+    """
+    numbers = count(1)
 
-@dataclass
-class Values:
-    """Converts the nodes of a document, and collects the line of each key and what is wrong."""
-
-    lines: dict[KeyPath, int] = field(default_factory=dict)
-    problems: list[YamlError] = field(default_factory=list)
-    _count: int = 0
-
-    def of(self, node: Any, path: KeyPath = ()) -> Any:
-        """Return the value of `node` at `path`. Raises YamlError if aliases make it endless."""
-        self._count += 1
+    def value(node: Any, path: KeyPath) -> Any:
         line = node.start_mark.line + 1
-        if self._count > MOST_VALUES or len(path) > MOST_DEPTH:
-            limits = f"{MOST_VALUES:,} values or {MOST_DEPTH} levels"
-            raise YamlError(f"an alias repeats itself: more than {limits}", line, ".".join(path[:1]))
-        if not isinstance(node, yaml.ScalarNode) and node.tag not in (f"{_PREFIX}map", f"{_PREFIX}seq"):
-            self.problems.append(YamlError(f"the tag {node.tag[:80]} is not read here", line, ".".join(path)))
-        if isinstance(node, yaml.SequenceNode):
-            return [self.of(item, (*path, str(index))) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            new = [(key.value, value) for key, value in node.value if self._is_new(key, path)]
-            return {key: self.of(value, (*path, key)) for key, value in new}
         try:
-            return value_of(node.tag, node.value)
+            if next(numbers) > MOST_VALUES or len(path) > MOST_DEPTH:
+                raise YamlError(f"an alias repeats itself: over {MOST_VALUES:,} values, {MOST_DEPTH} levels")
+            if isinstance(node, yaml.ScalarNode):
+                return value_of(node.tag, node.value)
+            if node.tag not in (f"{_PREFIX}map", f"{_PREFIX}seq"):
+                raise YamlError(f"the tag {node.tag[:80]} is not read here")
         except ValueError as error:
-            self.problems.append(YamlError(str(error), line, ".".join(path)))
-            return None
+            raise YamlError(str(error), line, ".".join(path[:9])) from None
+        if isinstance(node, yaml.SequenceNode):
+            return [value(item, (*path, str(index))) for index, item in enumerate(node.value)]
+        found = {}
+        for key, inner in node.value:
+            line, below = key.start_mark.line + 1, (*path, str(key.value))
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlError("a key must be a word", line, ".".join(path))
+            if key.value in found:
+                raise YamlError(f"given twice, first on line {lines[below]}", line, ".".join(below))
+            lines[below] = line
+            found[key.value] = value(inner, below)
+        return found
 
-    def _is_new(self, key: Any, path: KeyPath) -> bool:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            self.problems.append(YamlError("a key must be a word", line, ".".join(path)))
-        elif first := self.lines.get((*path, key.value)):
-            given = f"given twice, first on line {first}"
-            self.problems.append(YamlError(given, line, ".".join((*path, key.value))))
-        else:
-            self.lines[*path, key.value] = line
-            return True
-        return False
+    return value(root, ())
 
 
 def value_of(tag: str, text: str) -> Any:
@@ -161,28 +152,13 @@ def plain_value(text: str) -> Any:
     return value_of(_PREFIX + _plain_kind(text), text)
 
 
-def decode(content: bytes | str) -> str:
-    """Return a file's text. Raises YamlError with the line of the first byte that is not UTF-8."""
-    if isinstance(content, str):
-        return content
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise YamlError(f"byte 0x{content[error.start]:02x} is not UTF-8; is this YAML?", line) from None
-
-
 def parse_yaml(content: bytes | str, name: str) -> Any:
     """Return the value of the only document; None if there is none. Raises DamagedFileError with the line."""
-    values = Values()
     try:
-        found = values.of(compose_one(decode(content)), ())
-        if values.problems:
-            raise values.problems[0]
+        return values_of(compose_one(content), {})
     except YamlError as error:
         place = f"{name}:{error.line}" if error.line else name
         raise DamagedFileError(f"{place}: {error}") from None
-    return found
 
 
 class _CoreDumper(yaml.SafeDumper):

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.registries import RECIPES, store_examples, store_pattern
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.job_times import deadline_of, job_minutes_of
@@ -232,7 +233,7 @@ def resolve(
         ),
         is_requested=is_requested,
         queue=_queue(machine, inputs.target, segment, variables),
-        prepares=config.recipe in RECIPES,
+        prepares=config.kind is RunKind.TRAINER,
         checks_store=_checks_store(store, segment, variables),
         is_off=not is_requested and is_daily and variables.get("TRAINYARD_SCHEDULE") not in ("on", "true"),
     )

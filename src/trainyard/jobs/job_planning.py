@@ -6,6 +6,7 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 from dataclasses import replace
 
 from trainyard.config.cluster import ClusterPodConfig
+from trainyard.config.kind import RunKind, kind_in_job
 from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.registries import DEFAULT_JOB_KIND
 from trainyard.config.schema import Config
@@ -18,7 +19,6 @@ from trainyard.jobs.recipes import (
     any_program,
     find_job_recipe,
     own_command,
-    renders_in_pod,
     trainyard_trainer,
 )
 from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
@@ -65,7 +65,7 @@ def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
 
     Pods prove a run only if it is stored; a run of the user's own command is never proven.
     """
-    if not store or plan.program.name == own_command.NAME:
+    if not store or not plan.program.keeps_run:
         return False
     return plan.program.name in (trainyard_trainer.NAME, any_program.NAME) or part in PROVEN_OF_PROGRAMS
 
@@ -79,11 +79,11 @@ def warnings_of(plan: JobPlan) -> list[str]:
             "Name the image with its digest (@sha256:…)"
         )
     # Several nodes without a volume keep their checkpoints in the store (`checkpointing.shared: false`).
-    if not plan.claim and not plan.several_nodes and plan.program.name != own_command.NAME:
+    if not plan.claim and not plan.several_nodes and plan.program.keeps_run:
         found.append(
             "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
         )
-    kind, is_own = KINDS[plan.kind], plan.program.name == own_command.NAME
+    kind, is_own = KINDS[plan.kind], not plan.program.keeps_run
     if is_own and own_command.lacks_agent(plan.program.command, kind):
         found.append(
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
@@ -161,7 +161,7 @@ def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
 
 def _processes(config: Config, request: JobRequest, gpus: int) -> int:
     """Return the processes per node: `program.processes` of any program, else one per GPU."""
-    any_program_starts = not request.command and renders_in_pod(config)
+    any_program_starts = not request.command and kind_in_job(config.recipe) is RunKind.PROGRAM
     return config.program.processes if any_program_starts else max(1, gpus)
 
 

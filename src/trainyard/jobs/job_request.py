@@ -9,7 +9,7 @@ from typing import Any
 from trainyard import __version__
 from trainyard.cluster.demand import Demand
 from trainyard.config.load import load_config
-from trainyard.config.registries import COMMAND, EVERY_RECIPE, PROGRAMS
+from trainyard.config.registries import EVERY_RECIPE, PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.kinds import KINDS
@@ -62,7 +62,7 @@ def settle_request(request: JobRequest, config: Config, *, namespace: str = "") 
     `namespace` is that of the kubeconfig's context.
     """
     found = request.with_settings(config.cluster, namespace=namespace)
-    is_preset = config.recipe in PROGRAMS and config.recipe != COMMAND
+    is_preset = config.recipe in PRESETS
     needs_ray = found.kind == "auto" and is_preset and load_preset(config.recipe).launcher == "ray"
     return replace(
         found,

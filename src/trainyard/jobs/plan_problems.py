@@ -14,7 +14,7 @@ from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
-from trainyard.jobs.recipes import own_command, trainyard_trainer
+from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
@@ -87,7 +87,7 @@ def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iter
 
 def _setter_of(name: str, plan: JobPlan) -> str:
     """Return why the user must not set a variable: who sets it; empty if the user may."""
-    counted = bool(KINDS[plan.kind].agent) or plan.program.name != own_command.NAME
+    counted = bool(KINDS[plan.kind].agent) or plan.program.keeps_run
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
         return "set by the operator of the job"
     if _OURS.fullmatch(name):
@@ -129,7 +129,7 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
     if not (pod.cpu and pod.memory):
         lacking.append("how much processor and memory")
         keys.append("cluster.pod.cpu and cluster.pod.memory")
-    trains = config.model.device != "cpu" and plan.program.name != own_command.NAME
+    trains = config.model.device != "cpu" and plan.program.keeps_run
     if trains and request.gpus_per_node is None:
         lacking.append("how many GPUs")
         keys.append("--gpu-per-node (0 for none)")
@@ -177,7 +177,7 @@ def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
     )
     if apart:
         yield from _problems_apart(config, plan)
-    elif plan.several_nodes and not plan.claim and plan.program.name != own_command.NAME:
+    elif plan.several_nodes and not plan.claim and plan.program.keeps_run:
         yield (
             f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
             "--volume, or set cluster.volume.claim"

@@ -26,7 +26,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from trainyard.config.registries import PROGRAMS, RECIPES
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.config.section import Name, Section, Words
 from trainyard.errors import ConfigError
@@ -123,11 +124,6 @@ class Preset(Section):
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Defaults of the configuration, in sections, for a configuration with this recipe."""
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the plan decides the number of steps, and how often they are logged."""
-        return self.log is not None
-
     def uses(self, *keys: str) -> bool:
         """Return whether a template has one of these names."""
         texts = json.dumps([self.command, self.options, self.files, self.environment])
@@ -150,7 +146,7 @@ class RenderedProgram:
 
 def load_preset(name: str) -> Preset:
     """Return the preset of a recipe. Raises ConfigError for a file that is no preset."""
-    path, values = PROGRAMS.path(name), PROGRAMS.read(name)
+    path, values = PRESETS.path(name), PRESETS.read(name)
     try:
         preset = Preset.model_validate({**values, "name": name})
     except ValidationError as error:
@@ -325,7 +321,7 @@ def with_settings(config: Config, given: Sequence[str]) -> Config:
     """
     if not given:
         return config
-    if config.recipe in RECIPES:
+    if config.kind is RunKind.TRAINER:
         raise ConfigError(
             f"--program-set {given[0][:80]}: recipe {config.recipe} runs no other program with settings; "
             "use --set, or name the program with --recipe. Nothing was sent."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.kind import RunKind
 from trainyard.config.load import values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
@@ -62,9 +63,9 @@ class Program:
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
 
     @property
-    def is_planned(self) -> bool:
-        """Whether its plan sets the steps and how often they are logged, so that every row is expected."""
-        return self.log_form is not None
+    def kind(self) -> RunKind:
+        """Planned if its plan sets the steps and which of them are logged, so that every row is expected."""
+        return RunKind.PROGRAM if self.log_form is None else RunKind.PLANNED
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class Program:
     def sha256(self) -> str:
         """The digest of the command and its variables."""
         facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
-        if not self.is_planned:
+        if self.kind is RunKind.PROGRAM:
             facts |= {"resume": list(self.resume), "processes": self.processes}
         if self.files:
             facts["files"] = dict(self.files)
@@ -144,7 +145,7 @@ class ProgramLaunch:
         if not self.has_torchrun:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
-        if self.program.is_planned:  # a script and its arguments, without an interpreter
+        if self.program.kind is RunKind.PLANNED:  # a script and its arguments, without an interpreter
             worker, python = words, sys.executable
         else:
             worker = without_interpreter(words) or ("--no-python", *words)

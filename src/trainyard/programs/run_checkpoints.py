@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError, TrainyardError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
@@ -26,7 +27,7 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     move_partial_aside,
     state_of,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_newest
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
 from trainyard.programs.program import Program
 from trainyard.programs.program_records import (
     TakenCheckpoint,
@@ -80,6 +81,7 @@ class RunCheckpoints:
 
     def __init__(self, directory: RunDirectory, program: Program, *, keep_last: int) -> None:
         self._directory, self._program, self._keep_last = directory, program, keep_last
+        self._is_planned = program.kind is RunKind.PLANNED
         self._state = ""
         """The state of the checkpoint that was copied last."""
         self._steps: dict[str, int] = {}
@@ -100,7 +102,7 @@ class RunCheckpoints:
         0 for a planned program, whose folder has no checkpoints of other runs.
         """
         with suppress(OSError, TrainyardError):
-            if not self._program.is_planned:
+            if not self._is_planned:
                 return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
         return 0.0
 
@@ -132,7 +134,7 @@ class RunCheckpoints:
 
         A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
         """
-        picks_itself = not self._program.resume and not self._program.is_planned
+        picks_itself = not self._program.resume and not self._is_planned
         if picks_itself and self._directory.run_file.is_file():
             for line in move_partial_aside(self.find(quiet_seconds=0)):
                 LOG.warning("%s", line)
@@ -143,15 +145,15 @@ class RunCheckpoints:
             return None
         if resume != "auto":
             return named_point(Path(resume))
-        is_planned, points = self._program.is_planned, []
-        if is_planned or self._directory.run_file.is_file():
+        points = []
+        if self._is_planned or self._directory.run_file.is_file():
             found = self.find()
-            for note in (*found.notes(), *(() if is_planned else found.resume_notes())):
+            for note in (*found.notes(), *(() if self._is_planned else found.resume_notes())):
                 LOG.warning("%s", note)
-            if (own := found.newest if is_planned else found.newest_resumable) is not None:
+            if (own := found.newest if self._is_planned else found.newest_resumable) is not None:
                 points.append(self._point_of(own))
         # A planned program looks only into its own folder.
-        if not is_planned and (taken := newest_taken(self._directory)) is not None:
+        if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
 
@@ -200,14 +202,21 @@ class RunCheckpoints:
             LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
             return
         if newest.step is None and state not in self._steps:
-            if not (step := step_at(self._time_of(newest, state, before))):
+            if not (shown := step_at(self._time_of(newest, state, before))):
                 return
-            self._steps[state] = step
-        given = self._steps.get(state)
-        if (taken := take_newest(found, self._directory, step=given)) is not None:
+            self._steps[state] = shown
+        given, run_id = self._steps.get(state), str(read_run(self._directory.run_file)["run_id"])
+        for each in found.complete:  # an older one without a step is skipped
+            step = given if each is newest else None
+            try:
+                taken = take_checkpoint(each, self._directory, run_id, step=step)
+            except (OSError, CheckpointError) as error:
+                LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
+                continue
             self.taken, self._state, self.taken_format = taken, state, newest.found.format
             note_checkpoint(self._directory, taken, state if taken.step == given else None)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
+            return
 
     def _time_of(self, checkpoint: ProgramCheckpoint, state: str, before: float) -> float:
         """Return when a checkpoint in this state was written; `before` is the time of the last search."""

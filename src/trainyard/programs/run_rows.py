@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.config.kind import RunKind
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
@@ -45,21 +46,23 @@ class RunRows:
         directory: RunDirectory,
         program: Program,
         monitoring: "MonitoringConfig",
+        secrets: SecretFilter,
         *,
         found: ResumePoint | None,
         is_first: bool,
     ) -> None:
         """`found` is the checkpoint that it resumes from. Raises ConfigError for a wrong program.metrics."""
-        self._directory, self._program = directory, program
+        self._directory, self._program, self._secrets = directory, program, secrets
+        self._is_planned = program.kind is RunKind.PLANNED
         self._prometheus_file = monitoring.prometheus_file
         self._are_recorded = is_first or not program.rows_on_first_node
         self._began = time.time()
-        self._metrics = self._reader(self._began, found)
+        self.metrics = self._reader(self._began, found)
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
         self._reported = StepTimes()
         self._writer = MetricRowWriter(
             directory.metrics_file,
-            log_steps=monitoring.log_steps if program.is_planned else 1,
+            log_steps=monitoring.log_steps if self._is_planned else 1,
             last=program.steps or 0,
             resumed_at=found.step if found else 0,
             on_other_row=self._note_other_row,
@@ -81,22 +84,18 @@ class RunRows:
     @property
     def announced(self) -> int | None:
         """The total of steps that the program reports; None if its plan sets the steps."""
-        return None if self._program.is_planned else self._announced or self._metrics.steps_asked
+        return None if self._is_planned else self._announced or self.metrics.steps_asked
 
     @property
     def fault(self) -> str | None:
         """The first fault that a row shows."""
-        without_step = map(row_fault, self._metrics.rows_without_step)
+        without_step = map(row_fault, self.metrics.rows_without_step)
         return self._fault or next(filter(None, without_step), None)
-
-    def describe(self) -> str:
-        """Return a text for people if there is no row."""
-        return self._metrics.describe()
 
     def step_at(self, moment: float, *, is_over: bool = False) -> int:
         """Return the step at a time in Unix seconds; 0 if it is not known."""
         with self._lock:
-            times = self._reported if self._reports_rows else self._metrics.times
+            times = self._reported if self._reports_rows else self.metrics.times
             return times.step_at(moment, is_over=is_over)
 
     def read(self, text: str) -> None:
@@ -104,33 +103,34 @@ class RunRows:
         now = time.time()
         with self._lock:
             if not self._is_closed:  # a daemon of the program prints on
-                self._keep(self._metrics.take(text, now))
+                self._keep(self.metrics.take(text, now))
 
     def poll(self) -> bool:
         """Read events and files; return whether the program has reported a checkpoint."""
         with self._lock:
             has_saved = self._read_events()
-            self._keep(self._metrics.poll())
+            self._keep(self.metrics.poll())
+            self._warn_of_unread()
         return has_saved
 
     def close(self) -> None:
         """Record the last rows."""
         with self._lock:
             self._read_events()
-            self._keep(self._metrics.close())
+            self._keep(self.metrics.close())
             self._writer.close()
             self._is_closed = True
 
-    def warn_of_unread(self, secrets: SecretFilter) -> None:
+    def _warn_of_unread(self) -> None:
         """Warn once, early in the run, if the output has losses that cannot be read as rows."""
-        log = self._metrics.log
+        log = self.metrics.log
         is_early = time.time() - self._began < _UNREAD_SECONDS
         if self._has_warned or self.count or is_early or len(log.unread) < 2 or not self._are_recorded:
             return
         self._has_warned = True
         ending = "rows of epochs are read when the program ends"
         ending = ending if log.has_epochs else "a run without a row is not proven"
-        line = secrets.mask_under("", log.unread[-1])
+        line = self._secrets.mask_under("", log.unread[-1])
         LOG.warning("metrics: no row was read yet, such as from %r: %s. %s", line, ending, PRINT_STEPS)
 
     def rows_before(self, found: ResumePoint | None, created: float) -> list[Row]:
@@ -139,13 +139,9 @@ class RunRows:
         The last rows before its step may not be recorded, if this command was killed with the program.
         """
         log = self._directory.logs / "node-0.log"
-        is_of_run = found is not None and found.parent_sha256 is None and not self._program.is_planned
-        if (
-            found is None
-            or not is_of_run
-            or not log.is_file()
-            or has_other_rows(self._directory, found.state)
-        ):
+        if found is None or found.parent_sha256 is not None or self._is_planned or not log.is_file():
+            return []
+        if has_other_rows(self._directory, found.state):
             return []
         events = ProgramEvents(self._directory.logs / EVENTS_FILE).poll()
         figures = [each for each in events if isinstance(each, LoggedFigures) and not each.is_summary]
@@ -163,7 +159,7 @@ class RunRows:
         """Return the reader of the metrics of a program that started then and resumed from `found`."""
         program, directory = self._program, self._directory
         # The plan names the form of the log, so the program's folder is not searched for metrics.
-        place = directory.tensorboard if program.is_planned else program.directory
+        place = directory.tensorboard if self._is_planned else program.directory
         files = MetricFiles(
             place,
             started,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -89,7 +90,12 @@ class ProgramRun:
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
         self.rows = RunRows(
-            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
+            self.directory,
+            self.program,
+            self.config.monitoring,
+            self.secrets,
+            found=found,
+            is_first=self.is_first,
         )
         if self.is_first:
             lost = self.rows.rows_before(found, self.checkpoints.created)
@@ -116,7 +122,6 @@ class ProgramRun:
         """Read what the program has written, and copy its checkpoints; return a reason if it must stop."""
         if self.rows.poll():
             self._last_search = 0.0
-        self.rows.warn_of_unread(self.secrets)
         if self.is_first and (steps := self.rows.announced):
             note_announced_steps(self.directory, steps)
         now = time.monotonic()
@@ -168,7 +173,7 @@ class ProgramRun:
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
-            LOG.error("metrics: %s", self.rows.describe())
+            LOG.error("metrics: %s", self.rows.metrics.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
         self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
@@ -194,7 +199,7 @@ class ProgramRun:
     def _write_start(self, run_id: str) -> None:
         """Write the records of the start."""
         program, found, launch = self.program, self.found, self.launch
-        is_planned, processes = program.is_planned, launch.processes
+        is_planned, processes = program.kind is RunKind.PLANNED, launch.processes
         log_steps = self.config.monitoring.log_steps if is_planned else None
         known = {
             "recipe": program.recipe,
@@ -252,7 +257,7 @@ class ProgramRun:
         not.
         """
         found, total = self.found, self.program.steps or announced_steps(self.directory)
-        if self.program.is_planned or found is None or total is None or found.step < total:
+        if self.program.kind is RunKind.PLANNED or found is None or total is None or found.step < total:
             return None
         LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
         self.checkpoints.take(lambda _: found.step)

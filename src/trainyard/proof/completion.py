@@ -6,13 +6,13 @@ The outcome alone is only a claim; it counts when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.config.registries import COMMAND
 from trainyard.proof.recorded_events import Course
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
     integer_or_none,
     is_finite_number,
-    is_of_any_program,
     section_or_empty,
 )
 from trainyard.proof.recorded_rows import Cadence, cadence_of, judge_rows
@@ -32,7 +32,7 @@ def completion_problem(
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         return (
             _short_of(outcome, integer_or_none(plan.get("steps")))
             or _other_length(plan, settings)
@@ -53,7 +53,7 @@ def is_unfinished(run: RecordedFacts) -> bool:
     resumed.
     """
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         return _short_of(outcome, integer_or_none(plan.get("steps"))) is not None
     too_few = integer_or_none(outcome.get("steps")) != integer_or_none(plan.get("steps"))
     return outcome.get("status") != "succeeded" or too_few

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
@@ -19,8 +20,6 @@ from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
     integer_or_none,
-    is_of_any_program,
-    other_program,
     section_or_empty,
 )
 from trainyard.proof.repeatability import (
@@ -197,7 +196,7 @@ def prove(
     again from the present files. `compared` is the run whose figures are shown beside those of this one.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         at = replace(at, started_with=("trainyard", "run"))
     lines, curves = list(events), Curves()
     course = course_of(run, lines)
@@ -234,11 +233,12 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         # Resuming a finished run does nothing, so the only fix is to train again.
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         return Part("trained", True, f"{_program_length(run)}, every logged figure finite, {course.retries}")
     steps = f"{run['plan']['steps']:,}"
-    if (program := other_program(run)) is not None:
-        seen = f"logged loss finite, by what {program} printed; nothing else of its training was examined"
+    if kind_of_run(run) is RunKind.PLANNED:
+        printed = f"by what {run['recipe']} printed"
+        seen = f"logged loss finite, {printed}; nothing else of its training was examined"
     else:
         seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
@@ -270,7 +270,8 @@ def _network_part(
 ) -> Part:
     hardware = section_or_empty(run, "hardware")
     found = joining_network(run, events, requested)
-    if found.holds and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
+    is_alone = integer_or_none(hardware.get("world_size")) == 1
+    if found.holds and is_alone and kind_of_run(run) is RunKind.PROGRAM:
         return Part("network", True, "one machine: no network was used")  # its launcher may start processes
     if found.holds:
         return Part("network", True, found.evidence)
@@ -400,10 +401,10 @@ _PROGRAM_REMEDIES = {
 
 
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
-    if is_of_any_program(run):
+    if kind_of_run(run) is RunKind.PROGRAM:
         steps = [_PROGRAM_REMEDIES[name] for name in missing if name in _PROGRAM_REMEDIES]
         return f"{'; '.join(steps) or 'run it with this version of Trainyard'}; then: {place.again}"
-    if other_program(run) is not None:
+    if kind_of_run(run) is not RunKind.TRAINER:
         return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:
         return (

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from trainyard.config.registries import COMMAND
+from trainyard.config.kind import RunKind
 from trainyard.proof.proof import Configuration, Proof, prove
-from trainyard.proof.recorded_facts import other_program
 from trainyard.watch.network_record import EVENT, network_event
 from trainyard.watch.network_verdict import Communicator, Expectation, NetworkFacts
 
@@ -30,8 +29,7 @@ _EXPLAINED = "docs/jobs.md#what-is-proven-of-other-programs says why"
 class PlannedRun:
     """The facts of a plan that decide which parts of the proof can hold."""
 
-    recipe: str
-    """As in `run.json`: pretrain, or the recipe of another program."""
+    kind: RunKind
     nodes: int
     processes: int
     """Processes per node."""
@@ -99,7 +97,6 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
     """Return the content of the best possible `run.json`."""
     facts: dict[str, Any] = {
         "run_id": _RUN_ID,
-        "recipe": run.recipe,
         "git": {"commit": _COMMIT, "dirty": False},
         "lock_sha256": _SHA256,
         "config_sha256": _SHA256,
@@ -110,9 +107,11 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
     saved = {"step": _STEPS, "manifest_sha256": _SHA256}
     outcome = {"status": "succeeded", "exit_code": 0, "steps": _STEPS, "checkpoint": saved}
     outcome |= {"first_loss": _ROW["loss"], "final_loss": _ROW["loss"]}
-    if run.recipe == COMMAND:
+    if run.kind is not RunKind.TRAINER:
+        facts["recipe"] = run.kind.value
+    if run.kind is RunKind.PROGRAM:
         facts |= {"program": {}, "program_sha256": _SHA256, "data": {"fingerprint": _SHA256}}
-    elif other_program(facts) is None:  # the trainer of this repository records these too
+    elif run.kind is RunKind.TRAINER:  # the trainer of this repository records these too
         facts["data"] = {"fingerprint": _SHA256}
         outcome["state_sha256"] = {"model": _SHA256, "optimizer": _SHA256}
     return {**facts, "outcome": outcome}

@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from trainyard.config.registries import DEFAULT_RECIPE, RECIPES
-
 RecordedFacts = Mapping[str, Any]
 _DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -24,20 +22,6 @@ def section_or_empty(facts: RecordedFacts, name: str) -> RecordedFacts:
 def integer_or_none(value: object) -> int | None:
     """`value` if it is an integer and not a boolean, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def other_program(facts: RecordedFacts) -> str | None:
-    """Return the recipe of a run of another program; None for a run of this repository's trainer."""
-    recipe = facts.get("recipe", DEFAULT_RECIPE)
-    return None if isinstance(recipe, str) and recipe in RECIPES else str(recipe)
-
-
-def is_of_any_program(run: RecordedFacts) -> bool:
-    """Return whether it is the run of any program (`recipe.
-
-    Command`), which decides itself which steps it logs.
-    """
-    return other_program(run) is not None and isinstance(run.get("program"), Mapping)
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:

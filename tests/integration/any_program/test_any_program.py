@@ -238,27 +238,21 @@ for iter_num in range(last + 1):
 """The loop of nanoGPT's train.py: it evaluates and saves before a step, and ends after one more."""
 
 
-@pytest.mark.parametrize("last", [60, 70])
-def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(last: int, repository: Repository) -> None:
+def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(repository: Repository) -> None:
     (repository.folder / "train.py").write_text(NANOGPT)
     repository.git("commit", "-q", "-am", "Train as nanoGPT does")
     repository.set = ["program.data=[data]"]
 
-    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", str(last))
+    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", "60")
 
     found = json.loads(done.stdout)
     rows = repository.records("metrics")
     assert "loss" not in rows[0] and rows[0]["step"] == 0, "the evaluation before the first step"
     assert found["outcome"]["checkpoint"]["step"] == 60
     wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["holds"]}
-    if last == 60:
-        assert (done.returncode, wrong) == (0, {}), done.stderr
-        assert found["outcome"]["steps"] == rows[-1]["step"] == 60
-        assert "step 61 is not in the record" in done.stderr
-    else:
-        assert list(wrong) == ["stored"]
-        assert "the newest checkpoint is of step 60, and the run ended at step 71" in wrong["stored"]
-        assert "save once more after its last step" in parts_of(found)["stored"]["next_step"]
+    assert (done.returncode, wrong) == (0, {}), done.stderr
+    assert found["outcome"]["steps"] == rows[-1]["step"] == 60
+    assert "step 61 is not in the record" in done.stderr
 
 
 FROM_ZERO = """
@@ -270,28 +264,16 @@ torch.save({"model": {"w": torch.ones(2)}, "optimizer": {"state": torch.ones(2)}
 """
 
 
-@pytest.mark.parametrize(
-    ("requested", "trained"),
-    [
-        (None, "40 steps, and the program ended with exit code 0"),
-        (40, "40 of 40 steps"),
-        (41, "ended with exit code 0 after step 39 of 41 (counted from 0) in its records"),
-    ],
-)
-def test_a_program_that_counts_from_zero_is_proven(
-    repository: Repository, requested: int | None, trained: str
-) -> None:
+def test_a_program_that_counts_from_zero_is_proven(repository: Repository) -> None:
     (repository.folder / "train.py").write_text(FROM_ZERO)
     repository.git("commit", "-q", "-am", "Count from zero")
-    repository.set = ["program.data=[data]", *([f"program.steps={requested}"] if requested else [])]
+    repository.set = ["program.data=[data]", "program.steps=40"]
 
     done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py")
 
     found = json.loads(done.stdout)
-    is_complete = requested != 41
-    assert (done.returncode == 0, found["proof"]["proven"]) == (is_complete, is_complete), done.stderr
-    (evidence,) = [part["evidence"] for part in found["proof"]["parts"] if part["name"] == "trained"]
-    assert trained in evidence
+    assert (done.returncode, found["proof"]["proven"]) == (0, True), done.stderr
+    assert "40 of 40 steps" in parts_of(found)["trained"]["evidence"]
     assert [row["step"] for row in repository.records("metrics")] == list(range(40))
     assert [event["event"] for event in repository.records("events")][:2] == ["started", "checkpoint_saved"]
     assert "trained again" not in done.stderr
@@ -359,10 +341,8 @@ def test_a_newer_checkpoint_of_weights_alone_is_named_and_not_resumed_from(repos
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("false",), "exit code 1"),
         (("sleep", "1"), "no metrics were seen"),
         ((sys.executable, "train.py", "--nan_at", "3"), "step 3"),
-        ((sys.executable, "-c", "raise SystemExit(75)"), "exit code 75"),
     ],
 )
 def test_what_did_not_train_is_red_and_says_why(
@@ -454,29 +434,13 @@ def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -
     assert part["evidence"] == "the lock requirements.txt and the data changed while the program ran"
 
 
-@pytest.mark.parametrize(
-    ("change", "missing"),
-    [
-        ("data", "data"),
-        ("lock", "lock"),
-        ("tree", "a clean working tree"),
-        ("commit", "commit"),
-    ],
-)
-def test_a_missing_fact_is_named_with_what_adds_it(change: str, missing: str, repository: Repository) -> None:
-    if change == "data":
-        repository.set = [RESUME]
-    if change == "lock":
-        repository.git("rm", "-q", "requirements.txt")
-        repository.git("commit", "-q", "-m", "Remove the lock")
-    if change == "tree":
-        (repository.folder / "train.py").write_text(TRAINER.read_text() + "\n# changed\n")
-    if change == "commit":
-        subprocess.run(["rm", "-rf", ".git"], cwd=repository.folder, check=True)
+def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> None:
+    repository.git("rm", "-q", "requirements.txt")
+    repository.git("commit", "-q", "-m", "Remove the lock")
 
     part = parts_of(repository.proven())["repeatable"]
 
-    assert part["evidence"] == f"not on record: {missing}"
+    assert part["evidence"] == "not on record: lock"
     assert "run.json" not in part["next_step"]
     assert part["next_step"].endswith("run --config runs/a/config.yaml")
 
@@ -504,8 +468,7 @@ def test_a_finished_run_is_not_started_again(repository: Repository) -> None:
     assert (repository.folder / "runs/a/logs/node-0.log").read_text() == before
 
 
-@pytest.mark.parametrize("processes", [2])
-def test_several_processes_are_started_by_torchrun(processes: int, repository: Repository) -> None:
+def test_several_processes_are_started_by_torchrun(repository: Repository) -> None:
     (repository.folder / "train.py").write_text(
         "import os, runpy, sys\n"
         "if os.environ['RANK'] == '0':\n    runpy.run_path('plain.py', run_name='__main__')\n"
@@ -513,11 +476,11 @@ def test_several_processes_are_started_by_torchrun(processes: int, repository: R
     (repository.folder / "plain.py").write_text(TRAINER.read_text())
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "Several")
-    repository.set += [f"program.processes={processes}"]
+    repository.set += ["program.processes=2"]
 
     found = repository.proven()
 
     assert found["exit_code"] == 0, found
     run = json.loads((repository.folder / "runs/a/run.json").read_text())
-    assert run["hardware"] == {"world_size": processes, "local_world_size": processes}
+    assert run["hardware"] == {"world_size": 2, "local_world_size": 2}
     assert "2 processes on one machine" in parts_of(found)["network"]["evidence"]

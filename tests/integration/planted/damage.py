@@ -4,7 +4,6 @@ Copies of a yard are hard links, so each way replaces the file, and the bytes of
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,14 +95,6 @@ DAMAGES: tuple[Damage, ...] = (
     *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),
     *((device,) if os.geteuid() == 0 else ()),
 )
-
-
-def remove_any(path: Path) -> None:
-    """Remove the file or folder, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -1,9 +1,8 @@
 """Every situation as a name, what to plant, and the verdict that must follow, by rule.
 
 thing x damage x {disk, store}       no if the thing is judged or compared
-field x wrong value of each record   no if the record is compared; any if all digests are recomputed
 object missing from the list         no
-two damages                          the verdict of the worse one
+record that was forged               no, though all digests were recomputed
 """
 
 import io
@@ -11,7 +10,6 @@ import json
 import pickle
 import shutil
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,7 +18,6 @@ from typing import Any
 
 from tests.integration.planted.damage import DAMAGES, IN_A_BUCKET, Damage, folder, longer, missing, one_bit
 from tests.integration.planted.objects import Role, Thing
-from tests.integration.planted.planted_fields import Change, changes_of
 from tests.integration.planted.yard import STEPS, Yard
 
 from trainyard.artifacts.record.manifest import (
@@ -38,7 +35,6 @@ from trainyard.run.checkpoint_manifest import (
     describe_files,
     write_manifest,
 )
-from trainyard.run.node_folder import keeps_parts
 
 
 class Verdict(StrEnum):
@@ -109,88 +105,6 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
     return Verdict.YES if role is Role.LOG and is_missing else Verdict.NO
 
 
-def of_pairs(situations: list[Situation]) -> Iterator[Situation]:
-    """Each damage together with one of another file or object: the verdict is that of the worse one."""
-    for one in situations:
-        other = situations[zlib.crc32(one.name.encode()) % len(situations)]
-        if one.name.rpartition(": ")[0] != other.name.rpartition(": ")[0]:
-            yield Situation(
-                one.yard,
-                f"{one.name}, and {other.name}",
-                _both(one.plant, other.plant),
-                *(_worse(one.prove, other.prove), _worse(one.verify, other.verify)),
-                *(_worse(one.store_alone, other.store_alone), _worse(one.restore, other.restore)),
-            )
-
-
-def _both(one: Callable[[Yard], None], other: Callable[[Yard], None]) -> Callable[[Yard], None]:
-    def plant(yard: Yard) -> None:
-        one(yard)
-        other(yard)
-
-    return plant
-
-
-def _worse(one: Verdict | None, other: Verdict | None) -> Any:
-    found = [verdict for verdict in (Verdict.NO, Verdict.ANY, Verdict.YES) if verdict in (one, other)]
-    return found[0] if found else None
-
-
-# Fields of records.
-
-
-def of_fields(yard_name: str, yard: Yard, things: list[Thing], *, every: bool = False) -> Iterator[Situation]:
-    """Each class of fields of the JSON records of the disk and of the store, with each wrong value.
-
-    `planted_fields` says what a class is; with `every`, each field.
-    """
-    judged = [each for each in things if each.role not in (Role.LOG, Role.OTHER) and _is_json(each)]
-    newest = newest_manifest_of(things)
-    for change in changes_of(yard, judged, every=every):
-        thing = change.thing
-        name, plant = f"{thing.place} {thing.name}: {change.name}", _written(thing, change.make)
-        if thing.place == "disk":
-            yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO)
-        elif thing.role is Role.MANIFEST:
-            # A later manifest names the digest of an earlier one.
-            verdict = Verdict.NO if thing.name != newest or _is_compared(change) else Verdict.ANY
-            yield Situation(yard_name, name, plant, verdict, verdict, verdict, Verdict.ANY)
-        else:
-            brought = Verdict.ANY if thing.role in _NOT_BROUGHT else Verdict.NO
-            yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO, Verdict.NO, brought)
-
-
-def of_mended_fields(
-    yard_name: str, yard: Yard, things: list[Thing], *, every: bool = False
-) -> Iterator[Situation]:
-    """The same for the JSON records on disk, with all digests recomputed, and stored again.
-
-    No rule says whether such a run is good; storing and judging it ends soon and without a crash.
-    """
-    stored = [each for each in things if each.place == "disk" and each.role in (Role.RECORD, Role.CHECKPOINT)]
-    if keeps_parts(yard.run):  # a sync waits for the files of its manifest, which never come
-        stored = [each for each in stored if not each.name.endswith(MANIFEST_NAME)]
-    for change in changes_of(yard, filter(_is_json, stored), every=every):
-        plant = _written_and_mended(change.thing, change.make)
-        yield Situation(yard_name, f"mended {change.thing.name}: {change.name}", plant, *[Verdict.ANY] * 5)
-
-
-def _is_json(thing: Thing) -> bool:
-    return thing.name.endswith((".json", ".jsonl"))
-
-
-def _written_and_mended(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
-    def plant(yard: Yard) -> None:
-        _written(thing, content)(yard)
-        if thing.role is Role.CHECKPOINT:
-            mend(yard, manifests=not thing.name.endswith(MANIFEST_NAME))
-        for path in yard.store_folder.rglob("*"):
-            if path.is_file() and not (keeps_parts(yard.run) and path.suffix == ".distcp"):
-                path.unlink()  # all but the parts that another machine has stored
-
-    return plant
-
-
 def of_mended_objects(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
     """Each object of the store with each damage, and the newest manifest with its new size and digests.
 
@@ -221,30 +135,6 @@ def _damaged_and_listed(thing: Thing, damage: Damage) -> Callable[[Yard], None]:
             return restate(replace(manifest, objects=tuple(objects)))
 
         _rewrite_manifest(yard, listed)
-
-    return plant
-
-
-_COMPARED = ("run_id", "run_number", "schema", "objects", "outcome", "provenance", "statement", "supersedes")
-_NO_STATEMENT = ("missing", "null", "of another type", "a list")
-"""Changes that leave a manifest without a statement, as earlier manifests were."""
-
-
-def _is_compared(change: Change) -> bool:
-    """Return whether a field of a manifest repeats a fact that is recorded elsewhere, too."""
-    path = change.field.path
-    if path == ("statement",) and change.value_name in _NO_STATEMENT:
-        return False
-    if path[:1] == ("objects",) and path[2:3] in (("etag",), ("store_checksum",)):
-        return False
-    return path[0] in _COMPARED
-
-
-def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
-    def plant(yard: Yard) -> None:
-        path = thing.path(yard)
-        path.unlink()
-        path.write_text(content(), encoding="utf-8", errors="surrogatepass")
 
     return plant
 

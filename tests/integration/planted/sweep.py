@@ -8,11 +8,8 @@ from tests.integration.planted.judging import HUNG, Answer, prove, restore, sync
 from tests.integration.planted.situations import Situation, Verdict
 from tests.integration.planted.yard import Yard
 
-_ASKED = os.environ.get("TRAINYARD_EVERY_SITUATION")
-EVERY_FIELD = _ASKED == "1"
-"""Plant in each field, not only in those that represent their class (`planted_fields`)."""
-EVERY = _ASKED in ("1", "classes")
-"""Plant every situation, not only a share."""
+# Plant every situation, not only a share.
+EVERY = os.environ.get("TRAINYARD_EVERY_SITUATION") == "1"
 
 
 def a_share(situations: list[Situation], of: int) -> list[Situation]:

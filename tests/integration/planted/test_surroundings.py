@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -89,26 +89,6 @@ def require_usual_answers(yard: Yard) -> None:
     assert stored == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("mask", [0o000, pytest.param(0o277, marks=AS_ROOT)], ids=oct)
-def test_any_mask_of_permissions(yard: Yard, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        require_usual_answers(yard)
-    finally:
-        os.umask(before)
-
-
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati"])
-def test_any_time_zone(yard: Yard, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        require_usual_answers(yard)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-
-
 @pytest.mark.parametrize("where", [".", "run/checkpoints", ".."])
 def test_a_relative_run_directory_from_any_working_directory(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, where: str
@@ -146,65 +126,6 @@ def test_a_run_directory_and_a_store_that_are_reached_by_links(yard: Yard, tmp_p
     require_usual_answers(Yard(tmp_path / "linked"))
 
 
-@pytest.mark.parametrize("home", [None, "/dev/null"])
-def test_any_home_or_none(yard: Yard, monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
-    monkeypatch.delenv("HOME", raising=False)
-    if home is not None:
-        monkeypatch.setenv("HOME", home)
-    require_usual_answers(yard)
-
-
-@pytest.mark.parametrize("folder", ["/nonexistent"])
-def test_no_room_for_temporary_files_there(yard: Yard, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    require_usual_answers(yard)
-
-
-@pytest.fixture
-def full_folder(tmp_path: Path) -> Iterator[Path]:
-    """A full file system of one page."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(line, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    (folder / "taken").write_bytes(b"x" * 4096)
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_folder_for_temporary_files(
-    yard: Yard, full_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(full_folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    require_usual_answers(yard)
-
-
-@pytest.mark.parametrize("path", [""])
-def test_no_git_and_no_other_program(yard: Yard, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setenv("PATH", path)
-    require_usual_answers(yard)
-
-
-def test_a_second_proof_and_a_second_sync_answer_alike(yard: Yard) -> None:
-    proofs = []
-    for _ in range(2):
-        require_usual_answers(yard)
-        proofs.append(json.loads((yard.run.report / "proof.json").read_bytes()) | {"time": 0})
-    assert proofs[0] == proofs[1]
-
-
-def test_a_clock_that_was_set_back(yard: Yard) -> None:
-    """The records that a verdict names show what it judged; its time does not matter."""
-    require_usual_answers(yard)
-    proof = yard.run.report / "proof.json"
-    proof.write_text(json.dumps({**json.loads(proof.read_bytes()), "time": 1.0}))
-    answer = call("report", *words_for("report", yard), within=yard.path)
-    assert json.loads(answer.out)["proof"]["proven"] is True
-
-
 COMMANDING = "a\x1b[2J\n::set-output name=proven::false"
 """It clears a terminal, and its second line is a command to the runner of a workflow."""
 
@@ -230,14 +151,6 @@ def test_no_name_in_a_store_is_obeyed(yard: Yard, where: str) -> None:
         assert "a\\x1b[2J" in answer.said
         assert "\x1b" not in answer.said
         assert "\n::" not in answer.said
-
-
-def test_empty_folders_and_folders_of_other_names(yard: Yard) -> None:
-    for name in ("run-1/a/b", "run-" + "9" * 20, "Run-1", "metrics/x", "manifests/y"):
-        (yard.store_folder / name).mkdir(parents=True)
-    for name in ("step-000000009", "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0669", "step-8"):
-        shutil.copytree(yard.run.checkpoint(8), yard.run.checkpoints / name)
-    require_usual_answers(yard)
 
 
 def a_worktree(target: Path) -> None:

@@ -129,7 +129,7 @@ def make_all(base: Path, kinds: Sequence[Callable[[Path], Yard]] | None = None) 
         (base / "corpus" / half).mkdir(parents=True)
         lines = [f"the cat {number} sat on mat {number % 7}.\n" for number in range(60)]
         (base / "corpus" / half / "text.txt").write_text("".join(lines))
-    every = (plain, followed, resumed, single, foreign, unshared, in_image)
+    every = (plain, followed, resumed, foreign, unshared)
     return {make.__name__: make(base) for make in kinds or every}
 
 
@@ -168,14 +168,6 @@ def resumed(base: Path) -> Yard:
     yard.train(stop_at=6)
     yard.sync()
     yard.train()
-    yard.sync()
-    return yard
-
-
-def single(base: Path) -> Yard:
-    """One checkpoint alone."""
-    yard = Yard(base / "single")
-    yard.train(keep_last=1)
     yard.sync()
     return yard
 
@@ -241,17 +233,6 @@ def unshared(base: Path) -> Yard:
         write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
     claim_number(open_store(yard.store), "id-of-unshared", 1)
     sync_node(open_store(yard.store), other, 1)
-    yard.sync()
-    return yard
-
-
-def in_image(base: Path) -> Yard:
-    """Trained in an image, as TRAINYARD_IMAGE_DIGEST says, whose registry does not answer now."""
-    yard = Yard(base / "in_image")
-    yard.train(keep_last=1)
-    run = json.loads(yard.run.run_file.read_bytes())
-    run |= {"image_digest": f"sha256:{'a1' * 32}", "image_name": "127.0.0.1:1/team/image"}
-    yard.run.run_file.write_text(json.dumps(run))
     yard.sync()
     return yard
 

@@ -42,7 +42,7 @@ NEVER = (
     "9" * 5000,
 )
 """Wrong as a number of any kind."""
-every_number = pytest.mark.parametrize("read", NUMBERS, ids=lambda read: read.__name__)
+every_number = each_case("read", NUMBERS, ids=lambda read: read.__name__)
 
 
 def refusal(read: Callable[[str], object], value: str) -> str:
@@ -52,7 +52,7 @@ def refusal(read: Callable[[str], object], value: str) -> str:
 
 
 @every_number
-@pytest.mark.parametrize("value", NEVER, ids=lambda value: repr(value[:10]))
+@each_case("value", NEVER, ids=lambda value: repr(value[:10]))
 def test_what_is_no_plain_number_is_refused_in_short_words(read: Callable[[str], float], value: str) -> None:
     for text in (value, f"{value}s"):
         said = refusal(read, text)

@@ -118,7 +118,7 @@ def test_learning_rates_without_a_point_are_numbers(folder: Path) -> None:
     ("name", "message"),
     [
         ("mine.yml", "mine.yml: no such file; did you mean mine.yaml?"),
-        ("sub", "sub: is a directory; name a file in it, such as sub/own.yaml"),
+        ("sub", "sub: cannot be read (Is a directory)"),
         ("sub/1.txt", "sub/1.txt: no such file"),
         ("sub/owm.yaml", "sub/owm.yaml: no such file; did you mean sub/own.yaml?"),
     ],

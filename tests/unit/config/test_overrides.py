@@ -63,23 +63,22 @@ def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., P
         ("training.save_steps=5", "unknown key; did you mean checkpointing.save_steps?"),
         ("trainning.seed=5", "unknown key; did you mean training.seed?"),
         ("training..seed=5", "unknown key; did you mean training.seed?"),
-        ("training.seed.x=5", "unknown key; training.seed is a single value"),
         (
             "monitoring.wandb=off",
             "a section; set one of its values: "
             "monitoring.wandb.enabled, monitoring.wandb.project, monitoring.wandb.entity",
         ),
         ("extends=x.yaml", None),
-        ("training.max_steps=1e3", "expected a whole number above 0 or null, got 1000.0 (write 1000)"),
-        ("training.max_steps=many", 'expected a whole number above 0 or null, got "many"'),
+        ("training.max_steps=1e3", "expected a whole number, got 1000.0 (write 1000)"),
+        ("training.max_steps=many", 'expected a whole number, got "many"'),
         (
             "training.max_steps='5'",
-            'expected a whole number above 0 or null, got "5" (a string: remove the quotes)',
+            'expected a whole number, got "5" (a string: remove the quotes)',
         ),
-        ("training.learning_rate=.inf", "expected a number above 0, got .inf (not finite)"),
+        ("training.learning_rate=.inf", "expected a finite number, got .inf"),
         ("training.seed=" + "9" * 5000, "a number of 5,000 characters"),
-        ("model.name='x", "the quotes are not closed, or text follows them"),
-        ("model.name='x' y", "the quotes are not closed, or text follows them"),
+        ("model.name='x", "the quotes or brackets are not closed, or text follows them"),
+        ("model.name='x' y", "the quotes or brackets are not closed, or text follows them"),
         ("training.max_steps", "expected key=value, for example training.max_steps=50"),
         ("=5", "expected key=value, for example training.max_steps=50"),
         ("", "expected key=value, for example training.max_steps=50"),
@@ -94,13 +93,13 @@ def test_a_bad_one_is_named_as_it_was_typed(
     assert message is None or line == f"--set {shown}: {message}"
 
 
-def test_all_bad_ones_come_in_order_after_the_files(complaints: Complaints) -> None:
+def test_all_bad_ones_come_after_the_files(complaints: Complaints) -> None:
     lines = complaints(MINIMAL + "x: 1\n", "training.seed=-1", "training.max_step=5", "training.batch_size=0")
     assert [line.split(": ")[0] for line in lines] == [
         "c.yaml:3",
-        "--set training.seed=-1",
         "--set training.max_step=5",
         "--set training.batch_size=0",
+        "--set training.seed=-1",
     ]
 
 

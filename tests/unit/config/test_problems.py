@@ -6,7 +6,7 @@ SET = Origin("--set", argument="training.seed=x")
 
 
 def test_lines_have_file_line_key_and_message_in_the_order_of_their_sources() -> None:
-    document = Document(sources=["b.yaml", "a.yaml", "training.seed=x"])
+    document = Document(layers={"b.yaml": ({}, {}), "a.yaml": ({}, {})})
     document.problems = [
         (SET, "training.seed", "wrong"),
         (SET, "data.x", "wrong"),

@@ -18,18 +18,14 @@ TAB = "a tab; write spaces, which YAML needs before words"
         "  seed: 1\n  \tmax_steps: 5",
     ],
 )
-def test_a_tab_before_a_word_is_named_with_line_and_key(complaints: Complaints, body: str) -> None:
+def test_a_tab_before_a_word_is_named_with_its_line(complaints: Complaints, body: str) -> None:
     line = 3 + body.count("\n")
-    assert complaints(f"model: {{name: é}}\ntraining:   # é\n{body}\n") == [
-        f"c.yaml:{line}: training.max_steps: {TAB}"
-    ]
+    assert complaints(f"model: {{name: é}}\ntraining:   # é\n{body}\n") == [f"c.yaml:{line}: {TAB}"]
 
 
 def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) -> None:
     text = "model:\n  name: 'a\tb'\t# c\td\n  path: |\n    x\ty\n#\te\ntraining:\t\n  max_step: 5\t\n"
     assert complaints(text) == [
-        "c.yaml:6: training.max_steps: neither max_steps nor epochs is set, so the run would never end: "
-        "set one",
         "c.yaml:7: training.max_step: unknown key; did you mean max_steps?",
     ]
 

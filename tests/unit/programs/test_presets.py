@@ -9,14 +9,13 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
 from trainyard.config.load import load_config
-from trainyard.config.registries import COMMAND, PROGRAMS
+from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
-PRESETS = [name for name in PROGRAMS if name != COMMAND]
 VALUES = {
     "a": {"b": 3, "text": "x.y", "nothing": None, "global_": 8},
     "absent": ABSENT,
@@ -51,7 +50,7 @@ files:
 @each_case("name", PRESETS)
 def test_every_preset_can_be_loaded(name: str) -> None:
     assert load_preset(name).name == name
-    assert PROGRAMS[name].meaning
+    assert PRESETS[name].meaning
 
 
 @each_case(
@@ -112,7 +111,7 @@ def configured(folder: Path, *overrides: str, recipe: str = "own") -> Config:
 
 def test_a_program_is_added_by_one_file(own: Path) -> None:
     """The program is a recipe of the configuration, a job of a cluster, and a program of this machine."""
-    assert "own" in PROGRAMS
+    assert "own" in PRESETS
     config = configured(own, "program.settings=more=1")
     assert config.training.batch_size == 3  # the preset's default, not the schema's
     plan = plan_job(config, request(nodes=2))

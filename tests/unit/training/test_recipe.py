@@ -11,7 +11,7 @@ from torch import nn
 
 from trainyard.config.json_schema import _whole_schema, configuration_schema
 from trainyard.config.load import load_config
-from trainyard.config.registries import OPTIMIZERS, PROGRAMS, RECIPES, OptimizerEntry, RecipeEntry
+from trainyard.config.registries import COMMAND, OPTIMIZERS, PRESETS, RECIPES, OptimizerEntry, RecipeEntry
 from trainyard.config.schema import Config, TrainingConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
@@ -243,11 +243,11 @@ def test_a_planted_recipe_is_rehearsed(line_config: Callable[..., Config], tmp_p
 
 def test_the_registration_is_all_that_the_configuration_needs(tmp_path: Path) -> None:
     schema = configuration_schema()["properties"]["recipe"]
-    assert schema["enum"] == ["pretrain", "line", *PROGRAMS]
+    assert schema["enum"] == ["pretrain", "line", COMMAND, *PRESETS]
     assert "; line: a line through points; " in schema["description"]
     file = tmp_path / "line.yaml"
     file.write_text("recipe: line\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
     assert load_config(file).config.recipe == "line"
     file.write_text("recipe: lines\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
-    with pytest.raises(ConfigError, match=r'expected "pretrain", "line", .*, got "lines"'):
+    with pytest.raises(ConfigError, match=r'expected one of pretrain, line, .*, got "lines"'):
         load_config(file)

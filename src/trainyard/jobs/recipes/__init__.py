@@ -7,7 +7,8 @@ In: a configuration and a `JobPlan` without its program. Out: the `Program`. A n
 from collections.abc import Iterator
 from typing import Protocol
 
-from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import JobPlan, Program
 from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
@@ -41,11 +42,4 @@ def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
         return own_command
     if config.recipe == COMMAND:
         return any_program
-    return trainyard_trainer if config.recipe in RECIPES else PresetRecipe(load_preset(config.recipe))
-
-
-def renders_in_pod(config: Config) -> bool:
-    """Return whether the pods render the command: that of any program, or of a preset without `log`."""
-    if config.recipe in RECIPES:
-        return False
-    return config.recipe == COMMAND or not load_preset(config.recipe).is_exact
+    return trainyard_trainer if config.kind is RunKind.TRAINER else PresetRecipe(load_preset(config.recipe))

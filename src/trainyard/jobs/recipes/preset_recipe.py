@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
@@ -71,7 +72,7 @@ class PresetRecipe:
                 f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}"
             )
         yield from preset_problems(preset, config, values, degrees)
-        for key, what in preset.paths.items() if preset.is_exact else ():
+        for key, what in preset.paths.items() if preset.log else ():
             path = evaluate(key, config.to_plain())
             if path is not None and not PurePosixPath(path).is_absolute():
                 yield (
@@ -83,7 +84,7 @@ class PresetRecipe:
             yield from _memory_problems(config, degrees, needed, instance)
 
     def program(self, config: Config, plan: JobPlan) -> Program:
-        if not self.preset.is_exact:
+        if not self.preset.log:
             return any_program.program(config, plan)
         rendered = render_preset(self.preset, config, self._values(config, plan))
         torchrun = self.preset.launcher == "torchrun"
@@ -117,7 +118,7 @@ def program_here(
 
     Raises ConfigError with every problem, one per line, and for a recipe that is no program.
     """
-    if config.recipe in RECIPES:
+    if config.kind is RunKind.TRAINER:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
             "program.command to run another program, or start trainyard train."
@@ -158,7 +159,7 @@ def program_here(
 def preset_problems(preset: Preset, config: Config, values: Values, degrees: Degrees) -> Iterator[str]:
     """Yield why the program of a preset cannot train with this configuration, wherever it runs."""
     yield from _key_problems(preset, config)
-    if preset.is_exact:
+    if preset.log:
         yield from _step_problems(config)
     training = config.training
     if training.warmup_steps >= (training.max_steps or 0) > 0:

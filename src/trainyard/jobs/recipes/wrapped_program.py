@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from trainyard.config.load import dump_yaml
-from trainyard.config.registries import COMMAND, PROGRAMS
+from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
@@ -116,9 +116,8 @@ def read_description(path: Path) -> ProgramDescription:
         sheet = validate_record(ProgramDescription, parse_json_object(read_bytes(path), str(path)))
     except (OSError, ValueError, DamagedFileError) as error:
         raise ConfigError(f"--program {path}: cannot be read ({error})") from None
-    if sheet.recipe not in PROGRAMS or sheet.recipe == COMMAND:
-        presets = ", ".join(name for name in PROGRAMS if name != COMMAND)
-        raise ConfigError(f"--program {path}: {sheet.recipe[:80]!r} is not one of {presets}")
+    if sheet.recipe not in PRESETS:
+        raise ConfigError(f"--program {path}: {sheet.recipe[:80]!r} is not one of {', '.join(PRESETS)}")
     return replace(sheet, command=tuple(w.replace(FILES_DIRECTORY, str(path.parent)) for w in sheet.command))
 
 

@@ -8,7 +8,7 @@ Only these three types are constructed, so no tag of a document runs code.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainyard.config.yaml_reader import Values, YamlError, compose
+from trainyard.config.yaml_reader import YamlError, compose, values_of
 from trainyard.errors import ConfigError
 
 _INT, _FLOAT, _BOOL, _NULL, _STR = (
@@ -65,7 +65,7 @@ def read_documents(text: str, name: str) -> list[LocatedMapping]:
     try:
         roots = compose(text)
         for root in roots:
-            Values().of(root)  # refuses aliases that repeat themselves
+            values_of(root, {})  # refuses aliases that repeat themselves
     except YamlError as error:
         raise ConfigError(f"{name}:{error.line}: {error}" if error.line else f"{name}: {error}") from None
     found = map(_locate_node, roots)

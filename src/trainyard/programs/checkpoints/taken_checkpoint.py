@@ -7,14 +7,13 @@ overwrite files in place when they save a step again. The copy is hashed, so the
 Nothing is written into the program's folder, because some programs delete checkpoints by their folder's time.
 """
 
-import logging
 import os
 import shutil
 import time
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
+from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
 from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
@@ -26,27 +25,9 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory, step_name
-from trainyard.run.identity import read_run
 
-_logger = logging.getLogger(__name__)
 _PIECE = 1 << 30
 """Most bytes of one call of copy_file_range."""
-
-
-def take_newest(
-    found: ProgramCheckpoints, directory: RunDirectory, *, step: int | None = None
-) -> TakenCheckpoint | None:
-    """Take the newest complete checkpoint that can be copied, if any; log why each newer one was not taken.
-
-    `step` is the step of the newest one if its name and files do not show it; older ones without are skipped.
-    """
-    for each in found.complete:
-        known = step if each is found.newest else None
-        try:
-            return take_checkpoint(each, directory, str(read_run(directory.run_file)["run_id"]), step=known)
-        except (OSError, CheckpointError) as error:
-            _logger.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
-    return None
 
 
 def take_checkpoint(

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainyardError
@@ -30,12 +31,10 @@ def has_been_trained(
     path: Path,
     overrides: Sequence[str],
     *,
-    by_program: bool = False,
     given: Config | None = None,
 ) -> bool:
     """Return whether the configuration was trained to its end in the run directory.
 
-    `by_program` says that another program than the trainer trains it; its configuration is recorded as given.
     `given` is the configuration where it is loaded already.
     """
     directory = RunDirectory(run_directory)
@@ -46,7 +45,7 @@ def has_been_trained(
     if config_sha256(given) in recorded:
         return True
     with suppress(TrainyardError, OSError):
-        wanted = given if by_program else config_of_run(path, overrides, run_directory)
+        wanted = given if given.kind is not RunKind.TRAINER else config_of_run(path, overrides, run_directory)
         return any(is_config_of(directory, digest, wanted) for digest in recorded)
     return False
 

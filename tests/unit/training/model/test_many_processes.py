@@ -67,7 +67,7 @@ def meshes() -> list[dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
 @pytest.mark.parametrize(
-    ("mesh", "dtype"), zip(meshes(), cycle(["float32", "bfloat16"]), strict=False), ids=str
+    ("mesh", "dtype"), [*zip(meshes(), cycle(["float32", "bfloat16"]), strict=False)], ids=str
 )
 def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
     wanted = config(dtype=dtype, **mesh)

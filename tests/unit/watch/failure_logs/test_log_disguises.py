@@ -161,10 +161,9 @@ def test_the_example_of_a_cause_is_never_taken_for_another_class(cause: str) -> 
     assert wrong == {}
 
 
-@pytest.mark.slow
 def test_a_long_log_is_read_in_bounded_time() -> None:
     long = "21:45:00 INFO  loader: read 41,220 records of part 7 without an error, nothing to repeat here\n"
-    text = long * (20_000_000 // len(long)) + CASES["a gpu is full"][1]
+    text = long * (4_000_000 // len(long)) + CASES["a gpu is full"][1]
     begun = time.process_time()
     assert str(explained(text).klass) == "oom-gpu"
     assert time.process_time() - begun < 120

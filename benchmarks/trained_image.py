@@ -5,7 +5,7 @@
 It takes half an hour and more, 45 GB of disk, the package archives and the kit in $TRAINYARD_CONTROL_PLANE:
 it runs only if TRAINYARD_BUILD_IMAGE names a folder. The Debian and buildah's images in it are used again.
 
-    TRAINYARD_BUILD_IMAGE=/big/disk pytest tests/integration/test_trained_in_image.py
+    TRAINYARD_BUILD_IMAGE=/big/disk python -m pytest benchmarks/trained_image.py
 """
 
 import importlib
