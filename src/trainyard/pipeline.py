@@ -27,7 +27,7 @@ from trainyard.commands.prepare import prepare_data
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.step_environment import check_environment
-from trainyard.commands.step_fetch import fetch_checkpoint
+from trainyard.commands.step_fetch_checkpoint import fetch_checkpoint
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter

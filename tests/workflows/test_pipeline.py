@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.commands import COMMANDS
 from trainyard.commands import step as step_command
 from trainyard.commands.run import RunRequest, pipeline_of
 from trainyard.config.load import load_config
@@ -130,6 +131,8 @@ def test_every_shell_line_of_a_step_is_one_command_of_python_that_gets_the_signa
                 assert "\n" not in step["run"]
                 called.append((name, steps_called({"steps": [step]})[0]))
     known = {*step_command.STEPS, "plan", "continue", "wait"}
+    taken = {f"step {name}" for name in step_command.STEPS}
+    assert taken & set(COMMANDS) == set(), "a command of two words would be called instead"
     assert {step for _, step in called} == known
 
 

@@ -29,13 +29,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainyard.artifacts.gathering import gather_records
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Notice, notify
 from trainyard.commands.step_proven import find_proven_run
 from trainyard.commands.step_prune_runs import prune_runs
-from trainyard.commands.step_records import keep_records
 from trainyard.commands.store_sync import follow_run
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
@@ -44,6 +44,8 @@ from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
 from trainyard.github.variables import ROLE, read_json, set_variables
 from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, plan_text, training_command
+from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.run.directory import RunDirectory
 
 STEPS = (
     "ready",
@@ -338,6 +340,18 @@ def report(pipeline: Pipeline) -> list[Step]:
         values = {"run_dir": pipeline.run_dir, "store": pipeline.store, "keep": keep}
         steps.append(Step("prune", prune, values))
     return steps
+
+
+def keep_records(run_dir: Path, to: Path) -> int:
+    """Copy the report and the records of a run, of limited size, into the new folder `to`, and report it."""
+    gathered = gather_records(RunDirectory(run_dir), to)
+    for name in gathered.shortened:
+        output.announce("records", f"{name} is too large: only a part is copied", "degraded")
+    for name in gathered.left_out:
+        output.announce("records", f"{name} is too large and is not copied", "degraded")
+    count = format_count(len(gathered.names), "file")
+    output.announce("records", f"{count}, {format_size(gathered.size)} → {to}")
+    return ExitCode.DONE
 
 
 def prune(run_dir: Path, *, store: str, keep: str) -> int:

@@ -34,8 +34,8 @@ from trainyard.commands.job_deploy import deploy_job
 from trainyard.commands.notify import Notice, needs_in, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
+from trainyard.commands.step import keep_records
 from trainyard.commands.step_plan import plan_run
-from trainyard.commands.step_records import keep_records
 from trainyard.commands.store_restore import restore_run
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError

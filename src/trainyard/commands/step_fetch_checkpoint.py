@@ -11,7 +11,7 @@ Writes:     the run's directory, or one beside it for another run's checkpoint; 
             failure in the job summary, in an annotation, and as one line in the step output `reason`
 Exit codes: 0 it is here, or nothing is needed; 1 there is nothing to resume from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
-Example:    trainyard step fetch --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
+Example:    trainyard step fetch-checkpoint --run-dir runs/gh-1 --resume auto --store s3://lab --run-number 8
 """
 
 import argparse
