@@ -16,14 +16,13 @@ Example: trainyard store restore --store s3://ml-runs --run-number 812 --step ne
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.manifest import read_chain
 from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
-from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
@@ -52,7 +51,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--call-seconds",
         metavar="SECONDS",
         type=arguments.seconds,
-        default=CALL_SECONDS,
+        default=30,
         help="time limit of one call; default: 20 for a cluster, 30 for a store",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -64,52 +63,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    return restore_run(
-        args.store,
-        args.to,
-        run_number=args.run_number,
-        run_id=args.run_id,
-        step=args.step,
-        public_key=args.public_key,
-        call_seconds=args.call_seconds,
-        dry_run=args.dry_run,
-        as_json=args.json,
-    )
-
-
-def restore_run(
-    url: str,
-    to: Path,
-    *,
-    run_number: str | None = None,
-    run_id: str | None = None,
-    step: str | None = None,
-    public_key: Path | None = None,
-    call_seconds: float = CALL_SECONDS,
-    dry_run: bool = False,
-    as_json: bool = False,
-) -> int:
-    """Restore a run, or with `step` one checkpoint, into the new directory `to`, and report it.
-
-    `step` is a step, `newest`, `none` for only the records, or a promoted name.
-    """
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
-        store = open_store(url, call_seconds=call_seconds)
-        selection = parse_selection(store, _run_number(store, run_number, run_id), step)
-        verifier = KeyVerifier(public_key) if public_key else None
-        if dry_run:
-            plan = restore.plan_restore(store, selection, to, verifier=verifier)
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        selection = parse_selection(store, _run_number(args, store), args.step)
+        verifier = KeyVerifier(args.public_key) if args.public_key else None
+        if args.dry_run:
+            plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
         else:
-            report = restore.restore(store, selection, to, verifier=verifier, progress=display)
-    if dry_run:
-        output.print_json(plan.to_json()) if as_json else output.print_text(plan.text())
+            report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
+    if args.dry_run:
+        output.print_json(plan.to_json()) if args.json else output.print_text(plan.text())
         return ExitCode.DONE
     set_manifest_outputs(store, report.run_number)
     output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
         output.announce("resume", report.go_on, copied=True)
-    if as_json:
+    if args.json:
         output.print_json(report.to_json())
     return ExitCode.DONE
 
@@ -121,12 +91,13 @@ def set_manifest_outputs(store: "Store", run_number: int) -> None:
         set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
 
 
-def _run_number(store: "Store", text: str | None, run_id: str | None) -> int | None:
-    if run_id:
-        found = number_of_run(store, run_id)
+def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
+    text = args.run_number
+    if args.run_id:
+        found = number_of_run(store, args.run_id)
         if found is None or text not in (None, str(found)):
             under = f" under number {text}" if text else ""
-            raise VerificationError(f"{store.url} holds no run {run_id}{under}")
+            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
         return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
