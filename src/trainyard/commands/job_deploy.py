@@ -42,7 +42,7 @@ from trainyard.command.cluster_options import (
     check_cluster_options,
     demand_values,
 )
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.kind import kind_in_job
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
@@ -106,7 +106,7 @@ SWITCHES = (
 )
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__, reads_config=True)
     add_plan_options(parser)
     for flag, metavar, meaning in TEXTS:
@@ -126,16 +126,37 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=arguments.path, metavar="FILE", help="write the planned values as JSON"
     )
-    parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
+    parser.add_argument(
+        "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
+    )
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     args = parser.parse_args(argv)
-    check_cluster_options(parser, args)
+    check_options(parser, args)
     return args
+
+
+def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
+    check_cluster_options(parser, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    data, code = answer(args)
+    if args.json and data:
+        output.print_json(data)
+    elif args.dry_run and data:
+        print(kubernetes_yaml(data["objects"]), end="")
+    return code
+
+
+def answer(args: argparse.Namespace) -> tuple[Json, int]:
+    """Plan and send the job that the options describe; see `deploy_job`."""
     with refusal_in_summary("Nothing was sent"):
         config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
         data, code = deploy_job(
@@ -148,11 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if args.output and data:
         write_json_atomically(args.output, plan_outputs(data["plan"], store=config.artifacts.store or ""))
-    if args.json and data:
-        output.print_json(data)
-    elif args.dry_run and data:
-        print(kubernetes_yaml(data["objects"]), end="")
-    return code
+    return data, code
 
 
 def requested_job(args: argparse.Namespace) -> JobRequest:
