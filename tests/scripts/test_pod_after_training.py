@@ -307,6 +307,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         "steps": 400,
         "checkpoints": str(tmp_path / "program"),
         "environment": {},
+        "nodes": 1,
     }
     for name in ("program.json", "known.json"):
         (tmp_path / name).write_text(json.dumps(sheet))
