@@ -6,8 +6,6 @@ Pure: errors in, text out. The text never contains a secret, nor the access key.
 import re
 from typing import Any
 
-from trainyard.gateways.s3.clock import difference, stated_offset
-
 _PERMISSIONS = {
     "list_objects_v2": "ListBucket",
     "head_object": "GetObject",
@@ -58,7 +56,7 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     if code in DENIED:
         return _explain_denied(bucket, action, message, called=called)
     if code == "RequestTimeTooSkewed":
-        return difference(endpoint, stated_offset(response))
+        return f"This machine's clock differs too much from {endpoint}'s ({code}). Set it (chrony, NTP)."
     if code in _REGION:
         return f"The bucket {bucket} is in another region ({code}: {message}). {_SET_REGION}"
     if code == "BadDigest":
