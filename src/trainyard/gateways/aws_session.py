@@ -11,6 +11,7 @@ Limits of one assumption: 5 s to connect to an address of STS, 10 s for each ans
 none after 20 s, so that a service that hangs costs about 45 s at most. A refusal is not retried.
 """
 
+import base64
 import json
 import os
 import random
@@ -50,8 +51,8 @@ _TROUBLE = (
 )
 """Error codes of STS that another attempt, which gets a new token, can pass."""
 _FIXES = {
-    "AccessDenied": "There is no such role, or its trust policy does not trust this job: trainyard init "
-    "github --aws-role ARN compares them and prints the commands that trust it. ",
+    "AccessDenied": "There is no such role, or it does not trust this job. Compare its policy's "
+    "sub with the token's: {sub}. trainyard init github --aws-role ARN prints the commands that trust it. ",
     "InvalidIdentityToken": "The account's identity provider does not list GitHub's issuer, or not the "
     f"audience {AUDIENCE}. ",
     "RegionDisabledException": f"Enable the region in the account settings, or set {REGION} to another. ",
@@ -188,7 +189,7 @@ class RoleProvider:
 
     def __init__(self, role: WorkflowRole, core: Any) -> None:
         """`core` is the session of botocore whose credentials these will be."""
-        self._role, self._core = role, core
+        self._role, self._core, self._token = role, core, ""
 
     def load(self) -> Any:
         """Return credentials that botocore refreshes. Raises ServiceError when the role cannot be assumed."""
@@ -197,15 +198,19 @@ class RoleProvider:
         role = self._role
         arguments = {"RoleSessionName": role.session_name} | ({"Policy": role.policy} if role.policy else {})
         fetcher = AssumeRoleWithWebIdentityCredentialFetcher(
-            self._sts, lambda: request_token(role), role.arn, extra_args=arguments
+            self._sts, self._request_token, role.arn, extra_args=arguments
         )
 
-        def fetch() -> Any:
-            return _assume(role, fetcher)
+        def assume() -> Any:
+            return self._assume(fetcher)
 
         return RefreshableCredentials.create_from_metadata(
-            fetch(), fetch, self.METHOD, mandatory_timeout=_LATE_SECONDS
+            assume(), assume, self.METHOD, mandatory_timeout=_LATE_SECONDS
         )
+
+    def _request_token(self) -> str:
+        self._token = request_token(self._role)
+        return self._token
 
     def _sts(self, service: str, config: Any) -> Any:
         """Return a client of STS that needs no credentials."""
@@ -220,38 +225,37 @@ class RoleProvider:
         keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
         return self._core.create_client(service, config=config.merge(limits), **keys)
 
+    def _assume(self, fetcher: Any) -> Any:
+        """Return new credentials as botocore's metadata, after bounded attempts."""
+        started = time.monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._assume_once(fetcher)
+            except ServiceTroubleError:
+                pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
+                if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
 
-def _assume(role: WorkflowRole, fetcher: Any) -> Any:
-    """Return new credentials as botocore's metadata, after bounded attempts."""
-    started = time.monotonic()
-    for attempt in range(1, ATTEMPTS + 1):
+    def _assume_once(self, fetcher: Any) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        arn = self._role.arn
         try:
-            return _assume_once(role, fetcher)
-        except ServiceTroubleError:
-            pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
-            if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
-                raise
-            time.sleep(pause)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _assume_once(role: WorkflowRole, fetcher: Any) -> Any:
-    from botocore.exceptions import BotoCoreError, ClientError
-    from botocore.parsers import ResponseParserError
-
-    try:
-        found = fetcher.fetch_credentials()
-        expires = datetime.fromisoformat(found["expiry_time"])
-    except ClientError as error:
-        raise _refusal(error, role) from None
-    except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
-        raise ServiceTroubleError(
-            f"The role {role.arn} could not be assumed: AWS STS gave no usable answer "
-            f"({type(error).__name__}: {error})."
-        ) from None
-    if expires <= datetime.now(UTC):
-        raise ServiceError(f"The credentials of {role.arn} have expired already: set this machine's clock.")
-    return found
+            found = fetcher.fetch_credentials()
+            expires = datetime.fromisoformat(found["expiry_time"])
+        except ClientError as error:
+            raise _refusal(error, arn, self._token) from None
+        except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
+            raise ServiceTroubleError(
+                f"The role {arn} could not be assumed: AWS STS gave no usable answer "
+                f"({type(error).__name__}: {error})."
+            ) from None
+        if expires <= datetime.now(UTC):
+            raise ServiceError(f"The credentials of {arn} have expired already: set this machine's clock.")
+        return found
 
 
 def request_token(role: WorkflowRole) -> str:
@@ -288,13 +292,24 @@ def request_token(role: WorkflowRole) -> str:
         ) from None
 
 
-def _refusal(error: Any, role: WorkflowRole) -> ServiceError:
+def _refusal(error: Any, arn: str, token: str) -> ServiceError:
     """Return the error for an answer of STS."""
     found: Mapping[str, Any] = error.response.get("Error", {})
     code, message = str(found.get("Code", "")), str(found.get("Message", "")).strip().rstrip(".")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    cause = f"The role {role.arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
+    cause = f"The role {arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
     if code in _TROUBLE or status >= 500 or status == 429 or "retrieve verification key" in message:
         return ServiceTroubleError(f"{cause} Several attempts failed. Run the job again.")
     kind = PermissionRefusedError if code == "AccessDenied" else CredentialsRefusedError
-    return (kind if code in _FIXES else ServiceError)(f"{cause} {_FIXES.get(code, '')}See {_DOCUMENT}.")
+    return (kind if code in _FIXES else ServiceError)(
+        f"{cause} {_FIXES.get(code, '').format(sub=_subject(token))}See {_DOCUMENT}."
+    )
+
+
+def _subject(token: str) -> str:
+    """Return the `sub` of a JSON web token, unverified, for a message."""
+    try:
+        part = token.split(".")[1]
+        return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["sub"])
+    except (ValueError, LookupError, TypeError):
+        return "unknown"
