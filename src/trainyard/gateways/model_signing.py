@@ -8,7 +8,6 @@ import base64
 import contextlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,8 +25,8 @@ _KEYLESS = "keyless"
 _TOKEN = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
 """The variables that GitHub sets in a job that may request an OIDC token."""
 _NO_KEY = (
-    "is not a private key in PEM on the curve P-256, P-384 or P-521, or not one that "
-    f"{PASSWORD} decrypts. Make one: openssl ecparam -genkey -name prime256v1 -noout"
+    f"is not a private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} does not fit. The path "
+    f"of a key goes into {KEY_FILE}. Make a key: openssl ecparam -genkey -name prime256v1 -noout"
 )
 _NAMED = 5
 """At most this many differing files are named."""
