@@ -79,8 +79,8 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     # `script` gives the command a terminal, whose size the shell sets first.
     line = f"stty columns {COLUMNS} rows {ROWS}; exec {shlex.join(words)}"
     try:
-        done = subprocess.run(
-            ["script", "--quiet", "--return", "--command", line, "/dev/null"],
+        done = subprocess.run(  # noqa: S603
+            ["script", "--quiet", "--return", "--command", line, "/dev/null"],  # noqa: S607
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             timeout=seconds,

@@ -103,7 +103,7 @@ HEAVY = {
     "datasets",
     "huggingface_hub",
 }
-OWN_SESSIONS = {"aws_session", "eks_token"}  # the second has the keys of a role that a kubeconfig names
+OWN_SESSIONS = {"aws_session"}
 SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",

@@ -127,15 +127,12 @@ def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole |
     return WorkflowRole(arn, access, f"trainyard-{run}"[:64], url, token)
 
 
-def botocore_session(*, region: str = "", uses_role: bool = True) -> Any:
-    """Return a session of botocore. Raises ConfigError for variables that cannot be used.
-
-    With `uses_role` False, AWS's own settings apply in any case.
-    """
+def botocore_session(*, region: str = "") -> Any:
+    """Return a session of botocore. Raises ConfigError for variables that cannot be used."""
     import botocore.session
 
     core = botocore.session.get_session()
-    role = workflow_role() if uses_role else None
+    role = workflow_role()
     if role is not None:
         own = core.get_config_variable("region") or os.environ.get("AWS_REGION")
         region = region or os.environ.get(REGION) or own or _DEFAULT_REGION
@@ -145,17 +142,15 @@ def botocore_session(*, region: str = "", uses_role: bool = True) -> Any:
     return core
 
 
-def boto3_session(*, region: str = "", profile: str = "") -> Any:
-    """Return a session of boto3. A `profile` is used instead of the workflow's role.
+def boto3_session(*, region: str = "") -> Any:
+    """Return a session of boto3.
 
     Raises ConfigError for variables that cannot be used, and the errors of botocore for its own settings.
     """
     import boto3
 
-    core = botocore_session(region=region, uses_role=not profile)
-    return boto3.session.Session(
-        botocore_session=core, profile_name=profile or None, region_name=region or None
-    )
+    core = botocore_session(region=region)
+    return boto3.session.Session(botocore_session=core, region_name=region or None)
 
 
 def credential_variables() -> dict[str, str]:

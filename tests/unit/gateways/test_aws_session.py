@@ -304,15 +304,3 @@ def test_credentials_that_have_expired_already_are_no_answer(
         in_step(identity)
         with pytest.raises(ServiceError, match="expired already"):
             aws_session.assume_workflow_role()
-
-
-def test_a_profile_of_a_kubeconfig_is_used_instead_of_the_role(
-    tmp_path: Any, identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config").write_text(
-        "[profile own]\nregion=us-east-1\naws_access_key_id=AKIA\naws_secret_access_key=s\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    in_step()
-    assert eks_token("cluster", profile="own").startswith("k8s-aws-v1.")
-    assert identity.calls == []

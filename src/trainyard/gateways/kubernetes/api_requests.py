@@ -13,7 +13,6 @@ renewed once. The official client is not used: `docs/decisions/0018` has the rea
 import json
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,7 @@ from trainyard.errors import (
     ServiceTroubleError,
 )
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.tls import pool_of, ssl_context
+from trainyard.gateways.kubernetes.tls import pool_of
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
@@ -72,7 +71,6 @@ class ApiRequests:
         self.access, self._seconds = access, call_seconds
         self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
-        self._certificates: ssl.SSLContext | None = None
         self.server_time: float | None = None
         """The server's time in its last answer, in Unix seconds."""
         self.clock_at_answer = 0.0
@@ -166,16 +164,7 @@ class ApiRequests:
 
     def identity(self, *, refused: str = "") -> dict[str, str]:
         """Return the headers that identify us; not with the token that was `refused`, if there is another."""
-        return self._identity(self._current_token(refused))
-
-    def certificates(self) -> ssl.SSLContext:
-        """Return the certificates for connections outside of the pool; reading them takes milliseconds.
-
-        Raises ConfigError if they cannot be used.
-        """
-        with self._lock:
-            self._certificates = self._certificates or ssl_context(self.access)
-            return self._certificates
+        return _identity(self._current_token(refused))
 
     def unknown_caller(self) -> CredentialsRefusedError:
         """Return the error for an answer 401."""
@@ -267,14 +256,14 @@ class ApiRequests:
         """
         token = self._current_token()
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
-        answer = self._once(method, path, {**headers, **self._identity(token)}, body, silence=silence)
+        answer = self._once(method, path, {**headers, **_identity(token)}, body, silence=silence)
         if answer[0] == 401 and self.access.credentials.token is not None:
             renewed = self._current_token(token)
             if renewed != token:
                 if silence is not None:
                     answer[1].drain_conn()
                     answer[1].release_conn()
-                again = {**headers, **self._identity(renewed)}
+                again = {**headers, **_identity(renewed)}
                 answer = self._once(method, path, again, body, silence=silence)
         if answer[0] == 401 and silence is None:
             raise self.unknown_caller()
@@ -294,16 +283,6 @@ class ApiRequests:
             if self._token == refused and self.access.credentials.token is not None:
                 self._token = self.access.credentials.token()
             return self._token
-
-    def _identity(self, token: str) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        elif self.access.credentials.basic:
-            import urllib3
-
-            headers.update(urllib3.make_headers(basic_auth=self.access.credentials.basic))
-        return headers
 
     def _once(
         self,
@@ -386,6 +365,10 @@ class Stream:
         finally:
             self._answer.close()
             self._answer.release_conn()  # the place in the pool, for a new connection
+
+
+def _identity(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def unreachable(server: str, error: Exception) -> str:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from trainyard.gateways.aws_refusals import AwsAccount, call_aws
 
-_MOST_CLUSTERS = 500
-
 
 @dataclass(frozen=True)
 class EksCluster:
@@ -52,7 +50,7 @@ def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
         service="eks",
         region=aws.region,
     )
-    found = (_describe(aws, name) for name in names[:_MOST_CLUSTERS])
+    found = (_describe(aws, name) for name in names)
     return tuple(cluster for cluster in found if cluster is not None)
 
 
