@@ -117,7 +117,10 @@ def run_supervised(
         stop.watch(process, supervision)
         over = threading.Event()
         reader = threading.Thread(
-            target=_pass_output_on, args=(process, over, on_output, log, secrets), daemon=True
+            target=_pass_output_on,
+            args=(process, over, on_output),
+            kwargs={"log": log, "secrets": secrets},
+            daemon=True,
         )
         reader.start()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
@@ -289,6 +292,7 @@ def _pass_output_on(
     process: "subprocess.Popen[bytes]",
     over: threading.Event,
     on_output: Callable[[str], None],
+    *,
     log: Path,
     secrets: "SecretFilter",
 ) -> None:
