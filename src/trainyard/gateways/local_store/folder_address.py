@@ -18,7 +18,8 @@ _NAME_BYTES, _PATH_BYTES = 255, 3500
 
 def open_at(url: str, rest: str, options: "StoreOptions") -> LocalStore:
     """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
-    return LocalStore(folder_at(url, rest), options.pace)
+    pace = options.get("pace")
+    return LocalStore(folder_at(url, rest), pace) if pace else LocalStore(folder_at(url, rest))
 
 
 def require_address(url: str, rest: str) -> None:
