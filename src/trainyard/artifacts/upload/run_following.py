@@ -134,9 +134,11 @@ def _holds_run(directory: RunDirectory) -> bool:
     if not directory.run_file.is_file():
         return False
     # Of several machines, records that came from the store do not name the machine that this will be.
+    if not keeps_parts(directory):
+        return True
     hardware = read_run(directory.run_file).get("hardware")
     hardware = hardware if isinstance(hardware, dict) else {}
-    return not keeps_parts(directory) or hardware.get("world_size") == hardware.get("local_world_size", 0)
+    return bool(hardware.get("world_size") == hardware.get("local_world_size", 0))
 
 
 def follow_run(
@@ -163,7 +165,8 @@ def follow_run(
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
     ):
-        return follow(watch, _RunFollower(store, directory, number, patience, signer).store_new)
+        follower = _RunFollower(store, directory, number, patience=patience, signer=signer)
+        return follow(watch, follower.store_new)
 
 
 class Watch:
@@ -228,6 +231,7 @@ class _RunFollower:
         store: Store,
         directory: RunDirectory,
         number: int,
+        *,
         patience: Patience,
         signer: "ModelSigner | None",
     ) -> None:
