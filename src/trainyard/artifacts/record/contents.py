@@ -6,7 +6,6 @@ describes the stored run.
 """
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -264,9 +263,6 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
         copy = scratch / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
-            # A file with holes can be larger than the disk.
-            if os.fstat(source.fileno()).st_size > shutil.disk_usage(scratch).free:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             with copy.open("wb") as target:
                 shutil.copyfileobj(source, target, _CHUNK_BYTES)
             yield Item(prefix + relative.as_posix(), copy)

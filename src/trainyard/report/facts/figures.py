@@ -62,9 +62,8 @@ class Figure:
     """Its value in the text report."""
     values: Callable[[RunFacts], Mapping[str, Any]] = lambda _: {}
     """Its values in the JSON report, in base units, under the names of `metrics.jsonl`."""
-    tile: Callable[[RunFacts], Tile | None] = lambda _: None
-    place: int = 100
-    """Tiles are shown in ascending order."""
+    tile: tuple[int, Callable[[RunFacts], Tile | None]] = (100, lambda _: None)
+    """Its place among the tiles of the HTML report, in ascending order, and its tile."""
     brief: Callable[[RunFacts, Markup], str] = lambda _facts, _markup: ""
     """Its text in the line of figures of Markdown and Slack."""
 
@@ -86,8 +85,8 @@ def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
 
 def figure_tiles(facts: RunFacts) -> list[Tile]:
     """Return the tiles of the HTML report, in their order."""
-    ordered = sorted(FIGURES, key=lambda figure: figure.place)
-    return [tile for figure in ordered if (tile := figure.tile(facts)) is not None]
+    ordered = sorted((figure.tile for figure in FIGURES), key=lambda tile: tile[0])
+    return [tile for _, make in ordered if (tile := make(facts)) is not None]
 
 
 def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
@@ -112,16 +111,14 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _logged_figure(
-    group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Any
-) -> Figure:
+def _logged(group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Any) -> Figure:
     """The value `name` of the last logged row, which `form` writes in the text report."""
     return Figure(
         group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name), **shown
     )
 
 
-def _computed_figure(
+def _computed(
     group: FigureGroup,
     label: str,
     name: str,
@@ -146,13 +143,22 @@ def _computed_figure(
     )
 
 
-def _share_figure(
-    label: str, name: str, total: str, form: Callable[[float], str] = "{:,.0f}".format, **shown: Any
+def _share(
+    label: str,
+    name: str,
+    total: str,
+    form: Callable[[float], str] = "{:,.0f}".format,
+    *,
+    counted: str = "",
+    **shown: Any,
 ) -> Figure:
-    """`340 / 600` from two properties of the facts; the first alone where the total is not known."""
+    """`340 / 600` from two properties of the facts; the first alone where the total is not known.
+
+    Text shows `counted` instead of the first.
+    """
 
     def text(facts: RunFacts) -> str | None:
-        value, of = getattr(facts, "steps_done" if name == "step" else name), getattr(facts, total)
+        value, of = getattr(facts, counted or name), getattr(facts, total)
         return None if value is None else form(value) if of is None else f"{form(value)} / {form(of)}"
 
     def values(facts: RunFacts) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def _share_figure(
     return Figure(FigureGroup.TRAINING, label, text, values, **shown)
 
 
-def _curve_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
     """The values of `name` over the steps as a line of blocks, with the first and the last value."""
 
     def text(facts: RunFacts) -> str | None:
@@ -290,69 +296,56 @@ _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
 _PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
 # Every figure, in the order of the text report.
 FIGURES: list[Figure] = [
-    _share_figure("Current Epoch", "epoch", "epochs", lambda value: f"{value:.2f}".rstrip("0").rstrip(".")),
-    _computed_figure(
+    _share("Current Epoch", "epoch", "epochs", lambda value: f"{value:.2f}".rstrip("0").rstrip(".")),
+    _computed(
         _TRAINING,
         "Reward",
         "reward",
         format_loss,
         "first_reward",
-        tile=_reward_tile,
-        place=1,
+        tile=(1, _reward_tile),
         brief=_reward_words,
     ),
-    _computed_figure(
-        _TRAINING,
-        "Training Loss",
-        "loss",
-        format_loss,
-        "first_loss",
-        tile=_loss_tile,
-        place=1,
-        brief=_loss_words,
+    _computed(
+        _TRAINING, "Training Loss", "loss", format_loss, "first_loss", tile=(1, _loss_tile), brief=_loss_words
     ),
-    _computed_figure(
+    _computed(
         _TRAINING,
         "Validation Loss",
         "validation_loss",
         format_loss,
         json="val_loss",
-        tile=_validation_tile,
-        place=2,
+        tile=(2, _validation_tile),
     ),
-    _computed_figure(_TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
-    _logged_figure(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
-    _logged_figure(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
-    _share_figure("Total Steps", "step", "steps", tile=_steps_tile, place=3, brief=_steps_words),
-    _share_figure("Step in Epoch", "step_in_epoch", "steps_per_epoch"),
-    _curve_figure(_TRAINING, "Reward Curve", "reward", format_loss),
-    _curve_figure(_TRAINING, "Loss Curve", "loss", format_loss),
-    _curve_figure(_TRAINING, "Validation Curve", "val_loss", format_loss),
-    _curve_figure(_TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
+    _computed(_TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
+    _logged(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
+    _logged(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
+    _share("Total Steps", "step", "steps", counted="steps_done", tile=(3, _steps_tile), brief=_steps_words),
+    _share("Step in Epoch", "step_in_epoch", "steps_per_epoch"),
+    _curve(_TRAINING, "Reward Curve", "reward", format_loss),
+    _curve(_TRAINING, "Loss Curve", "loss", format_loss),
+    _curve(_TRAINING, "Validation Curve", "val_loss", format_loss),
+    _curve(_TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
     Figure(_TRAINING, values=_last("tokens")),
     Figure(
         _GPU,
         "GPU Memory",
         _memory_text,
         _last("gpu_memory_bytes", "gpu_memory_total_bytes"),
-        tile=_memory_tile,
-        place=8,
+        tile=(8, _memory_tile),
     ),
-    _curve_figure(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
-    _logged_figure(_GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _logged_figure(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
-    _logged_figure(_GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
-    _logged_figure(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
-    _logged_figure(
-        _PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=_tokens_tile, place=5
-    ),
-    _computed_figure(
+    _curve(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
+    _logged(_GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
+    _logged(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
+    _logged(_GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
+    _logged(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
+    _logged(_PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=(5, _tokens_tile)),
+    _computed(
         _PERFORMANCE,
         "MFU",
         "mfu",
         format_percent,
-        tile=lambda facts: _tile("MFU", facts.mfu, format_percent, "of peak"),
-        place=6,
+        tile=(6, lambda facts: _tile("MFU", facts.mfu, format_percent, "of peak")),
         brief=_mfu_words,
     ),
     Figure(
@@ -360,12 +353,11 @@ FIGURES: list[Figure] = [
         "Step Time",
         _step_time_text,
         _last("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
-        tile=_step_time_tile,
-        place=7,
+        tile=(7, _step_time_tile),
     ),
-    _computed_figure(_PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
-    _computed_figure(_PERFORMANCE, "Completion", "completion", format_percent),
-    _computed_figure(
+    _computed(_PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
+    _computed(_PERFORMANCE, "Completion", "completion", format_percent),
+    _computed(
         _TIMING, "Epoch Duration", "epoch_seconds", lambda seconds: f"{format_duration(seconds)} per epoch"
     ),
     Figure(
@@ -373,8 +365,7 @@ FIGURES: list[Figure] = [
         "Training Duration",
         _duration_text,
         lambda facts: {"training_seconds": facts.training_seconds},
-        tile=_duration_tile,
-        place=4,
+        tile=(4, _duration_tile),
     ),
     Figure(
         _TIMING,
@@ -382,7 +373,7 @@ FIGURES: list[Figure] = [
         _goodput_text,
         lambda facts: {"goodput": facts.goodput.record() if facts.goodput and facts.step else None},
     ),
-    _computed_figure(_TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
+    _computed(_TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
     Figure(
         _TIMING,
         brief=lambda facts, markup: "" if facts.usd is None else markup.strong(format_money(facts.usd)),
