@@ -148,7 +148,7 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 10_851),
     "training": (9_500, 12_288),
-    "gateways": (7_500, 9_926),
+    "gateways": (7_500, 9_921),
     "jobs": (6_500, 7_894),
     "artifacts": (6_500, 7_334),
     "programs": (5_500, 6_688),
@@ -162,8 +162,8 @@ BUDGETS = {
     "config": (1_500, 2_621),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
-    "src": (72_000, 91_874),
-    "tests": (75_000, 98_965),
+    "src": (72_000, 91_869),
+    "tests": (75_000, 98_946),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
