@@ -7,6 +7,7 @@ left out.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
@@ -294,30 +295,14 @@ def _goodput_text(facts: RunFacts) -> str | None:
 
 _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
 _PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
+_training = partial(_computed, _TRAINING)
 # Every figure, in the order of the text report.
 FIGURES: list[Figure] = [
     _share("Current Epoch", "epoch", "epochs", lambda value: f"{value:.2f}".rstrip("0").rstrip(".")),
-    _computed(
-        _TRAINING,
-        "Reward",
-        "reward",
-        format_loss,
-        "first_reward",
-        tile=(1, _reward_tile),
-        brief=_reward_words,
-    ),
-    _computed(
-        _TRAINING, "Training Loss", "loss", format_loss, "first_loss", tile=(1, _loss_tile), brief=_loss_words
-    ),
-    _computed(
-        _TRAINING,
-        "Validation Loss",
-        "validation_loss",
-        format_loss,
-        json="val_loss",
-        tile=(2, _validation_tile),
-    ),
-    _computed(_TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
+    _training("Reward", "reward", format_loss, "first_reward", tile=(1, _reward_tile), brief=_reward_words),
+    _training("Training Loss", "loss", format_loss, "first_loss", tile=(1, _loss_tile), brief=_loss_words),
+    _training("Validation Loss", "validation_loss", format_loss, json="val_loss", tile=(2, _validation_tile)),
+    _training("Bits per Byte", "bits_per_byte", "{:.2f}".format),
     _logged(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
     _logged(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
     _share("Total Steps", "step", "steps", counted="steps_done", tile=(3, _steps_tile), brief=_steps_words),

@@ -94,8 +94,7 @@ class RunFacts:
 
     @property
     def commit(self) -> str | None:
-        value = self.section("git").get("commit")
-        return value if isinstance(value, str) and value else None
+        return _text(self.section("git").get("commit"))
 
     @property
     def dirty(self) -> bool:
@@ -266,8 +265,7 @@ class RunFacts:
 
     @property
     def sample(self) -> str | None:
-        value = self.outcome.get("sample")
-        return value if isinstance(value, str) and value else None
+        return _text(self.outcome.get("sample"))
 
     @property
     def too_early(self) -> str:
@@ -284,8 +282,7 @@ class RunFacts:
     def weights_sha256(self) -> str | None:
         """The digest of the model's tensors at the end of the run."""
         digests = self.outcome.get("state_sha256")
-        value = digests.get("model") if isinstance(digests, Mapping) else None
-        return value if isinstance(value, str) and value else None
+        return _text(digests.get("model")) if isinstance(digests, Mapping) else None
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -474,6 +471,11 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     ends, segments = starts.copy(), np.searchsorted(starts, times, side="right") - 1
     np.maximum.at(ends, segments[segments >= 0], times[segments >= 0])
     return float((ends - starts).sum())
+
+
+def _text(value: object) -> str | None:
+    """`value` if it is a text that is not empty."""
+    return value if isinstance(value, str) and value else None
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -51,10 +51,6 @@ class SlackThread:
         """`C0123:1732140000.000100`, for another machine; empty when there is no thread."""
         return f"{self.channel}:{self.ts}" if self.channel and self.ts else ""
 
-    @property
-    def has_started(self) -> bool:
-        return bool(self.ts or self.said)
-
     def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
         """The thread after posting the event `key`; the first message with a `ts` begins the thread."""
         said = (*self.said, key)[-_REMEMBERED:]
@@ -102,7 +98,7 @@ def event_of(
 
     Another start in a lineage that has started counts as a resumption.
     """
-    if event.begins and thread.has_started and _key(event, "", around.ci) not in thread.said:
+    if event.begins and (thread.ts or thread.said) and _key(event, "", around.ci) not in thread.said:
         event = RESUMED
     if event.is_trouble and not (around.reason or degradation(facts)):
         return None
