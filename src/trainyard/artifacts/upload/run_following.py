@@ -71,10 +71,11 @@ class Ending(StrEnum):
     """The run wrote nothing for too long, so it was probably killed. Its checkpoints are stored."""
 
 
-_EXIT_CODES = {
-    Ending.OUTCOME: ExitCode.DONE,
-    Ending.STOPPED: ExitCode.STOPPED,
-    Ending.SILENT: ExitCode.TIMED_OUT,
+# Reason -> the exit code, and the reason in words.
+_ENDINGS = {
+    Ending.OUTCOME: (ExitCode.DONE, "the run is over"),
+    Ending.STOPPED: (ExitCode.STOPPED, "a stop was requested"),
+    Ending.SILENT: (ExitCode.TIMED_OUT, "the run stopped writing without an outcome"),
 }
 
 
@@ -92,7 +93,7 @@ class FollowReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        return ExitCode.NO if self.problems else _EXIT_CODES[self.ending]
+        return ExitCode.NO if self.problems else _ENDINGS[self.ending][0]
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -106,12 +107,7 @@ class FollowReport:
         """One line for people."""
         if self.last is not None:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        why = {
-            Ending.OUTCOME: "the run is over",
-            Ending.STOPPED: "a stop was requested",
-            Ending.SILENT: "the run stopped writing without an outcome",
-        }[self.ending]
-        return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
+        return f"{self.checkpoints} checkpoints stored while it was trained; {_ENDINGS[self.ending][1]}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:

@@ -24,9 +24,7 @@ _LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "sa
 
 def status_lines(status: Json, width: int) -> list[str]:
     """The view of one status, the state first."""
-    lines = _packed(
-        [_title(status), *_job_words(status), *_time_and_cost(status)], width, " · ", indent="    "
-    )
+    lines = _packed([*_title(status), *_time_and_cost(status)], width, " · ", indent="    ")
     if figures := [*_step_words(status), *_checkpoint_words(status)]:
         lines += [f"  {line}" for line in _packed(figures, width - 2, "   ")]
     for label, parts in _sections(status):
@@ -41,22 +39,16 @@ def status_line(status: Json) -> str:
     return ", ".join(words)
 
 
-def _title(status: Json) -> str:
-    job = status["job"]
-    name = (
-        f"{job['job']} · {job['kind']}" if job else f"run {status['run']}" if status["run"] else "no run yet"
-    )
-    return f"{name} · {_state(status)}"
+def _title(status: Json) -> Iterator[str]:
+    if job := status["job"]:
+        yield f"{job['job']} · {job['kind']} · {_state(status)}"
+        yield f"{job['pods']['running']} of {job['pods']['wanted'] or job['pods']['present']} pods"
+    else:
+        yield f"{'run ' + status['run'] if status['run'] else 'no run yet'} · {_state(status)}"
 
 
 def _state(status: Json) -> str:
     return str(status["state"]).lower()
-
-
-def _job_words(status: Json) -> Iterator[str]:
-    if job := status["job"]:
-        pods = job["pods"]
-        yield f"{pods['running']} of {pods['wanted'] or pods['present']} pods"
 
 
 def _time_and_cost(status: Json) -> Iterator[str]:
