@@ -68,7 +68,6 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
-    "src/trainyard/report/terminal/screen_svg.py": {"rich"},  # draws a picture, and no line on a terminal
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
 }
