@@ -361,7 +361,7 @@ def _main(path: str, *modules: str) -> NoReturn:
     subprocess.Popen = Popen  # type: ignore[misc]  # before torch takes it for its agent
     from trainyard.training.runtime.before_torch import before_torch
 
-    before_torch(None, "none")
+    before_torch()
     for name in (*IMPORTED, *_modules_of_scripts(), *modules):
         import_module(name)
     _read_models_of_aws()

@@ -205,7 +205,7 @@ def run_training(
     args: argparse.Namespace, display: ProgressDisplay, arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
     """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
-    digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    before_torch()
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
@@ -224,7 +224,7 @@ def run_training(
         paid_seconds=seconds_to_cost_limit(limit, directory.path, nodes=nodes),
     )
     display.begin("importing torch")
-    request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
+    request_of = request_factory(args, config, directory, run_id=run_id)
 
     def prepare() -> Any:
         """Fetch weights and prepare data. This may take hours, in which the other processes wait."""
@@ -244,12 +244,7 @@ def run_training(
 
 
 def request_factory(
-    args: argparse.Namespace,
-    config: "Config",
-    directory: RunDirectory,
-    *,
-    run_id: str,
-    digest_of: Callable[[Path], str],
+    args: argparse.Namespace, config: "Config", directory: RunDirectory, *, run_id: str
 ) -> "RequestFor":
     """Return a function that makes the complete request from the data; all other parts are made here."""
     from trainyard.training.run.run_request import Request
@@ -278,7 +273,6 @@ def request_factory(
         run_id=run_id,
         provenance=origin,
         gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
-        digest_of=digest_of,
         **measures_of(config),
         profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,

@@ -167,7 +167,7 @@ class _Lifecycle:
 
     def _resume_point(self) -> ResumePoint | None:
         request = self._request
-        return find_resume_point(request.directory, request.resume, self._fits, digest_of=request.digest_of)
+        return find_resume_point(request.directory, request.resume, self._fits)
 
     def _continue_from(self, point: ResumePoint | None, context: RunContext) -> None:
         """Set state and records to the resume point, or to step 0."""

@@ -7,7 +7,6 @@ again. `lifecycle` trains.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
@@ -15,7 +14,7 @@ from typing_extensions import TypeVar
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
+from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
@@ -67,8 +66,6 @@ class Request(Generic[Data_co]):
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
     """Ends a hanging process from another thread with the given exit code; does not return."""
-    digest_of: Callable[[Path], str] = sha256_of_file
-    """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
     network: "NetworkWatch | None" = None
     """Reads and judges the logs of NCCL; None leaves the network off the record."""
 
