@@ -2,23 +2,16 @@
 
     from trainyard.functions import build_docker_image, deploy_training_job, manage_eks_cluster, push_to_ecr
 
-Each of these four calls its command (`trainyard image build`, `job deploy`, `cluster`, `image push`), and
-`train_model` calls `trainyard run`, in this process. They return what the command prints with --json, with
-the exit code as `exit_code`, and take every option of the command as a keyword: `dry_run=True`,
-`region="us-west-2"`, `set=["training.max_steps=50"]`. Messages go to stderr. They raise the errors of
-`trainyard.errors`, and are not for several threads at once.
+Each of these four does what its command does (`trainyard image build`, `job deploy`, `cluster`,
+`image push`), and `train_model` runs the pipeline of `trainyard run`. They return what the command prints
+with --json, with the exit code as `exit_code`, and take every option of the command as a keyword:
+`dry_run=True`, `region="us-west-2"`, `set=["training.max_steps=50"]`. Messages go to stderr. They raise the
+errors of `trainyard.errors`, and are not for several threads at once.
 
-The functions on files and S3 and `TrainingDashboard` are imported from their modules. Nothing heavy is
-imported before it is used.
+The functions on files and S3 and `TrainingDashboard` are imported from their modules.
 """
 
-import io
-import json
-import signal
-from collections.abc import Mapping
-from contextlib import redirect_stdout
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.checkpoint_functions import (
     calculate_file_hash,
@@ -27,10 +20,11 @@ from trainyard.checkpoint_functions import (
     upload_manifest,
     verify_s3_upload,
 )
+from trainyard.command.parser import UsageExit
+from trainyard.commands import cluster, image_build, image_push, job_deploy, run
 from trainyard.errors import CheckFailedError, ConfigError
-
-if TYPE_CHECKING:
-    from trainyard.report.dashboard.dashboard import TrainingDashboard
+from trainyard.pipeline import plan_record
+from trainyard.report.dashboard.dashboard import TrainingDashboard
 
 __all__ = [
     "TrainingDashboard",
@@ -66,12 +60,12 @@ def build_docker_image(
     --fix` does. `base_image` replaces the base whose FROM takes an argument.
     """
     options = {"image_name": image_name, "image_tag": image_tag or tag, "auto_fix": auto_fix, **options}
-    return _call("image_build", dockerfile=dockerfile, **options)
+    return _answer_of(image_build, dockerfile=dockerfile, **options)
 
 
 def push_to_ecr(repository: str, *, image: str = "", **options: object) -> Json:
     """Push an image of this machine, by default `REPOSITORY:latest`; `image` of the answer has its digest."""
-    return _call("image_push", repository=repository, image=image or f"{repository}:latest", **options)
+    return _answer_of(image_push, repository=repository, image=image or f"{repository}:latest", **options)
 
 
 def manage_eks_cluster(
@@ -83,8 +77,8 @@ def manage_eks_cluster(
     `validate_components` the answer is the free capacity.
     """
     options = {"cluster": cluster_name, **options}
-    fixed = _call("cluster", "fix", apply=True, **options) if auto_fix else {}
-    found = _call("cluster", "check" if validate_components else "capacity", **options)
+    fixed = _answer_of(cluster, command="fix", apply=True, **options) if auto_fix else {}
+    found = _answer_of(cluster, command="check" if validate_components else "capacity", **options)
     return {**found, "steps": fixed["steps"]} if fixed else found
 
 
@@ -109,8 +103,8 @@ def deploy_training_job(
             "`token`, and pass the Secret's name as hf_token_secret."
         )
     retries = RETRIES if auto_retry is True else int(auto_retry)
-    return _call(
-        "job_deploy",
+    return _answer_of(
+        job_deploy,
         job_name=job_name,
         cluster=cluster_name,
         config=config,
@@ -125,43 +119,27 @@ def train_model(config: str = CONFIG, **options: object) -> Json:
     `run_dir`, `store` and every other option of the command are keywords; `set=["training.max_steps=50"]`
     changes values. An `exit_code` of 75 means that it stopped early with a good checkpoint: call it again.
     """
-    return _call("run", config=config, **options)
+    parser = run.make_parser()
+    args = parser.read_values({"config": config, **options})
+    request = run.request_of(args)
+    if args.dry_run:
+        return {**plan_record(run.pipeline_of(request).steps()), "exit_code": 0}
+    return run.summary_of(*run.start(request, prints=False))
 
 
-def _call(module: str, *words: str, **options: object) -> Json:
-    """Call a command with --json, and return what it prints with its exit code.
+def _answer_of(module: Any, **options: object) -> Json:
+    """Return the answer of a command's module to these options, with its exit code.
 
     Raises the errors of the command; ConfigError if it refuses the options, and CheckFailedError if it ends
     without an answer.
     """
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    printed = io.StringIO()
+    parser = module.make_parser()
     try:
-        with redirect_stdout(printed):
-            code = import_module(f"trainyard.commands.{module}").main([*words, *_flags(options), "--json"])
-    except SystemExit as refused:
-        raise ConfigError(f"{module}: these options are refused; stderr states which and why.") from refused
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if not printed.getvalue():
-        raise CheckFailedError(f"{module} ended with exit code {code}; stderr states why.")
-    answer: Json = json.loads(printed.getvalue())
-    return {**answer, "exit_code": int(code)}
-
-
-def _flags(options: Mapping[str, object]) -> list[str]:
-    """Return options as words of a command line; those that are None, False or empty are left out."""
-    words = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        values = value if isinstance(value, list | tuple) else [value]
-        given = [each for each in values if each is not None and each is not False and each != ""]
-        words += [flag if each is True else f"{flag}={each}" for each in given]
-    return words
-
-
-def __getattr__(name: str) -> object:
-    if name == "TrainingDashboard":
-        return import_module("trainyard.report.dashboard.dashboard").TrainingDashboard
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        args = parser.read_values(options)
+        module.check_options(parser, args)
+    except UsageExit as refused:
+        raise ConfigError(refused.message) from None
+    data, code = module.answer(args)
+    if not data:
+        raise CheckFailedError(f"nothing was done (exit code {int(code)}); stderr states why.")
+    return {**data, "exit_code": int(code)}

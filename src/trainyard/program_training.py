@@ -28,7 +28,7 @@ from trainyard.command.time_limits import job_seconds
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
-from trainyard.errors import ConfigError, TrainyardError, WaitTimeoutError
+from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways.git import program_git_facts, repository_facts
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
@@ -49,7 +49,7 @@ from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
-from trainyard.report.facts.run_facts import seconds_to_cost_limit
+from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
@@ -302,9 +302,9 @@ def take_over(directory: Path) -> None:
 
 def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
     """Return whether the recorded run did all steps of this program with this configuration."""
-    path = run.directory.path
+    path, program = run.directory.path, run.program
     if not has_been_trained(path, order.config, order.changes, given=run.config):
         return False
-    with suppress(OSError, TrainyardError):
-        return bool(read_run(run.directory.run_file).get("program_sha256") == run.program.sha256)
-    return False
+    record = read_record(run.directory.run_file)
+    done = record.get("plan", {}).get("steps"), record.get("program_sha256")
+    return bool(done == (program.steps, program.sha256))

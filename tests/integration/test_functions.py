@@ -181,8 +181,12 @@ def test_a_job_is_planned_without_a_cluster(project: Path) -> None:
     assert (on_cpu["plan"]["resources"]["gpus"], plan["resources"]["gpus"]) == (0, 1)
     with pytest.raises(ConfigError, match="hf_token_secret"):
         deploy_training_job(job_name="llama3-gated", hf_token="hf_x", **job)
-    with pytest.raises(ConfigError, match="these options are refused"):
+    with pytest.raises(ConfigError, match="num_nodes: '0' is not a whole number above 0"):
         deploy_training_job(num_nodes=0, **job)
+    with pytest.raises(ConfigError, match="node_count is no option"):
+        deploy_training_job(node_count=2, **job)
+    with pytest.raises(ConfigError, match="--cluster names a cluster by itself"):
+        deploy_training_job(cluster_name="a", context="b", **job)
     with pytest.raises(ConfigError, match="2 nodes need a volume"):
         deploy_training_job(num_nodes=2, instance_type="ml.g5.8xlarge", **job)
 
@@ -251,4 +255,4 @@ def test_every_documented_name_is_there_and_nothing_heavy_is_imported() -> None:
     assert done.stdout.strip() == "set()"
     assert [name for name in functions.__all__ if not hasattr(functions, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        functions.nothing  # noqa: B018
+        functions.nothing  # type: ignore[attr-defined] # noqa: B018

@@ -3,7 +3,6 @@
 Stand-ins replace the steps, so that each can fail in each way; `test_make_train.py` has the real ones.
 """
 
-import itertools
 import os
 import pty
 import shlex
@@ -18,21 +17,17 @@ import pytest
 from trainyard.config.load import dump_yaml, load_config
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
-BEFORE = ("step_environment", "doctor", "prepare")
+BEFORE = ("machine", "readiness", "prepare")
 """The steps before there is a run to report on."""
-STEPS = (*BEFORE, "train", "store_sync", "prove")
+STEPS = (*BEFORE, "train", "store", "prove")
 STAND_IN = """\
-import os, pathlib, shlex, signal, sys, time
-folder = pathlib.Path({folder!r})
-name = pathlib.Path(sys.argv[1]).stem
+import os, pathlib, signal, sys, time
+folder, run = pathlib.Path({folder!r}), pathlib.Path(sys.argv[1])
 with (folder / "calls").open("a") as calls:
-    calls.write(shlex.join([name, *sys.argv[2:]]) + "\\n")
-(folder / "started_with").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
-if name == "train":
-    run = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "run.json").write_text("{{}}")
-plan = folder / name
+    calls.write("train\\n")
+run.mkdir(parents=True, exist_ok=True)
+(run / "run.json").write_text("{{}}")
+plan = folder / "train"
 how = plan.read_text() if plan.exists() else "0"
 if how == "waits":
     def stopped(number, frame):
@@ -42,15 +37,43 @@ if how == "waits":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stopped)
     (folder / "waiting").touch()
-    time.sleep(60)
+    time.sleep(600)
 sys.exit(int(how))
 """
 PIPELINE = """\
-import pathlib, sys
+import os, pathlib, sys, time
+from trainyard import pipeline
 from trainyard.command.handler import exit_code_of
-from trainyard.commands import run, run_command
-run.step = lambda name, *words: [sys.executable, {folder!r} + "/stand_in.py", name, *words]
-sys.exit(exit_code_of(lambda: run_command(sys.argv[1:])))
+from trainyard.commands import run_command
+from trainyard.errors import CheckFailedError
+folder = pathlib.Path({folder!r})
+def stand_in(name):
+    def apply(**values):
+        with (folder / "calls").open("a") as calls:
+            calls.write(" ".join([name, *([values["notice"].event] if "notice" in values else [])]) + "\\n")
+        (folder / "started_with").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
+        plan = folder / name
+        how = plan.read_text() if plan.exists() else "0"
+        if how == "waits":
+            (folder / "waiting").touch()
+            time.sleep(600)
+        if how == "raises":
+            raise CheckFailedError("the reason of this step")
+        return int(how)
+    return apply
+for name, step in {{
+    "check_environment": "machine", "check_readiness": "readiness", "prepare_data": "prepare",
+    "store_run": "store", "prove_run": "prove", "write_report": "report", "notify": "notify",
+}}.items():
+    setattr(pipeline, name, stand_in(step))
+pipeline.training_command = lambda **values: (
+    [sys.executable, {folder!r} + "/stand_in.py", str(values["run_dir"])]
+)
+def main():
+    code = run_command(sys.argv[1:])
+    (folder / "modules").write_text(" ".join(sys.modules))
+    return code
+sys.exit(exit_code_of(main))
 """
 
 
@@ -75,7 +98,7 @@ class Stage:
 
     @property
     def calls(self) -> list[str]:
-        """The scripts that were called, in order."""
+        """The steps that were taken, in order."""
         return [line.split()[0] for line in (self.folder / "calls").read_text().splitlines()]
 
 
@@ -93,13 +116,13 @@ REPORTED = ["report", "notify", "notify"]
 
 
 @pytest.mark.parametrize(
-    ("step", "code"), [*itertools.product(STEPS, (1, 75)), ("train", 137), ("store_sync", 4)]
+    ("step", "code"), [*((step, 1) for step in STEPS), ("train", 75), ("train", 137), ("store", 4)]
 )
 def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
     stage: Stage, step: str, code: int
 ) -> None:
     (stage.folder / step).write_text(str(code))
-    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2, "of make, whatever fails"
     assert f"train] Error {code}\n" in done.stderr
     if step in BEFORE:
@@ -107,12 +130,12 @@ def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
         return
     before = [*BEFORE, *STARTED, *STEPS[len(BEFORE) : STEPS.index(step) + 1]]
     if step == "train" and code == 75:
-        before.append("store_sync")  # the checkpoint that it stopped with
+        before.append("store")  # the checkpoint that it stopped with
     elif step != "prove":
         before.append("prove")
     assert stage.calls == [*before, *REPORTED]
     said = (stage.folder / "calls").read_text().splitlines()[-1]
-    assert said.startswith(f"notify_slack {'stopped' if code == 75 else 'failed'} ")
+    assert said.startswith(f"notify {'stopped' if code == 75 else 'failed'}")
 
 
 @pytest.mark.parametrize("step", BEFORE)
@@ -124,7 +147,7 @@ def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
     config = load_config(REPOSITORY_ROOT / "configs" / "smoke.yaml", []).config
     (stage.run / "config.yaml").write_text(dump_yaml(config))
     (stage.folder / step).write_text("2")
-    done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
     assert f"resume: {stage.run}\n" in done.stderr, "which run it is"
     assert "resume] Error 2\n" in done.stderr
     assert stage.calls == [*STEPS[: STEPS.index(step) + 1], *REPORTED]
@@ -134,12 +157,12 @@ def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> N
     (stage.folder / "train").write_text("4")
     for name in ("prove", "report", "notify"):
         (stage.folder / name).write_text("3")
-    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
     assert "train] Error 4\n" in done.stderr
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.02)
@@ -156,7 +179,41 @@ def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage
     os.close(terminal)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 2
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, *STARTED, "train", "store_sync", *REPORTED]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store", *REPORTED]
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "code"),
+    [("prepare", signal.SIGTERM, 143), ("store", signal.SIGINT, 130), ("prove", signal.SIGTERM, 143)],
+)
+def test_a_signal_ends_the_step_in_this_process_and_the_report_follows(
+    stage: Stage, step: str, number: int, code: int
+) -> None:
+    (stage.folder / step).write_text("waits")
+    line = [f"{stage.folder}/bin/python", "-m", "trainyard", "run", "--run-dir", str(stage.run)]
+    line += ["--config", f"{REPOSITORY_ROOT}/configs/smoke.yaml", "--set", "notifications.slack.enabled=true"]
+    process = subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    wait_for(stage.folder / "waiting")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, said.count("Interrupted.")) == (code, 1)
+    if step == "prepare":
+        assert stage.calls == list(BEFORE)
+    else:
+        proven = ["prove"] if step == "store" else []
+        before = [*BEFORE, *STARTED, *STEPS[len(BEFORE) : STEPS.index(step) + 1]]
+        assert stage.calls == [*before, *proven, *REPORTED]
+
+
+def test_the_error_of_a_step_is_printed_with_its_exit_code_and_torch_is_not_imported(stage: Stage) -> None:
+    """This process waits for the training, and must not hold the memory of torch meanwhile."""
+    (stage.folder / "store").write_text("raises")
+    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    assert "train] Error 1\n" in done.stderr
+    assert "the reason of this step\n" in done.stderr and "Traceback" not in done.stderr
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store", "prove", *REPORTED]
+    modules = (stage.folder / "modules").read_text().split()
+    assert "trainyard.pipeline" in modules and "torch" not in modules
 
 
 @pytest.mark.parametrize("group", [False, True])
@@ -170,9 +227,9 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     )
     wait_for(stage.folder / "waiting")
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
-    assert process.wait(30) in (-signal.SIGTERM, 2)
+    assert process.wait(120) in (-signal.SIGTERM, 2)
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, *STARTED, "train", "store_sync", *REPORTED]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store", *REPORTED]
 
 
 @pytest.mark.parametrize(
@@ -182,6 +239,6 @@ def test_make_says_that_it_started_the_run_and_with_which_store(
     stage: Stage, words: tuple[str, ...], said: str
 ) -> None:
     plain = {name: value for name, value in ENVIRONMENT.items() if name != "STORE"}
-    subprocess.run(stage.line("train", *words), env=plain, check=True, capture_output=True, timeout=60)
+    subprocess.run(stage.line("train", *words), env=plain, check=True, capture_output=True, timeout=240)
     assert (stage.folder / "started_with").read_text().strip() == said.strip()
     assert stage.calls == [*BEFORE, *STARTED, *STEPS[len(BEFORE) :], *REPORTED]

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from trainyard.commands.run import parse_args, pipeline_of, settings
+from trainyard.commands.run import RunRequest, pipeline_of, settings
 from trainyard.config.load import dump_yaml, load_config
 from trainyard.errors import ConfigError
 
@@ -169,7 +170,7 @@ def test_resume_takes_the_run_that_was_last_at_work_with_its_own_configuration(
     clone: Path, three_runs: Path
 ) -> None:
     last = three_runs / "20260101-120000-aaaa"
-    found = pipeline_of(parse_args(["--runs", str(three_runs), "--run-dir", "newest"]))
+    found = pipeline_of(RunRequest(runs=three_runs, run_dir=Path("newest")))
     assert (found.run_dir, found.config, found.changes) == (last, last / "config.yaml", ())
     text = planned(clone, "resume", f"RUNS={three_runs}").stdout
     assert f'--runs "{three_runs}"' in text
@@ -279,14 +280,12 @@ def test_without_a_store_a_folder_of_the_working_directory_is_the_store(
     folder = tmp_path / "my yard, 100%"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    config = ["--config", str(REPOSITORY_ROOT / "configs" / "smoke.yaml")]
-    url = pipeline_of(parse_args(config)).store
+    request = RunRequest(config=REPOSITORY_ROOT / "configs" / "smoke.yaml")
+    url = pipeline_of(request).store
     assert unquote(url) == f"file://{folder}/trainyard-store"
-    set_store = ["--set", "artifacts.store=s3://ml-runs/config"]
-    assert pipeline_of(parse_args([*config, *set_store])).store == "s3://ml-runs/config"
-    assert (
-        pipeline_of(parse_args([*config, *set_store, "--store", "s3://ml-runs/b"])).store == "s3://ml-runs/b"
-    )
+    set_store = replace(request, changes=["artifacts.store=s3://ml-runs/config"])
+    assert pipeline_of(set_store).store == "s3://ml-runs/config"
+    assert pipeline_of(replace(set_store, store="s3://ml-runs/b")).store == "s3://ml-runs/b"
 
 
 def test_lint_judges_what_is_generated_too(clone: Path) -> None:

@@ -23,8 +23,9 @@ from tests.github_identity import github_identity
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.command import handler
-from trainyard.commands import doctor, run, step_action
-from trainyard.errors import PermissionRefusedError
+from trainyard.commands import doctor, step_action
+from trainyard.commands.run import RunRequest
+from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.cluster_access import read_access
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
@@ -183,22 +184,25 @@ def test_the_program_gets_a_secret_of_the_pipeline_only_if_it_is_named(entry: st
 def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_are_named(
     role_store: Any, in_step: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket, found = role_store.endpoint.new_bucket(), list[str]()
+    bucket, found = role_store.endpoint.new_bucket(), list[RunRequest]()
 
-    def train(words: list[str]) -> int:
+    def start(request: RunRequest) -> tuple[Path, int]:
         variables = dict(os.environ)
         keys = {name.lower(): variables[name] for name in variables if name in KEYS}
         client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
         client.put_object(Bucket=bucket, Key="by-the-program", Body=b"1")
-        found.extend(words)
-        return 0
+        found.append(request)
+        return Path("x"), 0
 
     in_step(TRAINYARD_AWS_REGION="us-west-2", TRAINYARD_PASS=" ".join((*KEYS, "AWS_REGION")))
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
-    monkeypatch.setattr(run, "main", train)
-    assert step_action.train(["--run-dir", "x"]) == 0
-    assert found == ["--run-dir", "x"]
+    monkeypatch.setattr(step_action, "start", start)
+    request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
+    assert step_action.train(request) == 0
+    assert found == [RunRequest(command=["python", "train.py"], run_dir=Path("x"), deadline=28_800.0)]
+    with pytest.raises(ConfigError, match="deadline: 'soon' is not a duration such as 8h"):
+        step_action.request_of({"COMMAND": "python train.py", "DEADLINE": "soon"})
 
 
 def test_a_program_of_a_kubeconfig_has_credentials_of_the_role(

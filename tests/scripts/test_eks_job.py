@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +14,15 @@ from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.command import handler
-from trainyard.commands import cluster as cluster_command
-from trainyard.commands import job_deploy, step_eks
-from trainyard.commands import notify as notify_command
+from trainyard.commands import step_eks
+from trainyard.commands.notify import Notice, Posted
+from trainyard.config.schema import Config
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.github.cluster_job import ClusterJob, read_cluster_job
 from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.job_request import JobRequest
 
 JOB = "gh-4711"
 NAMESPACE = "team"
@@ -95,8 +96,8 @@ class Workflow:
     cluster: MemoryCluster
     folder: Path
     patch: pytest.MonkeyPatch
-    messages: list[list[str]]
-    """The arguments of each call of notify_slack."""
+    messages: list[Notice]
+    """What was posted to Slack."""
 
     def step(self, *words: str, plan: str = "") -> tuple[int, dict[str, str]]:
         """Run a step as a workflow does; return its exit code and its outputs."""
@@ -146,13 +147,13 @@ def workflow(
     for name, value in known.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "temp").mkdir()
-    messages: list[list[str]] = []
+    messages: list[Notice] = []
 
-    def notify(words: list[str]) -> int:
-        messages.append(words)
-        return 0
+    def notify(notice: Notice) -> Posted:
+        messages.append(notice)
+        return Posted(notice, thread="")
 
-    monkeypatch.setattr(notify_command, "main", notify)
+    monkeypatch.setattr(step_eks, "notify", notify)
     with memory_cluster() as cluster:
         document = {
             "current-context": "here",
@@ -189,7 +190,7 @@ def plan_of(**values: Any) -> str:
 @pytest.fixture
 def sent(workflow: Workflow, monkeypatch: pytest.MonkeyPatch) -> str:
     """The plan of a job that was sent and runs."""
-    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
+    monkeypatch.setattr(step_eks, "deploy_job", lambda *_, **__: ({"job": JOB}, 0))
     put_job(workflow.cluster, "Running")
     code, outputs = workflow.step("send", plan=plan_of())
     assert code == 0
@@ -200,13 +201,13 @@ def test_a_job_that_was_sent_is_a_deployment_of_its_commit(workflow: Workflow, s
     assert workflow.github.states() == ["pending"]
     assert workflow.github.records[1]["ref"] == "c" * 40
     assert read_cluster_job(sent).deployment == 1
-    assert [words[0] for words in workflow.messages] == ["started"]
+    assert [notice.event for notice in workflow.messages] == ["started"]
 
 
 def test_a_job_is_sent_although_github_does_not_record_it(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
+    monkeypatch.setattr(step_eks, "deploy_job", lambda *_, **__: ({"job": JOB}, 0))
     workflow.github.refuses = "deployments"
     code, outputs = workflow.step("send", plan=plan_of())
     assert (code, read_cluster_job(outputs["plan"]).deployment) == (0, 0)
@@ -220,7 +221,7 @@ def test_the_end_of_a_job_is_reported_once_by_polls_that_end_green(
     """From the first run, which ends with "still running", to the run that a poll dispatches."""
     github = workflow.github
     github.as_text = as_text
-    monkeypatch.setattr(job_deploy, "main", lambda words: 0)
+    monkeypatch.setattr(step_eks, "deploy_job", lambda *_, **__: ({"job": JOB}, 0))
     monkeypatch.setattr(step_eks, "POLL_SECONDS", 1.0)
     put_job(workflow.cluster, "Running")
     plan = workflow.step("send", plan=plan_of())[1]["plan"]
@@ -246,7 +247,7 @@ def test_the_end_of_a_job_is_reported_once_by_polls_that_end_green(
     is_good = end == "Succeeded"
     assert needs["watch"]["outputs"]["exit_code"] == str(ENDS.get(end, 1))
     assert github.states()[-1] == ("success" if is_good else "failure")
-    assert [words[0] for words in workflow.messages] == ["started", "succeeded" if is_good else "failed"]
+    assert [notice.event for notice in workflow.messages] == ["started", "succeeded" if is_good else "failed"]
     assert workflow.step("poll")[0] == 0
     assert github.switches[-1] == "watch_eks.yml disable", "polls cost nothing while no job is open"
     assert len(github.dispatches) == 1
@@ -315,20 +316,22 @@ def test_a_job_whose_end_no_run_can_read_is_given_up_and_reported(workflow: Work
         workflow.github.statuses[1] = [{"state": "pending", "created_at": stamp(0)} for _ in range(number)]
         assert workflow.step("report", "--needs", json.dumps(needs), plan=sent)[0] == 0
         assert workflow.github.states()[-1] == ("failure" if number == 5 else "in_progress")
-    assert [words[0] for words in workflow.messages] == ["started", "failed"]
+    assert [notice.event for notice in workflow.messages] == ["started", "failed"]
 
 
 def test_a_cancelled_watch_is_reported_and_its_job_is_polled(workflow: Workflow, sent: str) -> None:
     needs = {"plan": {"result": "success"}, "send": {"result": "success"}, "watch": {"result": "cancelled"}}
     assert workflow.step("report", "--needs", json.dumps(needs), plan=sent)[0] == 0
-    assert workflow.messages[-1][0] == "failed"  # notify_slack reads in `needs` who cancelled it
+    assert workflow.messages[-1].event == "failed"  # notify_slack reads in `needs` who cancelled it
     assert workflow.github.states()[-1] == "in_progress"
 
 
 def test_a_run_that_sent_nothing_reports_its_failure(workflow: Workflow) -> None:
     needs = {"plan": {"result": "failure", "outputs": {"reason": "not ready"}}, "send": {"result": "skipped"}}
     assert workflow.step("report", "--needs", json.dumps(needs))[0] == 0
-    assert workflow.messages[-1][:3] == ["failed", "--run-dir", str(workflow.folder / "temp" / "records")]
+    [notice] = workflow.messages
+    assert (notice.event, notice.run_dir) == ("failed", workflow.folder / "temp" / "records")
+    assert notice.needs == needs
     assert workflow.github.records == {}
 
 
@@ -363,7 +366,7 @@ def test_a_plan_that_nobody_made_is_refused(workflow: Workflow, text: str) -> No
         assert "is not the plan of a job" in outputs["reason"]
 
 
-# The plan: inputs and variables as arguments of the commands that check and plan.
+# The plan: inputs and variables as the values with which the cluster is checked and the job planned.
 
 OVERRIDES = 'training.max_steps=50 model.name="my own model"'
 CHANGES = ["training.max_steps=50", 'model.name="my own model"']
@@ -399,21 +402,25 @@ RESOLVED = {
 def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_decided(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    """The arguments of each command are read by its real parser."""
-    parsed: dict[str, Any] = {}
+    requests: list[JobRequest] = []
+    stores: set[str | None] = set()
 
-    def check(words: list[str]) -> int:
-        parsed["check"] = cluster_command.parse_args(words)
-        return 0
+    def check(request: JobRequest, _settings: object) -> tuple[dict[str, Any], int]:
+        requests.append(request)
+        return {}, 0
 
-    def deploy(words: list[str]) -> int:
-        parsed["deploy"] = job_deploy.parse_args(words)
-        if parsed["deploy"].output:
-            parsed["deploy"].output.write_text(json.dumps(RESOLVED))
-        return 0
+    def deploy(config: Config, request: JobRequest, **more: Any) -> tuple[dict[str, Any], int]:
+        assert more == {"accept": ("network",), "dry_run": True}
+        assert (config.training.max_steps, config.model.name) == (50, "my own model")
+        stores.add(config.artifacts.store)
+        requests.append(request)
+        decided = {"name": JOB, "kind": "rayjob", "namespace": "team", "image": "r/i@sha256:1"}
+        return {"plan": decided, "objects": []}, 0
 
-    monkeypatch.setattr(cluster_command, "main", check)
-    monkeypatch.setattr(job_deploy, "main", deploy)
+    monkeypatch.setattr(step_eks, "open_query", lambda request, _settings: request)
+    monkeypatch.setattr(step_eks, "check_cluster", lambda request: check(request, None))
+    monkeypatch.setattr(step_eks, "verdict_lines", lambda _data, width: [])
+    monkeypatch.setattr(step_eks, "deploy_job", deploy)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given = {"config": "configs/smoke.yaml", "overrides": OVERRIDES, "num_nodes": "", "plan": None, **inputs}
@@ -424,24 +431,40 @@ def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_d
     assert {name: getattr(job, name) for name in expected} == expected
     assert job.model_dump(include=set(RESOLVED)) == RESOLVED
     assert list(job.changes) == CHANGES
-    for args in parsed.values():
-        assert (args.cluster, args.region, args.num_nodes) == ("gpus", "eu-west-1", int(job.nodes))
-        assert [change for change in args.set if not change.startswith("artifacts.")] == CHANGES
-    deployed = parsed["deploy"]
-    assert deployed.dry_run
-    assert (deployed.accept, deployed.auto_retry) == (["network"], int(job.auto_retry))
-    assert deployed.job_name == (inputs.get("job_name") or JOB)
-    parsed.clear()
+    checked, planned = requests
+    assert replace(checked, image=planned.image) == planned, "the image is looked up with the plan"
+    assert (planned.target.cluster, planned.target.region) == ("gpus", "eu-west-1")
+    assert (planned.nodes, planned.auto_retry) == (int(job.nodes), int(job.auto_retry))
+    assert planned.gpus_per_node == (int(job.gpus) if job.gpus else None)
+    assert planned.name == (inputs.get("job_name") or JOB)
     workflow.step("send", "--dry-run", plan=json.dumps(job.model_dump() | {"namespace": "team"}))
-    sent = parsed["deploy"]
-    assert (sent.namespace, sent.kind, sent.image_uri) == ("team", "rayjob", "r/i@sha256:1")
-    assert (sent.set, sent.num_nodes, sent.accept) == (deployed.set, deployed.num_nodes, deployed.accept)
+    sent = requests[-1]
+    assert (sent.namespace, sent.kind, sent.image) == ("team", "rayjob", "r/i@sha256:1")
+    assert (sent.nodes, stores) == (planned.nodes, {"s3://ml-runs/phase2"})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"nodes": "many"}, "num_nodes: 'many' is not a whole number above 0"),
+        ({"gpus": "-1"}, "gpu_per_node: '-1' is not a whole number from 0"),
+        ({"auto_retry": "x"}, "auto_retry: 'x' is not a whole number from 0"),
+        ({"kind": "pod"}, "kind: 'pod' is none of auto, "),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_refused(
+    workflow: Workflow, value: dict[str, str], message: str
+) -> None:
+    code, outputs = workflow.step("send", plan=plan_of(**value))
+    assert code == 2 and outputs["reason"].startswith(message)
 
 
 def test_a_cluster_that_is_not_ready_ends_the_plan(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_command, "main", lambda words: 1)
+    monkeypatch.setattr(step_eks, "open_query", lambda request, _settings: request)
+    monkeypatch.setattr(step_eks, "check_cluster", lambda _request: ({}, 1))
+    monkeypatch.setattr(step_eks, "verdict_lines", lambda _data, width: [])
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("INPUTS", json.dumps({"config": "configs/smoke.yaml"}))

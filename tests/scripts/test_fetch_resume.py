@@ -14,7 +14,7 @@ from trainyard.run.directory import RunDirectory
 
 @pytest.fixture(scope="module")
 def fetch_resume(load_script: Any) -> Any:
-    return load_script("step_fetch")
+    return load_script("step_fetch_checkpoint")
 
 
 def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(

@@ -4,17 +4,20 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.pipeline import Step, StepRunner
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
@@ -31,11 +34,11 @@ WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
 STORED = "artifacts.store=s3://runs"
 APART = ("checkpointing.shared=false", "compute.strategy=ddp")
 FAILURES = {
-    "store refused": ("store_sync", 4),
-    "not stored whole": ("store_sync", 1),
-    "storing asked to end": ("store_sync", 143),
-    "storing killed": ("store_sync", 137),
-    "pod killed while storing": ("store_sync", None),
+    "store refused": ("store", 4),
+    "not stored whole": ("store", 1),
+    "storing asked to end": ("store", 143),
+    "storing killed": ("store", 137),
+    "pod killed while storing": ("store", None),
     "not proven": ("prove", 1),
     "store not asked": ("prove", 4),
     "proof has a bug": ("prove", 3),
@@ -43,7 +46,7 @@ FAILURES = {
     "report failed": ("report", 1),
     "pod killed at the report": ("report", None),
 }
-"""The failure -> the script in which it happens, and its exit code; None: the pod is killed."""
+"""The failure -> the step in which it happens, and its exit code; None: the pod is killed."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place", "by operator")
 
@@ -67,7 +70,7 @@ def resolved(config: Config) -> Config:
 
 
 class Pod:
-    """A pod whose scripts are simulated: `ran` has them in order, `answers` their exit codes."""
+    """A pod whose steps are simulated: `ran` has them in order, `answers` their exit codes."""
 
     def __init__(self, script: Any, launcher: str, config: str, folder: Path) -> None:
         self.script, self.launcher, self.run_dir = script, launcher, folder / "job"
@@ -89,15 +92,17 @@ class Pod:
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
         return code
 
-    def play(self, command: Sequence[str], _companion: Sequence[str] = (), **_: Any) -> int:
-        name = Path(command[1]).stem
-        self.ran.append(name)
-        if name in ("train", "step_program"):
-            self.train()
-        answer = self.answers.get(name, 0)
-        if answer is None:
-            raise KilledError
-        return answer
+    def play(self, _runner: StepRunner, *steps: Step) -> int:
+        for step in steps:
+            self.ran.append(step.name)
+            if step.name == "train":
+                self.train()
+            answer = self.answers.get(step.name, 0)
+            if answer is None:
+                raise KilledError
+            if answer:
+                return answer
+        return 0
 
     def train(self) -> None:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
@@ -109,15 +114,11 @@ class Pod:
 
 
 @pytest.fixture
-def make_pod(
-    load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, str], Pod]:
+def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Pod]:
     def make(launcher: str, config: str) -> Pod:
-        script = load_script("pod")
-        pod = Pod(script, launcher, config, tmp_path)
-        for name in ("run_passing_signals", "run_beside"):
-            for module in ("run", "pod"):
-                monkeypatch.setattr(f"trainyard.commands.{module}.{name}", pod.play, raising=False)
+        pod = Pod(pod_command, launcher, config, tmp_path)
+        monkeypatch.setattr(StepRunner, "run", lambda runner, *steps: pod.play(runner, *steps))
+        monkeypatch.setattr(pod_command, "follow_beside", lambda _step: nullcontext())
         if launcher == "apart":
             place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
             for name, value in place.items():
@@ -134,7 +135,6 @@ def test_a_finished_run_is_never_trained_again(
 ) -> None:
     """Whatever failed after the training; and the exit code says whether a restart can help."""
     pod = make_pod(launcher, config)
-    trains = "step_program" if launcher == "program" else "train"
     first = True
     for failure, (place, answer) in FAILURES.items():
         pod.answers = {place: answer}
@@ -146,17 +146,17 @@ def test_a_finished_run_is_never_trained_again(
                 code = 6 if (place, answer) == ("prove", 1) else answer
                 shown = 128 + 64 + code if launcher == "by operator" and code in (1, 4) else code
                 assert pod.start() == shown, failure
-            assert pod.ran.count(trains) == int(first), failure
+            assert pod.ran.count("train") == int(first), failure
             is_reported = answer is not None or place == "report"
             assert (pod.ran[-1] == "report") is is_reported, failure
             first = False
             (pod.run_dir.parent / ".job.pod.starts.json").unlink(missing_ok=True)  # a job of its own
     pod.answers = {}
     assert pod.start() == 0
-    assert trains not in pod.ran
+    assert "train" not in pod.ran
     pod.given.append("training.max_steps=12345")
     assert pod.start() == 0
-    assert trains in pod.ran, "another configuration is another training"
+    assert "train" in pod.ran, "another configuration is another training"
 
 
 def test_the_pod_names_the_parts_that_do_not_hold(
@@ -307,6 +307,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         "steps": 400,
         "checkpoints": str(tmp_path / "program"),
         "environment": {},
+        "nodes": 1,
     }
     for name in ("program.json", "known.json"):
         (tmp_path / name).write_text(json.dumps(sheet))

@@ -5,17 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
+from trainyard.errors import ServiceError
 from trainyard.gateways.process import run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import save_seconds
+from trainyard.pipeline import Step, StepRunner
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
@@ -23,18 +26,27 @@ from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
 Program = Callable[..., subprocess.CompletedProcess[str]]
+Plan = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("pod")
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Returns what a pod of the smoke test prints with --dry-run; keywords are variables."""
+
+    def print_plan(*options: str | Path, **environment: str) -> dict[str, Any]:
+        monkeypatch.setenv("TRAINYARD_RUN_ID", "x")  # the pod sets it
+        monkeypatch.delenv("TRAINYARD_RUN_ID")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert pod.main(["--config", str(SMOKE), *map(str, options), "--dry-run"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return print_plan
 
 
-def commands(program: Program, *options: str, **environment: str) -> list[str]:
-    given = ("--config", SMOKE, "--run-dir", "/runs/a", "--nproc-per-node", "2", "--grace", "60s")
-    done = program("pod", *given, *options, "--dry-run", **environment)
-    assert done.returncode == 0, done.stderr
-    return [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
+def names_of(planned: dict[str, Any]) -> list[str]:
+    return [step["step"] for step in planned["steps"]]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +61,7 @@ def commands(program: Program, *options: str, **environment: str) -> list[str]:
     ],
 )
 def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
-    changed: dict[str, Any] | None, trains: bool, program: Program, tmp_path: Path
+    changed: dict[str, Any] | None, trains: bool, plan: Plan, tmp_path: Path
 ) -> None:
     """Its peers have ended; only the steps after the training are done again."""
     digest = config_sha256(load_config(SMOKE, ["artifacts.store=s3://runs"]).config)
@@ -59,19 +71,21 @@ def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
     (tmp_path / "a" / "run.json").write_text(text)
     given = ("--set", "artifacts.store=s3://runs", "--run-dir", tmp_path / "a")
     for rank, after in (("0", 3), ("1", 0)):
-        done = program("pod", "--config", SMOKE, *given, "--dry-run", PET_NODE_RANK=rank)
-        assert done.returncode == 0, done.stderr
-        names = [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
-        assert ("train.py" in names) is trains
+        names = names_of(plan(*given, PET_NODE_RANK=rank))
+        assert ("train" in names) is trains
         assert len(names) == after + trains
 
 
-def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program) -> None:
-    after = ["store sync", "prove", "training_dashboard.py"]
-    store = ("--set", "artifacts.store=s3://runs")
-    assert commands(program, *store, PET_NODE_RANK="0") == ["train.py", *after]
-    assert commands(program, *store, PET_NODE_RANK="1") == ["train.py"]
-    assert commands(program, PET_NODE_RANK="0") == ["train.py"]
+def test_the_first_node_stores_and_proves_what_all_have_trained(plan: Plan) -> None:
+    given = ("--run-dir", "/runs/a", "--nproc-per-node", "2", "--grace", "60s")
+    planned = plan(*given, *STORED, PET_NODE_RANK="0")
+    assert names_of(planned) == ["train", "store", "prove", "report"]
+    train, *after = planned["steps"]
+    assert (train["processes"], train["grace"], train["resume"]) == (2, 60.0, "auto")
+    assert {step["run_dir"] for step in after} == {"/runs/a"}
+    assert {step.get("store") for step in after} == {"s3://runs", None}
+    assert names_of(plan(*given, *STORED, PET_NODE_RANK="1")) == ["train"]
+    assert names_of(plan(*given, PET_NODE_RANK="0")) == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +95,13 @@ def test_a_pod_whose_grace_period_was_too_short_before_says_a_longer_one(
     needed: float | None,
     grace: float,
     wanted: str | None,
-    script: Any,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outcome = {} if needed is None else {"grace_seconds_needed": needed}
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "a", "outcome": outcome}))
     with caplog.at_level("INFO"):
-        script.warn_of_short_grace(tmp_path, grace)
+        pod.warn_of_short_grace(tmp_path, grace)
     text = caplog.text
     assert ("grace_seconds=" in text) is (wanted is not None)
     if wanted is not None:
@@ -101,51 +114,41 @@ APART = ("--set", "checkpointing.shared=false", "--set", "compute.strategy=ddp")
 STORED = ("--set", "artifacts.store=s3://runs")
 
 
-def pod_of_two(program: Program, run_dir: Path, rank: int, *more: str) -> dict[str, Any]:
+def pod_of_two(plan: Plan, run_dir: Path, rank: int, *more: str) -> dict[str, Any]:
     """The plan of one of two pods that have folders of their own, in the environment of a TrainJob."""
-    words = ("--config", SMOKE, "--run-dir", run_dir, "--grace", "60s", *APART, *STORED, *more, "--dry-run")
     place = {"PET_NNODES": "2", "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": "localhost"}
-    done = program("pod", *words, **place)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def names_of(planned: dict[str, Any]) -> list[str]:
-    return [Path(line[1]).stem for line in planned["commands"]]
+    return plan("--run-dir", run_dir, "--grace", "60s", *APART, *STORED, *more, **place)
 
 
 def test_pods_with_folders_of_their_own_fetch_before_and_store_beside_the_training(
-    program: Program, tmp_path: Path
+    plan: Plan, tmp_path: Path
 ) -> None:
     for rank in (0, 1):
-        fresh = pod_of_two(program, tmp_path / "fresh", rank)
-        assert names_of(fresh)[:2] == ["step_fetch", "train"]
-        assert Path(fresh["beside_training"][1]).name == "training_artifact_sync.py"
-        assert "--follow" in fresh["beside_training"]
-        assert fresh["beside_training"][-2:] == ["--others", "60.000s"]
+        fresh = pod_of_two(plan, tmp_path / "fresh", rank)
+        assert names_of(fresh)[:2] == ["fetch", "train"]
+        beside = fresh["beside_training"]
+        assert (beside["step"], beside["others"], beside["store"]) == ("follow", 60.0, "s3://runs")
     directory = RunDirectory(tmp_path / "again")
     directory.path.mkdir()
-    stored = ["store_sync", "step_fetch", "train", "store_sync"]
     for rank in (0, 1):
         write_node(directory, NodeFolder("again", 1 - rank, 2))  # the rendezvous may number them differently
-        again = pod_of_two(program, directory.path, rank)
+        again = pod_of_two(plan, directory.path, rank)
         proven = ["prove", "report"] if rank == 1 else []
-        assert names_of(again) == [*stored, *proven]
-        assert ("--wait" in again["commands"][1]) is (rank == 0), "the main machine waits while it stores"
+        assert names_of(again) == ["store", "fetch", "train", "store", *proven]
+        assert ("wait" in again["steps"][1]) is (rank == 0), "the main machine waits while it stores"
 
 
 def test_a_further_pod_that_has_trained_to_the_end_only_stores_what_is_left(
-    program: Program, tmp_path: Path
+    plan: Plan, tmp_path: Path
 ) -> None:
     """It has no outcome, which only the main machine records, and its peers have ended."""
     directory = RunDirectory(tmp_path)
     write_node(directory, NodeFolder("a", 1, 2))
     digest = config_sha256(load_config(SMOKE, [*APART, *STORED][1::2]).config)
-    assert "train" in names_of(pod_of_two(program, tmp_path, 1))
+    assert "train" in names_of(pod_of_two(plan, tmp_path, 1))
     mark_trained(directory, digest)
-    assert names_of(pod_of_two(program, tmp_path, 1)) == ["store_sync"]
-    other = pod_of_two(program, tmp_path, 1, "--set", "training.max_steps=7")
+    assert names_of(pod_of_two(plan, tmp_path, 1)) == ["store"]
+    other = pod_of_two(plan, tmp_path, 1, "--set", "training.max_steps=7")
     assert "train" in names_of(other), "another configuration is another training"
 
 
@@ -165,46 +168,68 @@ def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
     assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
 
 
-def test_of_another_program_three_parts_must_hold(program: Program, tmp_path: Path) -> None:
-    given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
-    done = program("pod", *given, "--program", tmp_path / "program.json", "--dry-run")
-    proving = next(line for line in json.loads(done.stdout)["commands"] if "prove_run.py" in line[1])
-    assert proving[-2:] == ["--only", "trained,learned,stored"]
+def test_of_another_program_three_parts_must_hold(plan: Plan, tmp_path: Path) -> None:
+    planned = plan(*STORED, "--run-dir", tmp_path, "--program", tmp_path / "program.json")
+    proving = next(step for step in planned["steps"] if step["step"] == "prove")
+    assert proving["only"] == ["trained", "learned", "stored"]
+
+
+def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowest_priority() -> None:
+    """A follower that ends early starts again. It outlives the training, whose last save it stores."""
+    before, seen = os.getpriority(os.PRIO_PROCESS, 0), list[tuple[int, int]]()
+    follows, stored = threading.Event(), threading.Event()
+
+    def follow(number: int, *, stop: threading.Event) -> int:
+        seen.append((number, os.getpriority(os.PRIO_PROCESS, 0)))
+        if len(seen) == 1:
+            raise ServiceError("the store is away")
+        if len(seen) == 2:
+            return 1
+        follows.set()
+        stop.wait()
+        stored.set()
+        return 0
+
+    with pod.follow_beside(Step("follow", follow, {"number": 7}), pause=0.01):
+        assert follows.wait(60) and not stored.is_set()
+        assert os.getpriority(os.PRIO_PROCESS, 0) == before, "only its thread waits for others"
+    assert stored.is_set()
+    assert seen == [(7, 19)] * 3
+
+
+def test_a_follower_that_does_not_end_does_not_keep_the_pod() -> None:
+    over = threading.Event()
+    step = Step("follow", lambda *, stop: over.wait() and int(stop.is_set()), {})
+    with pod.follow_beside(step, patience=0.05):
+        pass
+    over.set()
 
 
 @pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])
 def test_a_record_that_is_none_is_no_end_of_a_training(
-    content: str | None, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
+    monkeypatch.setattr(pod, "OUTCOME_SECONDS", 0.1)
     if content is None:
         os.mkfifo(tmp_path / "run.json")
     else:
         (tmp_path / "run.json").write_text(content)
-    assert script.is_trained(script.Pod(run_dir=tmp_path, config=SMOKE, store="")) is False
-    script.wait_for_outcome(tmp_path)
+    assert pod.is_trained(pod.Pod(run_dir=tmp_path, config=SMOKE, store="")) is False
+    pod.wait_for_outcome(tmp_path)
 
 
 def test_an_earlier_verdict_is_not_taken_for_that_of_now(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proof that cannot be made fails, whatever an earlier report says."""
-    monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
+    monkeypatch.setattr(pod, "OUTCOME_SECONDS", 0.1)
     (tmp_path / "report").mkdir()
     parts = [{"name": name, "holds": True} for name in PARTS]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
-    pod = script.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri())
-    _, proving, _ = replace(pod, program=Path("x")).after()
-    assert script.run_steps([proving]) == 1
-
-
-@pytest.mark.parametrize(("code", "ran"), [(0, True), (1, False), (75, False)])
-def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: Any, tmp_path: Path) -> None:
-    train = [sys.executable, "-c", f"raise SystemExit({code})"]
-    mark = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
-    assert script.run_steps([train, mark]) == code
-    assert (tmp_path / "ran").exists() is ran
+    one = pod.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri(), program=Path("x"))
+    with StepRunner() as steps:
+        assert steps.run(one.prove()) == 1
 
 
 def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainyard.commands import notify, run, step_wait
+from trainyard import pipeline
+from trainyard.commands import notify, step_wait, train
 from trainyard.commands import step as step_command
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+from trainyard.pipeline import Step, StepRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
@@ -43,30 +45,28 @@ VARIABLES = {"TRAINYARD_AWS_ROLE": ROLE, "TRAINYARD_SIGNING": "keyless", "SECRET
 
 
 class World:
-    """The commands that a step would run, and its step outputs."""
+    """The steps that are taken, and the step outputs."""
 
     def __init__(self, folder: Path, environment: pytest.MonkeyPatch) -> None:
         self.folder, self.environment = folder, environment
-        self.commands: list[list[str]] = []
+        self.steps: list[Step] = []
         self.access: list[str] = []
         self.exit_codes: dict[str, int] = {}
-        self.answer = b""
-        """The output of the search for a proven run."""
+        self.proven: int | None = None
+        """The answer of the search for a proven run; -1 for an error."""
+        self.processes: list[list[str]] = []
 
-    def run(self, commands: Any, stdout: Any = None) -> int:
-        for command in commands:
-            if not command:
-                self.commands.append([])
-                continue
-            name = Path(command[1]).stem
-            if name == "step_proven":
-                stdout.write(self.answer)
-                continue
-            self.commands.append([name, *command[2:]])
-            self.access.append(f"{os.environ.get('TRAINYARD_AWS_ACCESS', '')}")
-            if code := self.exit_codes.get(name, 0):
+    def run(self, runner: StepRunner, *steps: Step) -> int:
+        """Note steps instead of `StepRunner.run`; notices are posted."""
+        for step in steps:
+            if step.name == "proven":
+                runner.result = (self.proven, "", ())
+                return ExitCode.REFUSED if self.proven == -1 else ExitCode.DONE
+            self.steps.append(step)
+            self.access.append(os.environ.get("TRAINYARD_AWS_ACCESS", ""))
+            if code := self.exit_codes.get(step.name, 0):
                 return code
-        return 0
+        return ExitCode.DONE
 
     def step(self, name: str, plan: dict[str, Any] | None = None, **contexts: Any) -> int:
         self.environment.setenv("TRAINYARD_PLAN", json.dumps({**PLAN, **(plan or {})}))
@@ -82,7 +82,7 @@ class World:
 
     @property
     def names(self) -> list[str]:
-        return [command[0] for command in self.commands]
+        return [step.name for step in self.steps]
 
 
 @pytest.fixture
@@ -107,45 +107,69 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = World(tmp_path, monkeypatch)
-    monkeypatch.setattr(step_command, "run_steps", there.run)
-    monkeypatch.setattr(run, "run_steps", there.run)
-    monkeypatch.setattr(step_command, "replace_process", lambda command: there.run([command]))
+    monkeypatch.setattr(StepRunner, "run", lambda runner, *steps: there.run(runner, *steps))
+
+    def replace_process(command: list[str]) -> None:
+        there.processes.append(command)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(step_command, "replace_process", replace_process)
     return there
 
 
 @pytest.mark.parametrize(
-    ("name", "commands", "access"),
+    ("name", "steps", "access"),
     [
-        ("ready", ["doctor"], "check"),
-        ("check", ["step_environment", "doctor"], "check"),
+        ("ready", ["readiness"], "check"),
+        ("check", ["machine", "readiness"], "check"),
         ("prepare", ["prepare"], ""),
-        ("fetch", ["step_fetch"], "read"),
+        ("fetch", ["fetch"], "read"),
         ("start", ["notify"], ""),
-        ("follow", ["store_sync"], "write"),
-        ("train", ["train"], ""),
         ("prove", ["prove"], "read"),
-        ("report", ["report", "step_records"], "read"),
+        ("report", ["report", "records"], "read"),
     ],
 )
-def test_a_step_runs_the_commands_of_the_pipeline_with_no_more_rights_than_it_needs(
-    world: World, name: str, commands: list[str], access: str
+def test_a_step_of_the_workflow_takes_those_of_the_pipeline_with_no_more_rights_than_it_needs(
+    world: World, name: str, steps: list[str], access: str
 ) -> None:
     assert world.step(name) == 0
-    assert world.names == commands
+    assert world.names == steps
     assert set(world.access) == {access}
     assert bool(os.environ.get("TRAINYARD_AWS_ROLE")) is bool(access), "a program that trains has no role"
     assert os.environ["TRAINYARD_RUN_ID"] == "gh-4711"
     assert "SECRET" not in os.environ
 
 
-def test_every_value_of_the_plan_reaches_the_commands(world: World) -> None:
-    world.step("train", RESUME="runs/gh-4711/checkpoints/step-00000010")
-    [train] = world.commands
-    text = " ".join(train)
-    assert "--config configs/smoke.yaml --set training.max_steps=5" in text
-    assert "model.name=my model" in train
-    assert train[train.index("--deadline") + 1] == "27000.000s"
-    assert train[train.index("--resume") + 1] == "runs/gh-4711/checkpoints/step-00000010"
+def test_the_trainer_replaces_the_process_with_every_value_of_the_plan_and_without_the_role(
+    world: World,
+) -> None:
+    with pytest.raises(SystemExit):
+        world.step("train", RESUME="runs/gh-4711/checkpoints/step-00000010", TRAINYARD_FOLLOW="")
+    [command] = world.processes
+    args = train.parse_args(command[command.index("train") + 1 :])
+    assert (args.config, args.run_dir) == (Path("configs/smoke.yaml"), Path("runs/gh-4711"))
+    assert args.set == ["training.max_steps=5", "model.name=my model"]
+    assert (args.deadline, args.resume) == (27000.0, "runs/gh-4711/checkpoints/step-00000010")
+    assert "TRAINYARD_AWS_ROLE" not in os.environ
+    assert os.environ["TRAINYARD_FOLLOW"] == "true", "the trainer reserves less time for storing"
+
+
+@pytest.mark.parametrize("follow", ["", "off", "false"])
+def test_checkpoints_are_stored_beside_the_training_unless_that_is_switched_off(
+    world: World, follow: str
+) -> None:
+    followed: list[dict[str, Any]] = []
+
+    def follow_run(**values: Any) -> int:
+        followed.append(values)
+        return 0
+
+    world.environment.setattr(step_command, "follow_run", follow_run)
+    assert world.step("follow", TRAINYARD_FOLLOW=follow) == 0
+    assert os.environ["TRAINYARD_AWS_ACCESS"] == "write"
+    behind = {"behind": world.folder / "follower"}
+    stored = {"run_dir": Path("runs/gh-4711"), "store": PLAN["store"], "run_number": 812}
+    assert followed == ([] if follow else [{**stored, **behind}])
 
 
 @pytest.mark.parametrize("attempt", ["1", "2"])
@@ -155,17 +179,16 @@ def test_a_job_that_is_run_again_searches_the_store_although_its_plan_did_not(
     world: World, resume: str, fetch: str, attempt: str
 ) -> None:
     world.step("fetch", {"resume": resume, "fetch": fetch}, GITHUB_RUN_ATTEMPT=attempt)
-    [command] = world.commands
-    values = {word: command[command.index(word) + 1] for word in ("--resume", "--fetch")}
-    assert values["--fetch"] == ("true" if attempt == "2" else fetch)
-    assert values["--resume"] == ("auto" if attempt == "2" and resume == "none" else resume)
+    [step] = world.steps
+    assert step.values["searches"] is (attempt == "2" or fetch == "true")
+    assert step.values["resume"] == ("auto" if attempt == "2" and resume == "none" else resume)
 
 
 @pytest.mark.parametrize("segment", ["1", "2"])
 @pytest.mark.parametrize("ready", [True, False])
 def test_the_store_is_checked_once_and_not_later(world: World, ready: bool, segment: str) -> None:
     world.step("check", {"jobs": {**PLAN["jobs"], "ready": ready}, "segment": segment})
-    assert ("doctor" in world.names) is (not ready and segment == "1")
+    assert ("readiness" in world.names) is (not ready and segment == "1")
 
 
 @pytest.mark.parametrize("store", ["file:///mnt/storage/store", "s3://ml-runs/phase2"])
@@ -182,7 +205,7 @@ def test_a_machine_of_github_that_loses_the_run_is_refused_before_anything_train
         return
     with pytest.raises(CheckFailedError, match="Nothing was trained"):
         world.step("check", plan, RUNNER_ENVIRONMENT=machine)
-    assert world.commands == []
+    assert world.steps == []
     assert "gh variable set TRAINYARD_" in world.outputs()["reason"]
     assert world.outputs()["exit_code"] == "1"
 
@@ -191,10 +214,14 @@ def test_a_machine_of_github_that_loses_the_run_is_refused_before_anything_train
 @pytest.mark.parametrize("keep", ["", "5", "all"])
 def test_old_runs_are_removed_only_after_a_proof(world: World, keep: str, proof: str) -> None:
     world.step("report", STEPS={"prove": {"outcome": proof}}, TRAINYARD_KEEP_RUNS=keep)
-    assert ("step_prune_runs" in world.names) is (proof == "success" and keep != "all")
-    if "step_prune_runs" in world.names:
-        command = world.commands[-1]
-        assert command[command.index("--keep-last") + 1] == (keep or "3")
+    assert ("prune" in world.names) is (proof == "success" and keep != "all")
+    if "prune" in world.names:
+        assert world.steps[-1].values["keep"] == (keep or "3")
+
+
+def test_a_number_of_runs_to_keep_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_KEEP_RUNS: 'few' is not a whole number above 0"):
+        step_command.prune(tmp_path / "run", store=tmp_path.as_uri(), keep="few")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +233,7 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
 ) -> None:
     steps = {"train": {"outcome": outcome, "outputs": {"exit_code": code}}}
     assert world.step("store", STEPS=steps) == 0
-    assert (world.names == ["store_sync"]) is stored
+    assert (world.names == ["store"]) is stored
     assert (world.outputs().get("done") == "true") is (outcome == "success"), "only what is done is attested"
 
 
@@ -214,40 +241,33 @@ def test_what_stopped_at_the_limit_of_its_cost_is_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its exit code is 1, so that nothing continues it; its record shows that it has a good checkpoint."""
-    monkeypatch.setattr(run, "read_record", lambda _path: {"outcome": {"status": "stopped", "exit_code": 1}})
+    monkeypatch.setattr(
+        pipeline, "read_record", lambda _path: {"outcome": {"status": "stopped", "exit_code": 1}}
+    )
     assert world.step("store", STEPS={"train": {"outcome": "failure", "outputs": {"exit_code": "1"}}}) == 0
-    assert world.names == ["store_sync"]
+    assert world.names == ["store"]
 
 
 def test_the_exit_code_of_a_step_is_an_output(world: World) -> None:
-    world.exit_codes = {"store_sync": 4}
+    world.exit_codes = {"store": 4}
     steps = {"train": {"outcome": "success", "outputs": {"exit_code": "0"}}}
     assert world.step("store", STEPS=steps) == 4
     assert world.outputs() == {"exit_code": "4"}
 
 
-@pytest.mark.parametrize("off", ["off", "false"])
-def test_following_can_be_switched_off(world: World, off: str) -> None:
-    world.step("train", TRAINYARD_FOLLOW="")
-    assert os.environ["TRAINYARD_FOLLOW"] == "true", "the trainer reserves less time for storing"
-    world.commands.clear()
-    assert world.step("follow", TRAINYARD_FOLLOW=off) == 0
-    assert world.commands == [[]]
-
-
 @pytest.mark.parametrize("attempt", ["1", "2"])
 @pytest.mark.parametrize("unless_proven", ["true", "false"])
-@pytest.mark.parametrize("answer", ['{"run_number": 7}', '{"run_number": null}', "", "no JSON"])
+@pytest.mark.parametrize("proven", [7, None, -1])
 def test_only_what_nobody_requested_is_left_out_where_it_is_proven(
-    world: World, answer: str, unless_proven: str, attempt: str
+    world: World, proven: int | None, unless_proven: str, attempt: str
 ) -> None:
     """Without an answer from the search, it trains."""
 
-    world.answer = answer.encode()
+    world.proven = proven
     world.step("fetch", {"unless_proven": unless_proven}, GITHUB_RUN_ATTEMPT=attempt)
-    is_skipped = "7" in answer and unless_proven == "true" and attempt == "1"
+    is_skipped = proven == 7 and unless_proven == "true" and attempt == "1"
     assert world.outputs().get("skip", "") == ("run 7 is proven" if is_skipped else "")
-    assert (world.names == ["step_fetch"]) is not is_skipped
+    assert (world.names == ["fetch"]) is not is_skipped
 
 
 RUNS = [

@@ -4,6 +4,7 @@ Nothing is imported; lazy imports inside functions count like those at the top.
 """
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, wraps
 from pathlib import Path
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "": set(),
     "errors": set(),
     "__main__": {"commands"},
-    "functions": {"checkpoint_functions", "commands", "errors", "report"},
+    "functions": {"checkpoint_functions", "command", "commands", "errors", "pipeline", "report"},
     "command": {"config", "errors", "run"},
     "config": {"errors"},
     "run": {"config", "errors"},
@@ -460,6 +461,48 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
         return isinstance(node.func.value, ast.Name) and node.func.value.id in names
     return False
+
+
+# What starts `trainyard` as a process: the training, and the containers of a cluster. The completion has the
+# parser of a command shown.
+STARTS = {
+    "src/trainyard/pipeline.py",
+    "src/trainyard/jobs/recipes/wrapped_program.py",
+    "src/trainyard/jobs/kinds/ray_cluster.py",
+    "src/trainyard/commands/completion.py",
+}
+
+
+@over(MODULES)
+def test_no_module_calls_a_command_of_the_product_by_a_command_line(path: Path) -> None:
+    """Functions are the inside interface: they take typed values, which mypy checks."""
+    found = [ast.unparse(node)[:80] for node in nodes(path) if is_command_line(node)]
+    assert found == [] or name_of(path) in STARTS
+
+
+def is_command_line(node: ast.AST) -> bool:
+    """Whether `node` gives a list of words to a command's `main` or parser, or starts `-m trainyard`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        words = any(isinstance(inner, ast.List) for word in node.args for inner in ast.walk(word))
+        return node.func.attr in ("main", "parse_args") and words
+    if not isinstance(node, ast.List | ast.Tuple):
+        return False
+    each = [word.value if isinstance(word, ast.Constant) else None for word in node.elts]
+    return any(pair == ("-m", "trainyard") for pair in itertools.pairwise(each))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'prove.main(["--run-dir", run])',
+        'cluster.main(["check", *words])',
+        "notify.parse_args([event, *words])",
+        'subprocess.run([sys.executable, "-P", "-m", "trainyard", "prove"])',
+        'step("-m", *("-m", "trainyard"))',
+    ],
+)
+def test_the_rule_on_command_lines_notices_them(source: str) -> None:
+    assert any(is_command_line(node) for node in ast.walk(ast.parse(source)))
 
 
 # Jobs of hosted runners call these without any package; only what posts to Slack needs one.

@@ -34,7 +34,7 @@ def rows_in(name: str, outer: str = "%s\n") -> Callable[[Path, str], object]:
 
 
 READERS: dict[str, Callable[[Path, str], object]] = {
-    "an evaluation": lambda _, text: run_command([sys.executable, "-c", f"print({text!r})"], "it"),
+    "an evaluation": lambda _, text: run_command([sys.executable, "-c", f"print({text!r})"], "it", {}),
     "JSON lines of a program": rows_in("log.jsonl"),
     "the Hugging Face trainer's state": rows_in("trainer_state.json", '{"log_history": [%s]}'),
     "a printed row": lambda _, text: [row for row in LogReader().take(f"INFO {text}\n") if "loss" in row],
@@ -79,7 +79,7 @@ def test_two_names_of_an_evaluated_figure_are_one_key(tmp_path: Path) -> None:
         (json.dumps({"a.b": 0.1, "a": {"c": 0.9}}), True),
     ):
         try:
-            found = run_command([sys.executable, "-c", f"print({text!r})"], "it")
+            found = run_command([sys.executable, "-c", f"print({text!r})"], "it", {})
         except TrainyardError as error:
             assert "a key twice" in str(error), text
             found = {}

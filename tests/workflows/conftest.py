@@ -78,8 +78,8 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def pipeline() -> list[str]:
-    """The commands that make a run, in their order, wherever it is made."""
-    return ["step environment", "doctor", "prepare", "train", "store sync", "prove", "report", "notify"]
+    """The steps that make a run, in their order, wherever it is made."""
+    return ["machine", "readiness", "prepare", "train", "store", "prove", "report", "notify"]
 
 
 @pytest.fixture(scope="session")

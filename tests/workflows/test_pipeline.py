@@ -1,5 +1,6 @@
 """The training workflow against the scripts it calls and against `make train`."""
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from trainyard.commands import COMMANDS
 from trainyard.commands import step as step_command
-from trainyard.commands.run import parse_args, pipeline_of
+from trainyard.commands.run import RunRequest, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import STORING_MINUTES
 from trainyard.github.run_plan import DispatchInputs, resolve
 from trainyard.github.target import PLACES
+from trainyard.pipeline import Step
 from trainyard.run.segment import Handover, Segment, first_segment
 
 Help = Callable[[str], str]
@@ -33,16 +36,20 @@ def first_calls(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def pipeline_steps(root: Path) -> list[list[str]]:
-    """The commands of `trainyard run`, each as its script's name and words."""
-    words = ["--config", str(root / "configs" / "smoke.yaml"), "--set", "training.max_steps=5"]
-    found = replace(pipeline_of(parse_args(words)), notifies=True)
-    steps = [*found.before(), found.train(), *found.after(), *found.notify("succeeded")]
-    return [[Path(step[1]).stem, *step[2:]] for step in steps]
+def pipeline_steps(root: Path) -> list[Step]:
+    """The steps of `trainyard run` for the smoke test."""
+    request = RunRequest(config=root / "configs" / "smoke.yaml", changes=["training.max_steps=5"])
+    found = replace(pipeline_of(request), notifies=True)
+    return [*found.steps(), *found.notify("succeeded")]
 
 
-def test_trainyard_run_runs_the_same_scripts_in_the_same_order(root: Path, pipeline: list[str]) -> None:
-    assert [name for name, *_ in pipeline_steps(root)] == pipeline
+def test_trainyard_run_takes_the_steps_of_the_pipeline_in_their_order_with_values_that_they_take(
+    root: Path, pipeline: list[str]
+) -> None:
+    steps = pipeline_steps(root)
+    assert [step.name for step in steps] == pipeline
+    for step in steps:
+        inspect.signature(step.apply).bind(**step.values)
 
 
 def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path, help_of: Help) -> None:
@@ -54,12 +61,6 @@ def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path
                 assert re.search(rf"{flag.partition('=')[0]}\b", help_of(module)), f"{script}.py {flag}"
             if any("--set=" in word for word in words):
                 assert "--set" in help_of(module)
-
-
-def test_trainyard_run_gives_flags_that_the_scripts_know(root: Path, help_of: Help) -> None:
-    for script, *words in pipeline_steps(root):
-        for flag in (word for word in words if word.startswith("--")):
-            assert re.search(rf"{flag}\b", help_of(script)), f"{script}.py {flag}"
 
 
 def test_only_the_job_that_trains_waits_for_the_gpu(training: Any) -> None:
@@ -130,6 +131,8 @@ def test_every_shell_line_of_a_step_is_one_command_of_python_that_gets_the_signa
                 assert "\n" not in step["run"]
                 called.append((name, steps_called({"steps": [step]})[0]))
     known = {*step_command.STEPS, "plan", "continue", "wait"}
+    taken = {f"step {name}" for name in step_command.STEPS}
+    assert taken & set(COMMANDS) == set(), "a command of two words would be called instead"
     assert {step for _, step in called} == known
 
 

@@ -30,11 +30,11 @@ class Demand:
     """None: all GPUs of a node of this type; 0: no GPU is needed."""
     instance_type: str = ""
     """EC2's name, or HyperPod's; empty allows any type."""
-    kind: str = "auto"
-    """The name of one of `kinds`; auto uses the first that the cluster serves."""
+    kind: str = ""
+    """The name of one of `kinds`; auto, or none, is the first that the cluster serves."""
     kinds: tuple[ServedKind, ...] = ()
     """Every kind of job that is known, in the order in which auto tries them."""
-    namespace: str = "default"
+    namespace: str = ""
     queue: str = ""
     """A LocalQueue of Kueue in the namespace."""
     image: str = ""
@@ -102,9 +102,10 @@ def choose_kind(
     demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
 ) -> ServedKind:
     """Return the demanded kind; for auto the first that is or may be served, else the first of all."""
-    assert demand.kind in ("auto", *(kind.name for kind in demand.kinds))
+    is_open = demand.kind in ("", "auto")
+    assert is_open or demand.kind in [kind.name for kind in demand.kinds]
     for kind in demand.kinds:
         possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
-        if demand.kind == kind.name or (demand.kind == "auto" and possible):
+        if demand.kind == kind.name or (is_open and possible):
             return kind
     return demand.kinds[0]

@@ -3,80 +3,34 @@
 query ──judge──> lacks its claim or queue? ──apply──> query again ──> verdict, facts for the plan
 """
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, plan_fix
-from trainyard.cluster.image_digest import pin_digest
-from trainyard.cluster.snapshot import MissingData, Pod, Snapshot, Volume
-from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
+from trainyard.cluster.snapshot import MissingData, Pod, Snapshot
+from trainyard.cluster.verdict import Verdict, judge_cluster
 from trainyard.config.cluster import ClusterConfig
-from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
 
-Json = dict[str, Any]
 _OF_A_JOB = ("storage", "queue")
-"""Checks whose remedies belong to a job. `manage_cluster.py fix` handles what is installed in a cluster."""
+"""Checks whose remedies belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
 _MIB = 2**20
 _GPUS = "nvidia.com/"
 _HUGEPAGES = "hugepages-2Mi"
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """The result of the check."""
-
-    query: ClusterQuery
-    verdict: Verdict
-    exit_code: ExitCode
-    """The exit code for a job that would be sent now; errors of accepted checks do not count."""
-
-    @property
-    def kind(self) -> str:
-        return self.verdict.facts.kind.name
-
-    @property
-    def room(self) -> NodeRoom | None:
-        """The resources that a pod can have on every node; None if no node is fit."""
-        return room_for(self.verdict.facts.snapshot, self.query.demand)
-
-    def zone_for(self, job: str) -> str | None:
-        """The zone for a job whose pods EFA joins, as `choose_zone` returns it."""
-        return choose_zone(self.verdict.facts.snapshot, self.query.demand, job=job)
-
-    @property
-    def shared_claim(self) -> bool:
-        """Return whether several nodes may write to the claim."""
-        volume = self.verdict.facts.snapshot.volume
-        return isinstance(volume, Volume) and "ReadWriteMany" in volume.access_modes
-
-    @property
-    def image(self) -> str:
-        """The image with the digest from its registry, if that is known."""
-        return pin_digest(self.query.demand.image, self.verdict.facts.snapshot.image)
-
-    @property
-    def record(self) -> Json:
-        return {**verdict_record(self.verdict), **self.query.record(self.verdict.facts.snapshot)}
-
-
 def preflight(
     query: ClusterQuery,
     settings: ClusterConfig,
-    accepted: Collection[str],
     *,
     find_digest: Callable[..., str | None],
     apply: Callable[[Step], object] | None,
-) -> Preflight:
+) -> Verdict:
     """Check the cluster; `apply` creates the objects of a step, and None creates nothing.
 
-    Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
-    queried.
+    Raises ServiceError when the cluster cannot be queried.
     """
     verdict = judge_cluster(query.snapshot(find_digest), query.demand)
     steps = plan_fix(verdict, settings)
@@ -85,7 +39,7 @@ def preflight(
         for step in lacking:
             apply(step)
         verdict = judge_cluster(query.snapshot(find_digest), query.demand)
-    return Preflight(query, verdict, verdict.exit_code_without(accepted))
+    return verdict
 
 
 def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:

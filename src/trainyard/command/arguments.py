@@ -9,7 +9,13 @@ opened here: only the names in a path are checked.
 import argparse
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from trainyard.errors import ConfigError
+
+Value = TypeVar("Value")
 
 MOST_SHOWN = 60
 """A wrong value is repeated in its message up to this many characters."""
@@ -46,6 +52,14 @@ def with_short_words(message: str, most: int) -> str:
     return re.sub(
         rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
     )
+
+
+def parse(read: Callable[[str], Value], value: str, name: str) -> Value:
+    """Return the value of an input that is no option, such as one of a workflow. Raises ConfigError."""
+    try:
+        return read(value)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def text(value: str) -> str:

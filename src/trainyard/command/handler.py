@@ -52,7 +52,7 @@ def exit_code_of(main: Callable[[], int]) -> int:
         gc.set_threshold(_NEW_OBJECTS)
         atexit.register(gc.freeze)
     with _failure_as_json(sys.argv[1:]) as stdout:
-        code = _answer_of(main)
+        code = code_of(main)
         if stdout is not None and code and not stdout.has_written:
             output.print_json({"error": stdout.error or _NO_REASON, "exit_code": int(code)})
     for stream in (sys.stdout, sys.stderr):
@@ -125,7 +125,11 @@ def end_at_once(answer: Callable[[], int]) -> NoReturn:
     os._exit(ExitCode.NO)
 
 
-def _answer_of(main: Callable[[], int]) -> int:
+def code_of(main: Callable[[], int]) -> int:
+    """Run a command, or one step of the pipeline in a longer command, and return its exit code.
+
+    An error is printed with its exit code, and does not end the process.
+    """
     try:
         return main()
     except UsageExit as leaving:  # the parser has printed the error

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from trainyard.command import arguments
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MOST_REPEATED = 120
@@ -40,7 +40,7 @@ class UsageExit(SystemExit):
         self.message = message
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Prints the error first, with the nearest name, and a short usage last."""
 
     _given: Sequence[str] = ()
@@ -52,6 +52,31 @@ class _Parser(argparse.ArgumentParser):
         if self._given == [SHOW_PARSER]:
             raise ParserFound(self)
         return super().parse_known_args(args, namespace)
+
+    def read_values(self, given: Mapping[str, object]) -> argparse.Namespace:
+        """Return the options by values of Python instead of words; those that are not given have defaults.
+
+        A name is that of the option, with _ for -. A value that is None, False or empty is not given.
+        Raises ConfigError for an unknown name or a wrong value.
+        """
+        found = dict(self._defaults) | {
+            action.dest: _read(action, action.default) if isinstance(action.default, str) else action.default
+            for action in self._actions
+            if action.default is not argparse.SUPPRESS
+        }
+        known = {word: action for action in self._actions for word in action.option_strings or [action.dest]}
+        for name, value in given.items():
+            action = known.get(f"--{name.replace('_', '-')}") or known.get(name)
+            if action is None:
+                raise ConfigError(
+                    f"{name} is no option" + _meant(name, [each.dest for each in self._actions], ())
+                )
+            if value is None or value is False or value in ("", []):
+                continue
+            each = [_read(action, one) for one in (value if isinstance(value, list | tuple) else [value])]
+            is_list = isinstance(action, argparse._AppendAction) or action.nargs == "*"
+            found[action.dest] = True if action.nargs == 0 else each if is_list else each[0]
+        return argparse.Namespace(**found)
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; after the name of a command, such as `status`, the help of that command."""
@@ -119,19 +144,28 @@ def _meant(flag: str, names: Sequence[str], positionals: Sequence[argparse.Actio
     return ""
 
 
+def _read(action: argparse.Action, value: object) -> Any:
+    """Return one value of an option as the command line would. Raises ConfigError."""
+    read = action.type if callable(action.type) else arguments.text
+    found = arguments.parse(read, str(value), action.dest)
+    if action.choices is not None and found not in action.choices and value != action.default:
+        raise ConfigError(f"{action.dest}: {found!r} is none of {', '.join(map(str, action.choices))}")
+    return found
+
+
 def script_parser(
     doc: str | None,
     *,
     reads_config: bool = False,
     reads_store: bool = False,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
     `only_for` maps options to the values of the positional `command` that accept them.
     """
-    result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.only_for = only_for
     result.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:

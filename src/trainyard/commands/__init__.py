@@ -76,7 +76,7 @@ INTERNAL = (
     "step continue",
     "step eks",
     "step environment",
-    "step fetch",
+    "step fetch-checkpoint",
     "step native",
     "step notify-image",
     "step plan",
@@ -85,7 +85,6 @@ INTERNAL = (
     "step proven",
     "step prune-runs",
     "step ray",
-    "step records",
     "step wait",
     "step watch-runners",
 )

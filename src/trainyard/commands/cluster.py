@@ -34,7 +34,7 @@ from trainyard.command.cluster_options import (
     check_cluster_options,
     demand_values,
 )
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.errors import ExitCode
@@ -57,7 +57,7 @@ Json = dict[str, Any]
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     add_cluster_options(parser)
@@ -74,7 +74,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     args = parser.parse_args(argv)
+    check_options(parser, args)
+    return args
+
+
+def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
     check_cluster_options(parser, args)
     if args.apply and (args.command != "fix" or args.dry_run):
         parser.error("--apply is for fix, without --dry-run")
@@ -82,25 +92,36 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--set is for a configuration (--config)")
     if args.prometheus and args.command != "nodes":
         parser.error("--prometheus is for nodes")
-    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    lines: dict[str, Callable[..., list[str]]] = {
+        "list": cluster_lines,
+        "check": verdict_lines,
+        "capacity": capacity_lines,
+        "nodes": node_lines,
+        "fix": fix_lines,
+    }
+    data, code = answer(args)
+    output.print_result(data, lambda data, width: lines[args.command](data, width=width), as_json=args.json)
+    return code
+
+
+def answer(args: argparse.Namespace) -> tuple[Json, int]:
+    """Return what the command that the options name finds, and its exit code."""
     if args.command == "list":
-        return print_answer(args, find_clusters(args.region), cluster_lines)
+        return find_clusters(args.region)
     settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
     query = open_query(Demand(**demand_values(args)), settings, call_seconds=args.call_seconds)
     if args.command == "check":
-        return print_answer(args, check_cluster(query), verdict_lines)
+        return check_cluster(query)
     if args.command == "fix":
-        return print_answer(args, fix_cluster(query, settings, apply=args.apply), fix_lines)
+        return fix_cluster(query, settings, apply=args.apply)
     found, code = measure_usage(query, prometheus=args.prometheus)
-    if args.command == "nodes":
-        return print_answer(args, (found, ExitCode.DONE), node_lines)
-    return print_answer(args, (found, code), capacity_lines)
+    return found, ExitCode.DONE if args.command == "nodes" else code
 
 
 def open_query(demand: Demand, settings: ClusterConfig, *, call_seconds: float = 20.0) -> ClusterQuery:
@@ -155,9 +176,3 @@ def fix_cluster(query: ClusterQuery, settings: ClusterConfig, *, apply: bool) ->
             apply_all(query.api, step.objects)
     data = {**query.record(snapshot), "applied": apply, "steps": steps_record(steps, applied=apply)}
     return data, ExitCode.DONE if all(step.automatic and apply for step in steps) else ExitCode.NO
-
-
-def print_answer(args: argparse.Namespace, answer: tuple[Json, int], lines: Callable[..., list[str]]) -> int:
-    data, code = answer
-    output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
-    return code

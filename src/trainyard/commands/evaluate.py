@@ -21,7 +21,8 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,28 +82,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    if args.run_dir:  # the command gets what the program got; with --store, this process needs the role
-        for name in withheld_names(os.environ):
-            os.environ.pop(name, None)
-        return evaluate(RunDirectory(args.run_dir), args)
+    given = Configuration(args.config, args.set) if args.config else None
+    if args.run_dir:
+        return evaluate_run(
+            args.run_dir, given=given, step=args.step, dry_run=args.dry_run, as_json=args.json
+        )
 
     verifier = KeyVerifier(args.public_key) if args.public_key else None
     store, number = open_store(args.store), parse_run_number(args.run_number)
     step = "newest" if args.step is None else str(args.step)
-    selection = parse_selection(store, number, step if may_run(args) else "none")
+    # A stored command needs permission, or a signature, which `restore` checks.
+    may_run = bool(args.allow_command or args.public_key or args.dry_run)
+    selection = parse_selection(store, number, step if may_run else "none")
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         directory = RunDirectory(Path(folder) / "run")
         restore(store, selection, directory.path, verifier=verifier)
-        return evaluate(directory, args)
+        if not may_run:
+            output.announce("evaluation", shlex.join(command_on_record(directory)[0]), copied=True)
+            raise ConfigError(
+                f"{args.store} names this command for run {args.run_number}, and nothing was run. Add "
+                "--allow-command if you trust it, or --public-key if the run is signed."
+            )
+        return evaluate(
+            directory,
+            lambda record: add_evaluation(open_store(args.store), int(args.run_number), record),
+            given=given,
+            step=args.step,
+            environment=dict(os.environ),
+            dry_run=args.dry_run,
+            as_json=args.json,
+        )
 
 
-def may_run(args: argparse.Namespace) -> bool:
-    """Return whether the command may run: a stored one needs permission, or a signature (checked at once)."""
-    return bool(args.run_dir or args.allow_command or args.public_key or args.dry_run)
+@dataclass(frozen=True)
+class Configuration:
+    """The configuration that a run was started with, which has the secrets that no record has."""
+
+    file: Path
+    changes: Sequence[str] = ()
 
 
-def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
-    """Evaluate a checkpoint of the run, record its figures, and compare them with the thresholds."""
+def evaluate_run(
+    run_dir: Path,
+    *,
+    given: Configuration | None = None,
+    step: int | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Evaluate a checkpoint of a run directory; see `evaluate`. Without `step` it is the newest one.
+
+    The command gets the variables that the program got.
+    """
+    directory = RunDirectory(run_dir)
+
+    def save(record: Mapping[str, Any]) -> None:
+        writer = RecordWriter(directory.evaluations_file)
+        writer.write(dict(record))
+        writer.close()
+
+    withheld = withheld_names(os.environ)
+    environment = {name: value for name, value in os.environ.items() if name not in withheld}
+    return evaluate(
+        directory, save, given=given, step=step, environment=environment, dry_run=dry_run, as_json=as_json
+    )
+
+
+def command_on_record(directory: RunDirectory) -> tuple[list[str], Mapping[str, Any]]:
+    """Return the command that evaluates the run, and all its settings. Raises ConfigError without one."""
     try:
         settings = read_settings(read_bytes(directory.config_file))
     except FileNotFoundError:
@@ -116,21 +163,30 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
             f"{directory.config_file} has no evaluation.command. docs/evaluation.md shows some for "
             "perplexity, bits per byte and tasks of lm-eval."
         )
-    if not may_run(args):
-        output.announce("evaluation", shlex.join(map(str, words)), copied=True)
-        raise ConfigError(
-            f"{args.store} names this command for run {args.run_number}, and nothing was run. Add "
-            "--allow-command if you trust it, or --public-key if the run is signed."
-        )
-    step, checkpoint, digest = find_checkpoint(directory, args.step)
-    started_with, words = command_of(words, args)
+    return [str(word) for word in words], settings
+
+
+def evaluate(
+    directory: RunDirectory,
+    save: Callable[[Mapping[str, Any]], None],
+    *,
+    given: Configuration | None,
+    step: int | None,
+    environment: Mapping[str, str],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate a checkpoint of the run, save its figures, and compare them with the thresholds."""
+    words, settings = command_on_record(directory)
+    step, checkpoint, digest = find_checkpoint(directory, step)
+    started_with, words = command_of(words, given, environment)
     command = fill_command(started_with, directory, checkpoint)
     shown = shlex.join(fill_command(words, directory, checkpoint))
     output.announce("evaluation", f"step {step:,}: {shown}", copied=True)
-    if args.dry_run:
+    if dry_run:
         return ExitCode.DONE
     started = time.time()
-    figures, thresholds = run_command(command, shown), thresholds_of(settings)
+    figures, thresholds = run_command(command, shown, environment), thresholds_of(settings)
     record = {
         "time": started,
         "seconds": round(time.time() - started, 3),
@@ -141,12 +197,12 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
         "figures": figures,
         "thresholds": thresholds,
     }
-    save(record, directory, args)
+    save(record)
     for name, value in figures.items():
         needs = f" (needs {thresholds[name]})" if name in thresholds else ""
         output.announce("", f"{name} {format_loss(value)}{needs}")
     missed = missed_thresholds(figures, thresholds)
-    if args.json:
+    if as_json:
         output.print_json(record)
     if not missed:
         output.announce("evaluation", "good enough" if thresholds else "no threshold was set", "ok")
@@ -157,12 +213,14 @@ def evaluate(directory: RunDirectory, args: argparse.Namespace) -> int:
     return ExitCode.NO
 
 
-def command_of(words: Sequence[str], args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the command with secrets, from --config or the environment, and without. Raises ConfigError."""
-    given = load_config(args.config, args.set).given.evaluation.command if args.config else words
-    recorded = {"evaluation.command": [str(word) for word in given or words]}
-    restored = restore_secrets(recorded, os.environ)["evaluation.command"]
-    return restored, SecretFilter.of({"environment": dict(os.environ)}, recorded).mask_values(restored)
+def command_of(
+    words: Sequence[str], given: Configuration | None, environment: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the command with secrets, `given` or from the environment, and without. Raises ConfigError."""
+    own = load_config(given.file, given.changes).given.evaluation.command if given else None
+    recorded = {"evaluation.command": [str(word) for word in own or words]}
+    restored = restore_secrets(recorded, environment)["evaluation.command"]
+    return restored, SecretFilter.of({"environment": dict(environment)}, recorded).mask_values(restored)
 
 
 def find_checkpoint(directory: RunDirectory, step: int | None) -> tuple[int, Path, str]:
@@ -194,7 +252,7 @@ def fill_command(words: Sequence[str], directory: RunDirectory, checkpoint: Path
     return filled
 
 
-def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
+def run_command(command: Sequence[str], shown: str, environment: Mapping[str, str]) -> dict[str, float]:
     """Run the command and return its figures; its stderr goes to the stderr of this command.
 
     Messages have it as `shown`.
@@ -203,7 +261,7 @@ def run_command(command: Sequence[str], shown: str) -> dict[str, float]:
     """
     with tempfile.TemporaryFile() as printed:
         try:
-            code = run_passing_signals(command, stdout=printed)
+            code = run_passing_signals(command, stdout=printed, environment=environment)
         except OSError as error:
             raise ConfigError(
                 f"evaluation.command: {command[0]} cannot be started ({error.strerror}). Activate its "
@@ -249,13 +307,3 @@ def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(str(error).replace("program.data", "evaluation.data")) from None
     return {"data": {"fingerprint": found.fingerprint, "files": found.files}}
-
-
-def save(record: Mapping[str, Any], directory: RunDirectory, args: argparse.Namespace) -> None:
-    """Append the record to the run's evaluations, or to those in the store for a stored run."""
-    if args.store:
-        add_evaluation(open_store(args.store), int(args.run_number), record)
-        return
-    writer = RecordWriter(directory.evaluations_file)
-    writer.write(dict(record))
-    writer.close()

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
-from trainyard.commands import image_lint
+from trainyard.command.parser import CommandParser, script_parser
+from trainyard.commands.image_lint import LintRequest, lint_dockerfile
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.git import git_facts, origin_address, tags_at_head
@@ -68,7 +68,7 @@ PROJECT = "trainyard"
 _logger = logging.getLogger("trainyard.build_image")
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     what, where = parser.add_argument_group("the image"), parser.add_argument_group("where to build it")
     what.add_argument("--context", type=arguments.path, default=Path(), metavar="DIR", help="default: .")
@@ -136,10 +136,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
     parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     args = parser.parse_args(argv)
+    check_options(parser, args)
+    return args
+
+
+def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
     if args.image and args.dockerfile and len(args.dockerfile) > 1:
         parser.error("--image names one image; omit it where several Dockerfiles are built")
-    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,6 +156,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     signals.end_at_signals()
+    data, code = answer(args)
+    lines = plan_lines if args.dry_run else result_lines
+    output.print_json(data) if args.json else print("\n".join(lines(data["builds"])))
+    return code
+
+
+def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """Build the images of the options; return their record, or the plan of a dry run, and the code."""
     take_image_tags(args)
     args.secrets = tuple(map(parse_secret, args.secret))
     args.logins = tuple(map(parse_login, args.login))
@@ -163,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.auto_fix:
         for file in args.dockerfile or [args.context / "Dockerfile"]:
             given = {name: value for name, _, value in (word.partition("=") for word in args.build_arg)}
-            lint(args, file, "--fix", *(["--dry-run"] if args.dry_run else []), build_args=given)
+            lint(args, file, build_args=given, fixes=True)
     git = git_facts(args.context)
     if args.commit and git.get("commit") not in (None, args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
@@ -181,11 +198,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.builder == "codebuild":
             require_sendable(args, requests)
         plan = [request.record() | {"tags": args.image_tag} for request in requests]
-        output.print_json({"builds": plan}) if args.json else print("\n".join(plan_lines(plan)))
-        return max(faults, default=ExitCode.DONE)
+        return {"builds": plan}, max(faults, default=ExitCode.DONE)
     with refusal_in_summary("Image not built"):
         build = build_here if args.builder == "local" else build_in_aws
-        return report(args, build(args, requests))
+        return report(args, build(args, requests)), ExitCode.DONE
 
 
 def take_image_tags(args: argparse.Namespace) -> None:
@@ -197,13 +213,18 @@ def take_image_tags(args: argparse.Namespace) -> None:
     args.image_tag = [require_tag(tag) for tag in args.image_tag if tag not in versions]
 
 
-def lint(args: argparse.Namespace, dockerfile: Path, *more: str, build_args: Mapping[str, str]) -> int:
+def lint(
+    args: argparse.Namespace, dockerfile: Path, *, build_args: Mapping[str, str], fixes: bool = False
+) -> int:
     """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
     name, _, _ = find_dockerfile(args.context, dockerfile)
-    given = [f"--build-arg={name}={value}" for name, value in build_args.items()]
-    words = ["--context", str(args.context), "--dockerfile", str(args.context / name), *given, *more]
+    given = LintRequest(
+        args.context / name,
+        context=args.context,
+        build_args=[f"{name}={value}" for name, value in build_args.items()],
+    )
     with contextlib.redirect_stdout(sys.stderr):
-        return image_lint.main(words)
+        return lint_dockerfile(given, fixes=fixes, dry_run=args.dry_run)
 
 
 def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:
@@ -359,7 +380,7 @@ def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[st
     return [tag.name for tag in tags if tag.needed]
 
 
-def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, Any]:
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "built": first["built"], "builds": results}
     if args.output:
@@ -367,5 +388,4 @@ def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     if args.builder == "codebuild":
         set_outputs({"image": first["uri"], "digest": first["digest"], "built": str(first["built"]).lower()})
         append_summary(result_markdown(results))
-    output.print_json(data) if args.json else print("\n".join(result_lines(results)))
-    return ExitCode.DONE
+    return data

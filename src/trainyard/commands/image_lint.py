@@ -20,10 +20,11 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
@@ -96,41 +97,78 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    name, machine = str(args.dockerfile), machine_of(args)
-    before = read_named_text(args.dockerfile, "name the Dockerfile with --dockerfile FILE")
-    if args.context and not args.context.is_dir():
-        raise ConfigError(f"--context {args.context}: there is no such folder")
-    locked = named_packages(args.lock or ())
-    after, linter = before, Linter(args, locked, machine)
-    if args.fix:
+    request = LintRequest(
+        args.dockerfile,
+        context=args.context,
+        locks=args.lock or (),
+        instance_type=args.instance_type,
+        driver=args.driver or "",
+        build_args=args.build_arg,
+        index=args.index,
+    )
+    return lint_dockerfile(request, fixes=args.fix, dry_run=args.dry_run, as_json=args.json)
+
+
+@dataclass(frozen=True)
+class LintRequest:
+    """A Dockerfile to check, and what it is built and run with."""
+
+    dockerfile: Path
+    context: Path | None = None
+    """The folder that it is built from; None: its own, or one above it in the same project."""
+    locks: Sequence[Path] = ()
+    instance_type: str = ""
+    driver: str = ""
+    """Version of the NVIDIA driver on the machine."""
+    build_args: Sequence[str] = ()
+    """`NAME=VALUE` of an ARG."""
+    index: str = ""
+    """URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve."""
+
+
+def lint_dockerfile(
+    request: LintRequest, *, fixes: bool = False, dry_run: bool = False, as_json: bool = False
+) -> int:
+    """Check a Dockerfile, print the findings, return the exit code; `fixes` corrects single lines first."""
+    name, machine = str(request.dockerfile), machine_of(request)
+    before = read_named_text(request.dockerfile, "name the Dockerfile with --dockerfile FILE")
+    if request.context and not request.context.is_dir():
+        raise ConfigError(f"--context {request.context}: there is no such folder")
+    after, linter = before, Linter(request, named_packages(request.locks), machine)
+    if fixes:
         after = fix(before, lambda text: linter.judge(text)[2], file=name)
     difference = diff_of(before, after, name)
-    if difference and not args.dry_run:
-        write_bytes_atomically(args.dockerfile, after.encode())
+    if difference and not dry_run:
+        write_bytes_atomically(request.dockerfile, after.encode())
     declared, unchecked, findings = linter.judge(after)
     note = driver_note(linter.judge(before)[0], declared) if difference else ""
-    return report(args, declared, unchecked, findings, difference=difference, driver_note=note)
+    data = record_of(declared, unchecked, findings, efa=machine.efa, difference=difference, driver_note=note)
+    output.print_json(data) if as_json else print("\n".join(lint_lines(data)))
+    for finding in findings:
+        level = Level.ERROR if finding.severity == "error" else Level.WARNING
+        annotate(level, f"{finding.what}: {finding.why}", title=finding.remedy)
+    return ExitCode.DONE if data["ok"] else ExitCode.NO
 
 
 class Linter:
     """Checks texts of one Dockerfile, and keeps the answers of the resolver."""
 
     def __init__(
-        self, args: argparse.Namespace, locked: dict[str, tuple[str, int, str]], machine: TargetMachine
+        self, request: LintRequest, locked: dict[str, tuple[str, int, str]], machine: TargetMachine
     ) -> None:
-        self.args, self.locked, self.machine = args, locked, machine
+        self.request, self.locked, self.machine = request, locked, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
         self.uv = find_uv()
         self.reason = ""
         self.limit = time.monotonic() + RESOLVE_SECONDS
         if not self.uv:
             self.reason = "uv is not installed"
-        elif args.index == "none" or (not args.index and is_true(os.environ.get("UV_OFFLINE", ""))):
+        elif request.index == "none" or (not request.index and is_true(os.environ.get("UV_OFFLINE", ""))):
             self.reason = "no package index is used"
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        declared = read_declared(self.args, text, self.locked)
+        declared = read_declared(self.request, text, self.locked)
         if self.reason:
             steps = any(step.install.wheels and not step.install.removes for step in declared.steps)
             notes = [f"what pip would refuse: {self.reason}"] if steps else []
@@ -154,7 +192,7 @@ class Linter:
                 dropped=sorted(request.dropped),
                 preferred=dict(request.preferred),
                 flags=request.flags,
-                index=self.args.index,
+                index=self.request.index,
             )
             self.answers[request] = (done.exit_code, chosen, done.stderr)
         return self.answers[request]
@@ -182,25 +220,25 @@ def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
 
 
 def read_declared(
-    args: argparse.Namespace, text: str, locked: dict[str, tuple[str, int, str]]
+    request: LintRequest, text: str, locked: dict[str, tuple[str, int, str]]
 ) -> "DeclaredVersions":
-    name = str(args.dockerfile)
-    given = parse_build_args(args.build_arg, parse_dockerfile(text, name).arguments)
-    return declare(parse_dockerfile(text, name, given), name, locked, partial(context_file, args))
+    name = str(request.dockerfile)
+    given = parse_build_args(request.build_args, parse_dockerfile(text, name).arguments)
+    return declare(parse_dockerfile(text, name, given), name, locked, partial(context_file, request))
 
 
-def context_file(args: argparse.Namespace, paths: tuple[str, ...]) -> tuple[str, str] | None:
+def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:
     """Return the name and text of the first of these files that is in the build context.
 
     None if there is none, or if the folders that may be the context have different texts.
     """
-    folders = [args.context] if args.context else folders_of(args.dockerfile)
+    folders = [request.context] if request.context else folders_of(request.dockerfile)
     for path in paths:
         found = {}
         for folder in folders:
             file = folder / path
             ignores = (
-                args.dockerfile.with_name(f"{args.dockerfile.name}.dockerignore"),
+                request.dockerfile.with_name(f"{request.dockerfile.name}.dockerignore"),
                 folder / ".dockerignore",
             )
             ignore = next((one for one in ignores if one.is_file()), None)
@@ -225,11 +263,11 @@ def folders_of(dockerfile: Path) -> list[Path]:
     return above[: above.index(top) + 1]
 
 
-def machine_of(args: argparse.Namespace) -> TargetMachine:
-    driver = version(args.driver or "")
-    if not args.instance_type:
+def machine_of(request: LintRequest) -> TargetMachine:
+    driver = version(request.driver)
+    if not request.instance_type:
         return TargetMachine(driver=driver)
-    found = find_instance(args.instance_type)
+    found = find_instance(request.instance_type)
     return TargetMachine(
         architecture=found.architecture,
         efa=found.efa > 0,
@@ -239,21 +277,20 @@ def machine_of(args: argparse.Namespace) -> TargetMachine:
     )
 
 
-def report(
-    args: argparse.Namespace,
+def record_of(
     declared: "DeclaredVersions",
     unchecked: Sequence[str],
     findings: "Sequence[ImageFinding]",
     *,
+    efa: bool | None,
     difference: str,
     driver_note: str,
-) -> int:
-    choice = choose_base(declared, efa=bool(machine_of(args).efa))
+) -> dict[str, Any]:
+    choice = choose_base(declared, efa=bool(efa))
     for table in old_tables(date.today()):
         _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
-    failed = any(finding.severity == "error" for finding in findings)
-    data = {
-        "ok": not failed,
+    return {
+        "ok": all(finding.severity != "error" for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
@@ -263,8 +300,3 @@ def report(
         "difference": difference,
         "driver": driver_note,
     }
-    output.print_json(data) if args.json else print("\n".join(lint_lines(data)))
-    for finding in findings:
-        level = Level.ERROR if finding.severity == "error" else Level.WARNING
-        annotate(level, f"{finding.what}: {finding.why}", title=finding.remedy)
-    return ExitCode.NO if failed else ExitCode.DONE

@@ -18,7 +18,7 @@ Example:    trainyard image push --image fsdp:latest --repository fsdp --tags au
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import set_outputs
@@ -58,10 +58,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("trainyard.push_image")
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
-    own = os.environ.get("ECR_REPOSITORY", "").split()
     repository = "repository to push to; may be repeated; default: those of $ECR_REPOSITORY"
     parser.add_argument("--repository", action="append", default=None, metavar="NAME", help=repository)
     tags = ("auto", "semantic", "git-sha", "latest")
@@ -79,7 +78,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    passed = "level of check_image.py that the image passed; recorded as a tag"
+    passed = "level of trainyard image check that the image passed; recorded as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
@@ -93,14 +92,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     args = parser.parse_args(argv)
+    check_options(parser, args)
+    return args
+
+
+def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, and complete those that are open."""
     if args.registry and args.region:
         parser.error("--region is for ECR; omit it with --registry")
+    own = os.environ.get("ECR_REPOSITORY", "").split()
     args.repository = list(dict.fromkeys(args.repository or own))
     if not args.repository:
         parser.error("name the repository: --repository NAME")
     args.scanner = args.scanner or ("auto" if args.registry else "none")
-    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,6 +118,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     signals.end_at_signals()
+    data, _ = answer(args)
+    if args.json:
+        output.print_json(data)
+    elif args.dry_run:
+        print("\n".join(f"  {key}: {value}" for key, value in data.items()))
+    else:
+        print("\n".join(result_lines(data["places"])))
+    return ExitCode.DONE
+
+
+def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """Push the image that the options name; return its record, for a dry run the plan, and the exit code."""
     for tag in args.tag:
         require_tag(tag)
     for repository in args.repository:
@@ -123,8 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan: dict[str, Any] = {"image": args.image, "repositories": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
         plan |= {"tags": [tag.name for tag in tags]}
-        output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
-        return ExitCode.DONE
+        return plan, ExitCode.DONE
     places = release_places(args, builder)
     scan_here(args, builder)
     content = facts.labels.get(CONTENT_LABEL, "")
@@ -142,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.image,
             builder.program,
         )
-    return report(args, [one.record() for one in found])
+    return report(args, [one.record() for one in found]), ExitCode.DONE
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
@@ -253,18 +274,18 @@ def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
     return dict(found.texts)
 
 
-def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, Any]:
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "places": results}
     if args.output:
         write_json_atomically(args.output, data)
     set_outputs({"image": first["uri"], "digest": first["digest"]})
-    if args.json:
-        output.print_json(data)
-        return ExitCode.DONE
+    return data
+
+
+def result_lines(results: list[dict[str, Any]]) -> Iterator[str]:
     for result in results:
-        print(f"  {result['uri']}")
+        yield f"  {result['uri']}"
         for step in result["tags"]:
-            print(f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else ""))
-        print(f"    {result['scan']}" + ("; signed with cosign" if result["signed"] else ""))
-    return ExitCode.DONE
+            yield f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else "")
+        yield f"    {result['scan']}" + ("; signed with cosign" if result["signed"] else "")

@@ -33,7 +33,7 @@ import trainyard
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.job_preflight import preflight
 from trainyard.cluster.server_side_apply import apply_all
-from trainyard.cluster.verdict import require_checks
+from trainyard.cluster.verdict import require_checks, verdict_record
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.cluster_options import (
@@ -42,7 +42,7 @@ from trainyard.command.cluster_options import (
     check_cluster_options,
     demand_values,
 )
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.kind import kind_in_job
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
@@ -56,7 +56,13 @@ from trainyard.jobs.follow.job_retries import follow_and_announce
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest, load_job_config, provenance_of, settle_request
+from trainyard.jobs.job_request import (
+    JobRequest,
+    load_job_config,
+    observe_cluster,
+    provenance_of,
+    settle_request,
+)
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import trainyard_trainer
@@ -73,7 +79,7 @@ from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
-    from trainyard.cluster.job_preflight import Preflight
+    from trainyard.cluster.verdict import Verdict
     from trainyard.config.schema import Config
     from trainyard.jobs.job_kind import Manifests
     from trainyard.jobs.job_plan import JobPlan
@@ -100,7 +106,7 @@ SWITCHES = (
 )
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__, reads_config=True)
     add_plan_options(parser)
     for flag, metavar, meaning in TEXTS:
@@ -120,16 +126,37 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=arguments.path, metavar="FILE", help="write the planned values as JSON"
     )
-    parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
+    parser.add_argument(
+        "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
+    )
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     args = parser.parse_args(argv)
-    check_cluster_options(parser, args)
+    check_options(parser, args)
     return args
+
+
+def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
+    check_cluster_options(parser, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    data, code = answer(args)
+    if args.json and data:
+        output.print_json(data)
+    elif args.dry_run and data:
+        print(kubernetes_yaml(data["objects"]), end="")
+    return code
+
+
+def answer(args: argparse.Namespace) -> tuple[Json, int]:
+    """Plan and send the job that the options describe; see `deploy_job`."""
     with refusal_in_summary("Nothing was sent"):
         config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
         data, code = deploy_job(
@@ -142,11 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if args.output and data:
         write_json_atomically(args.output, plan_outputs(data["plan"], store=config.artifacts.store or ""))
-    if args.json and data:
-        output.print_json(data)
-    elif args.dry_run and data:
-        print(kubernetes_yaml(data["objects"]), end="")
-    return code
+    return data, code
 
 
 def requested_job(args: argparse.Namespace) -> JobRequest:
@@ -189,17 +212,9 @@ def deploy_job(
     else:
         api = open_api(target, read=read_yaml, call_seconds=call_seconds)
         request = settle_request(request, config, namespace=api.access.namespace)
-        found = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
-        code = found.exit_code
-        request = replace(
-            request,
-            kind=found.kind,
-            image=found.image,
-            room=found.room,
-            zone=found.zone_for(request.name),
-            shared_claim=found.shared_claim,
-            creator=creator(api),
-        )
+        verdict = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
+        code = verdict.exit_code_without(accepted)
+        request = observe_cluster(request, verdict, creator=creator(api))
     plan = make_plan(config, replace(request, provenance=code_origin()), accept)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
@@ -221,20 +236,22 @@ def code_origin() -> dict[str, str]:
 
 def check_cluster(
     config: "Config", request: JobRequest, api: Api, *, accepted: Sequence[str], dry_run: bool
-) -> "Preflight":
+) -> "Verdict":
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
     query = ClusterQuery(api, request, now=time.time())
     change = None if dry_run else apply
-    found = preflight(query, config.cluster, accepted, find_digest=find_digest, apply=change)
-    if found.exit_code:
-        print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
-    status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
+    verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
+    record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
+    is_refused = verdict.exit_code_without(accepted)
+    if is_refused:
+        print("\n".join(verdict_lines(record, width=terminal.width())), file=sys.stderr)
+    status = "failed" if is_refused else "degraded" if verdict.exit_code else "ok"
     note = f" Accepted: {', '.join(accepted)}." if status == "degraded" and accepted else ""
-    output.announce("preflight", summarize_verdict(found.record) + note, status)
-    return found
+    output.announce("preflight", summarize_verdict(record) + note, status)
+    return verdict
 
 
 def make_plan(config: "Config", request: JobRequest, accept: Sequence[str]) -> "JobPlan":

@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,39 +51,71 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--repetitions", type=arguments.positive, default=10, metavar="N", help="after a warm-up; default: 10"
     )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
-    parser.add_argument("--instance-type", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE")
+    parser.add_argument(
+        "--instance-type", default="", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE"
+    )
     floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
     parser.add_argument("--floor", type=arguments.amount, metavar="GB/S", help=floor)
     limit = "how long processes wait for each other; default: 5m"
     parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=limit)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    args = parser.parse_args(argv)
-    args.instance_type = args.instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    node, processes = node_of(args)
+    return measure_network(
+        args.nproc_per_node,
+        instance_type=args.instance_type,
+        on_cpu=args.device == "cpu",
+        size_mib=args.size_mib,
+        repetitions=args.repetitions,
+        seconds=args.timeout,
+        floor=args.floor,
+        file=args.output,
+        as_json=args.json,
+    )
+
+
+def measure_network(
+    processes: int | None = None,
+    *,
+    instance_type: str = "",
+    on_cpu: bool = False,
+    size_mib: int = 1024,
+    repetitions: int = 10,
+    seconds: float = 300.0,
+    floor: float | None = None,
+    file: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Measure the network of the job, compare it with the floor, report it, and return the exit code.
+
+    `processes` are those of this machine; without them the operator's variables or the GPUs decide. `seconds`
+    is how long processes wait for each other; the result is also written into `file`.
+    """
+    instance_type = instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
+    node, processes = node_of(processes, on_cpu=on_cpu)
     if node.nodes * processes == 1:
         raise ConfigError("one process has no network to measure; start several with --nproc-per-node N")
-    found = measure(args, node, processes)
+    given = {"size": size_mib << 20, "repetitions": repetitions, "seconds": seconds}
+    found = measure(given | {"device": "cpu" if on_cpu else "auto"}, node, processes)
     verdict = judge_bandwidth(
         found["bus_gb_per_second"],
-        instance_type=args.instance_type,
+        instance_type=instance_type,
         nodes=node.nodes,
         size=found["bytes"],
-        floor=args.floor,
+        floor=floor,
     )
-    data = found | {"nodes": node.nodes, "instance_type": args.instance_type}
+    data = found | {"nodes": node.nodes, "instance_type": instance_type}
     data |= {"floor": verdict.floor, "ok": not verdict.is_slow}
-    if args.output:
-        write_json_atomically(args.output, data)
+    if file:
+        write_json_atomically(file, data)
     which = f"{node.describe(processes)}, {found['backend']}, {found['bytes'] / 2**20:,.0f} MiB"
-    output.print_json(data) if args.json else output.print_text(f"  {verdict.text} ({which})")
+    output.print_json(data) if as_json else output.print_text(f"  {verdict.text} ({which})")
     if verdict.is_slow:
         _logger.error("%s: %s. %s", SLOW, verdict.text, remedy())
     return ExitCode.NO if verdict.is_slow else ExitCode.DONE
@@ -102,19 +134,19 @@ def remedy() -> str:
     )
 
 
-def node_of(args: argparse.Namespace) -> tuple[NodeLauncher, int]:
+def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:
     """Return this machine's place in the job, and the number of its processes.
 
     The workers meet at the port after that of the training, which must stay free for the training.
     """
-    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    place = place_in_run(os.environ, given, has_agent=shutil.which(AGENT) is not None)
     if place is None:
         place = NodeLauncher(1, 0, "auto")
     if not isinstance(place, NodeLauncher):
         raise ConfigError("this is a worker of a launcher already; measure once on each machine")
     if place.agent:
         raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
-    processes = processes_here(place.processes, on_cpu=args.device == "cpu")
+    processes = processes_here(place.processes, on_cpu=on_cpu)
     moved = [_with_next_port(option) for option in place.rendezvous]
     return replace(place, port=place.port + 1, rendezvous=tuple(moved)), processes
 
@@ -129,14 +161,15 @@ def _with_next_port(option: str) -> str:
     return f"{name}={host}:{int(port) + 1}"
 
 
-def measure(args: argparse.Namespace, node: NodeLauncher, processes: int) -> dict[str, Any]:
-    """Start the workers of this machine, and return what they measured. Raises CheckFailedError."""
+def measure(given: Mapping[str, Any], node: NodeLauncher, processes: int) -> dict[str, Any]:
+    """Start the workers of this machine, and return what they measured. Raises CheckFailedError.
+
+    `given` are the keyword arguments of `write_measurement`, except for the file.
+    """
     with tempfile.TemporaryDirectory(prefix="trainyard-network-") as folder:
         file = Path(folder, "result.json")
-        given = {"size": args.size_mib << 20, "repetitions": args.repetitions, "seconds": args.timeout}
-        given |= {"device": args.device, "file": str(file)}
         code = launch(
-            ["-c", _WORKER, json.dumps(given)],
+            ["-c", _WORKER, json.dumps({**given, "file": str(file)})],
             processes,
             "network",
             options=launcher_options(node, processes, grace_seconds=_GRACE_SECONDS),

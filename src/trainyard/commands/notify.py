@@ -26,12 +26,13 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
 from trainyard.gateways.github_api import github_from
@@ -83,7 +84,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="GitHub's job.status of this job; for `cancelled` the reason depends on how long it ran",
     )
-    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
+    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of trainyard plan --json")
     parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine started it")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")
@@ -93,33 +94,82 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    notify(args)
-    return 0
+    notice = Notice(
+        event=args.event,
+        run_dir=args.run_dir,
+        lineage=args.lineage,
+        segment=args.segment,
+        reason=args.reason,
+        next_step=args.next_step,
+        needs=needs_in(args.needs) if args.needs else None,
+        job_status=args.job_status,
+        plan=args.plan or "",
+        thread=args.thread or "",
+    )
+    notify(notice, dry_run=args.dry_run, as_json=args.json)
+    return ExitCode.DONE
 
 
-def notify(args: argparse.Namespace) -> tuple[bool, str]:
-    """Post the event; return False if another job must try again, and the address of the thread."""
-    thread = read_thread(args.run_dir / FILE_NAME)
-    if args.thread and not thread.ts:
-        thread = parse_address(args.thread)
-    if args.needs and not add_end(args):
-        output.announce("slack", "each job reported its own end: nothing sent")
-        set_output("posted", "true")
-        return True, thread.address
-    if args.job_status == "cancelled" and not args.reason:
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """An event of a run to post, and what is known about it beside the records of the run."""
+
+    event: str
+    run_dir: Path
+    lineage: str | None = None
+    """The name of the run; None for its number."""
+    segment: str = ""
+    """`K/N`: this segment, and how many there are."""
+    reason: str = ""
+    next_step: str = ""
+    needs: Mapping[str, Any] | None = None
+    """GitHub's context `needs`, if the results of its jobs decide what is posted."""
+    job_status: str = ""
+    plan: str = ""
+    """A file with the output of `plan --json`, or that output."""
+    thread: str = ""
+    """`CHANNEL:TS` of the thread, if another machine started it."""
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What became of a notice."""
+
+    notice: Notice
+    """With the reason and the next step that were found."""
+    thread: str
+    """The address of the thread."""
+    is_done: bool = True
+    """False if another job must try again."""
+
+
+def notify(notice: Notice, *, dry_run: bool = False, as_json: bool = False) -> Posted:
+    """Post an event of a run to Slack, or print it; trouble with Slack is a warning."""
+    thread_file = notice.run_dir / FILE_NAME
+    thread = read_thread(thread_file)
+    if notice.thread and not thread.ts:
+        thread = parse_address(notice.thread)
+    if notice.needs is not None:
+        ended = add_end(notice, notice.needs)
+        if ended is None:
+            output.announce("slack", "each job reported its own end: nothing sent")
+            set_output("posted", "true")
+            return Posted(notice, thread.address)
+        notice = ended
+    if notice.job_status == "cancelled" and not notice.reason:
         started, limit = (os.environ.get(name, "") for name in ("TRAINYARD_JOB_STARTED", "JOB_MINUTES"))
-        args.reason = cancellation(started, limit, now=time.time())
+        notice = replace(notice, reason=cancellation(started, limit, now=time.time()))
     result = PostResult.NOT_CONFIGURED
     try:
-        facts = facts_if_any(args.run_dir)
-        event = event_of(SLACK_EVENTS[args.event], facts, surroundings_of(args), thread)
-        if event is not None and not args.dry_run:
-            result, thread = post(event, facts, args.run_dir / FILE_NAME)
+        facts = facts_if_any(notice.run_dir)
+        event = event_of(SLACK_EVENTS[notice.event], facts, surroundings_of(notice), thread)
+        if event is not None and not dry_run:
+            result, thread = post(event, facts, thread_file)
     except (TrainyardError, OSError) as error:
         _logger.warning("No message was sent to Slack: %s", error)
-        return False, thread.address
+        return Posted(notice, thread.address, is_done=False)
     set_output("posted", "true")
-    if args.json:
+    if as_json:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
         is_sent = result is PostResult.POSTED
         print(json.dumps({"sent": is_sent, "thread": thread.address, **message}, ensure_ascii=False))
@@ -127,9 +177,9 @@ def notify(args: argparse.Namespace) -> tuple[bool, str]:
         output.announce("slack", "the run was not degraded: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:
         output.print_text(f"Would be sent to Slack: {event.message.text}")
-        if args.dry_run:
+        if dry_run:
             output.print_text("\n".join(details(event.message.blocks)))
-    return True, thread.address
+    return Posted(notice, thread.address)
 
 
 def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -138,22 +188,25 @@ def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"  {line}" for section in sections[1:] for line in str(section).splitlines()]
 
 
-def add_end(args: argparse.Namespace) -> bool:
-    """Add the reason and the next step of the jobs in --needs; return False if no message is due."""
+def needs_in(text: str) -> dict[str, Any]:
+    """Return GitHub's context `needs`. Raises ConfigError if the text is not its JSON."""
     try:
-        needs = parse_json(args.needs, "--needs")
+        needs = parse_json(text, "--needs")
     except DamagedFileError:
         needs = None
     if not isinstance(needs, dict):
-        raise ConfigError(f"--needs: {args.needs[:80]!r} is not the JSON of GitHub's context `needs`")
+        raise ConfigError(f"--needs: {text[:80]!r} is not the JSON of GitHub's context `needs`")
+    return needs
+
+
+def add_end(notice: Notice, needs: Mapping[str, Any]) -> Notice | None:
+    """Return the notice with the reason and the next step of the jobs; None if no message is due."""
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
     end = unreported_end(needs, run=run, attempt=attempt, annotations=lambda title: annotations(run, title))
     if end is None:
-        return bool(args.event != "failed")
-    args.reason, args.next_step = end.reason, end.next_step
-    if end.by_person and args.event == "failed":
-        args.event = "cancelled"
-    return True
+        return None if notice.event == "failed" else notice
+    event = "cancelled" if end.by_person and notice.event == "failed" else notice.event
+    return replace(notice, event=event, reason=end.reason, next_step=end.next_step)
 
 
 def annotations(run: str, title: str) -> list[str]:
@@ -186,11 +239,17 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
     return f"somebody cancelled the run{after}, or its runner was shut down"
 
 
-def surroundings_of(args: argparse.Namespace) -> Surroundings:
-    plan = read_plan(args.plan) if args.plan else {}
-    fields = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
+def surroundings_of(notice: Notice) -> Surroundings:
     return Surroundings(
-        args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, now=time.time(), **fields
+        notice.run_dir.name,
+        ci_facts(),
+        os.environ.get("RUNNER_NAME"),
+        plan=read_plan(notice.plan) if notice.plan else {},
+        now=time.time(),
+        lineage=notice.lineage,
+        segment=notice.segment,
+        reason=notice.reason,
+        next_step=notice.next_step,
     )
 
 

@@ -1,7 +1,7 @@
 """Run one pod of a job: train, and on the first node store and prove the finished run.
 
-    every node     train.py, or run_program.py with --program
-    the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
+    every node     train
+    the first one  train ──> evaluate ──> store ──> prove ──> report
 
 A job that succeeds is therefore proven; without a store it is only trained. A run that is not stored or not
 proven is reported on too. For another program (--program) only the parts `trained` and `stored` of the proof
@@ -15,8 +15,8 @@ trains, and stores its own part of each checkpoint while it trains (docs/multi_n
 run.json names another TRAINYARD_OWNER (namespace, creator, command) is refused before anything is written.
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
-Writes:     the run directory, the store and the proof, through these scripts
-Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
+Writes:     the run directory, the store and the proof; --dry-run prints the steps as JSON
+Exit codes: that of the first step that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
             that have EFA, or because their network is too slow, after which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
@@ -28,20 +28,22 @@ import argparse
 import json
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
+from trainyard.command.handler import code_of
 from trainyard.command.parser import script_parser
-from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.commands.network_measure import measure_network
+from trainyard.commands.store_sync import follow_run, store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.gateways.process import run_beside, run_passing_signals
 from trainyard.gateways.ray_job_files import place_files
 from trainyard.jobs.pod_exit_codes import (
     REQUESTED_END_CODES,
@@ -54,6 +56,7 @@ from trainyard.jobs.pod_exit_codes import (
 )
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
+from trainyard.pipeline import Pipeline, Step, StepRunner, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
@@ -69,14 +72,14 @@ if TYPE_CHECKING:
 
 OUTCOME_SECONDS = 120.0
 # How long restarted pods wait for each other to store the checkpoints from before the restart.
-SETTLE_SECONDS = 60
+SETTLE_SECONDS = 60.0
 # The pod ends its follower after the training, so the follower itself needs no time limit.
-ENDLESS = "3650d"
+ENDLESS = 3650 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pod(Pipeline):
-    """The commands of one pod.
+    """The settings of one pod, and its steps.
 
         shared directory     train ──> on the first node: store, prove, report
         one per machine      [store what is left] ──> fetch ──> train, beside it: store parts ──> store
@@ -87,38 +90,44 @@ class Pod(Pipeline):
     machine can list it, and then fetches the newest checkpoint that is completely stored.
     """
 
-    grace: float = 30.0
     tests_network: bool = False
 
-    def measure(self) -> list[str]:
-        """Return the command that measures the network before training."""
-        count = [] if self.processes is None else ["--nproc-per-node", str(self.processes)]
-        return step("network measure", *count, "--output", str(self.network_file))
+    def measure(self) -> list[Step]:
+        """Return the step that measures the network before training, if the configuration says so."""
+        values = {"processes": self.processes, "file": self.network_file}
+        return [Step("network", measure_network, values)] if self.tests_network else []
 
     @property
     def network_file(self) -> Path:
         """The file with the result of the measurement, beside the run directory."""
         return self.run_dir.with_name(f"{self.run_dir.name}.network-{node_number(os.environ) or 0}.json")
 
-    def restore(self, node: "NodeFolder | None") -> list[list[str]]:
+    def restore(self, node: "NodeFolder | None") -> list[Step]:
         """Return the steps before the training if each machine has a run directory of its own.
 
         `node` is the mark that an earlier start left in the directory; None in a new directory.
         """
-        fetch = step("step fetch", *self.store_options, "--resume", "auto", "--fetch", "true")
+        fetch = self.fetch()
         if node is None:
             return [fetch]
-        settle = f"{SETTLE_SECONDS}s"
-        left = step("store sync", *self.store_options, "--once", "--others", settle)
-        return [left, fetch if node.is_main else [*fetch, "--wait", settle]]
+        left = Step("store", store_run, {**self.stored, "others": SETTLE_SECONDS})
+        waits = {} if node.is_main else {"wait": SETTLE_SECONDS}
+        return [left, replace(fetch, values={**fetch.values, **waits})]
 
-    def beside(self) -> list[str]:
-        """Return the command that stores this machine's part of each checkpoint while it trains.
+    def beside(self) -> Step:
+        """Return the step that stores this machine's part of each checkpoint while it trains.
 
         At the end the main machine waits for the parts of other machines until their pods are killed.
         """
-        waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
-        return step("store sync", *self.store_options, "--follow", *waits)
+        waits = {"silence": ENDLESS, "outage": ENDLESS, "others": self.grace}
+        return Step("follow", follow_run, {**self.stored, **waits})
+
+    def plan(self, *, apart: bool) -> list[Step]:
+        """Return the steps of this pod, if nothing fails."""
+        if is_trained(self):
+            return after(self, apart=apart)
+        first = self.restore(node_of(self.run_dir)) if apart else []
+        return [*first, *self.measure(), self.train(), *after(self, apart=apart)]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -137,7 +146,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
     by = "who restarts: this process in place, or an operator that reads exit codes; default: itself"
     parser.add_argument("--restart-by", choices=("itself", "operator"), default="itself", help=by)
-    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
 
@@ -151,7 +160,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(args.config, args.set).config
     pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
-        output.print_json(plan_of(pod, apart=apart))
+        plan = plan_record(pod.plan(apart=apart))
+        if apart and not is_trained(pod):
+            plan["beside_training"] = pod.beside().record()
+        output.print_json(plan)
         return ExitCode.DONE
     if not args.restarts:
         return run(pod, apart=apart)
@@ -185,29 +197,60 @@ def require_own_run(run_dir: Path) -> None:
 
 def run(pod: Pod, *, apart: bool) -> int:
     """Train unless the run is finished, then store and prove; return the exit code of this pod."""
-    if apart and (code := restore_checkpoint(pod)) != ExitCode.DONE:
-        return code
-    if is_trained(pod):
-        output.announce("training", "was finished by an earlier start of this job", "ok")
-        return finish(pod, after(pod, apart=apart))
-    warn_of_short_grace(pod.run_dir, pod.grace)
-    if pod.tests_network and (code := measure_network(pod)) != ExitCode.DONE:
-        return code
-    code = train(pod, apart=apart)
-    record_network(pod)
-    if code != ExitCode.DONE:
-        return code
-    following = after(pod, apart=apart)
-    if len(following) > 1:
-        wait_for_outcome(pod.run_dir)
-    return finish(pod, following)
+    with StepRunner() as steps:
+        if apart and (code := restore_checkpoint(pod, steps)) != ExitCode.DONE:
+            return code
+        if is_trained(pod):
+            output.announce("training", "was finished by an earlier start of this job", "ok")
+            return finish(pod, steps, after(pod, apart=apart))
+        warn_of_short_grace(pod.run_dir, pod.grace)
+        if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
+            return code
+        with follow_beside(pod.beside()) if apart else nullcontext():
+            code = steps.run(pod.train())
+        record_network(pod)
+        if code != ExitCode.DONE:
+            return code
+        following = after(pod, apart=apart)
+        if len(following) > 1:
+            wait_for_outcome(pod.run_dir)
+        return finish(pod, steps, following)
 
 
-def measure_network(pod: Pod) -> int:
+@contextmanager
+def follow_beside(step: Step, *, pause: float = 60.0, patience: float = 3600.0) -> Iterator[None]:
+    """Follow the run in a thread while the body trains; no signal reaches it.
+
+    A follower that ends before the body is started again after `pause` seconds. At the end it has `patience`
+    seconds to store what is left; after that the last step stores it.
+    """
+    stop = threading.Event()
+
+    def follow() -> None:
+        os.nice(19)  # of this thread: Linux has a priority for each one (sched(7))
+        while not stop.is_set():
+            code = code_of(lambda: int(step.apply(**step.values, stop=stop)))
+            if code and not stop.is_set():
+                text = (
+                    f"storing checkpoints ended with exit code {int(code)} and starts again in {pause:.0f} s"
+                )
+                output.announce("artifacts", text, "degraded")
+            stop.wait(pause)
+
+    thread = threading.Thread(target=follow, name="follower", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(patience)
+
+
+def check_network(pod: Pod, steps: StepRunner) -> int:
     """Measure the network before the training; return NOT_PROVEN, which ends the job, if it is too slow."""
     pod.network_file.parent.mkdir(parents=True, exist_ok=True)
     pod.network_file.unlink(missing_ok=True)
-    code = run_steps([pod.measure()])
+    code = steps.run(*pod.measure())
     if code == ExitCode.NO and pod.network_file.is_file():
         output.announce("network", "too slow for training: see the line above", "failed")
         return ExitCode.NOT_PROVEN
@@ -225,20 +268,19 @@ def record_network(pod: Pod) -> None:
         append_event(directory.events_file, "network_measured", **found)
 
 
-def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
+def finish(pod: Pod, steps: StepRunner, following: Sequence[Step]) -> int:
     """Store, prove and report; return NOT_PROVEN for a run that is stored and not proven.
 
     A run that was not stored or not proven is reported on too. The failing parts are printed last, because
     Kubernetes keeps the last lines.
     """
     code, is_unproven, evaluated = int(ExitCode.DONE), False, int(ExitCode.DONE)
-    evaluation = pod.evaluate()
-    for command in commands:
-        if [command] == evaluation:  # a run that misses a threshold is stored too; its proof shows the miss
-            evaluated = run_steps([command])
-        elif code == ExitCode.DONE or command == pod.report():
-            end = run_steps([command])
-            is_unproven = is_unproven or (end == ExitCode.NO and command == pod.prove())
+    for step in following:
+        if step.name == "evaluate":  # a run that misses a threshold is stored too; its proof shows the miss
+            evaluated = steps.run(step)
+        elif code == ExitCode.DONE or step.name == "report":
+            end = steps.run(step)
+            is_unproven = is_unproven or (end == ExitCode.NO and step.name == "prove")
             code = code or end
     if is_unproven:
         output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
@@ -323,38 +365,24 @@ def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
         )
 
 
-def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
-    """Return the commands; without a shared directory also the command that runs beside the training."""
-    trains = not is_trained(pod)
-    first = pod.restore(node_of(pod.run_dir)) if apart and trains else []
-    first += [pod.measure()] if pod.tests_network and trains else []
-    commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
-    return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
-
-
-def restore_checkpoint(pod: Pod) -> int:
+def restore_checkpoint(pod: Pod, steps: StepRunner) -> int:
     """Store what an earlier start of this pod has not stored, and restore the newest stored checkpoint."""
     if is_trained(pod):
         return ExitCode.DONE
     *left, fetch = pod.restore(node_of(pod.run_dir))
-    code = run_steps(left)
+    code = steps.run(*left)
     if code == ExitCode.NO:  # for example, the part of a removed machine is missing
         text = "not everything could be stored; the run resumes from the newest complete stored checkpoint"
         output.announce("artifacts", text, "degraded")
     elif code != ExitCode.DONE:
         return code
-    if (code := run_steps([fetch])) == ExitCode.DONE and not is_trained(pod):
+    if (code := steps.run(fetch)) == ExitCode.DONE and not is_trained(pod):
         forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, then it is followed
     return code
 
 
-def train(pod: Pod, *, apart: bool) -> int:
-    """Train; without a shared directory, store this machine's parts of checkpoints meanwhile."""
-    return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
-
-
-def after(pod: Pod, *, apart: bool) -> list[list[str]]:
-    """Return the commands that this pod runs once the training is done."""
+def after(pod: Pod, *, apart: bool) -> list[Step]:
+    """Return the steps that this pod runs once the training is done."""
     if not pod.store:
         return []
     if apart and (node := node_of(pod.run_dir)) is not None:

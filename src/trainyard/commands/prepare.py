@@ -18,11 +18,13 @@ Example: trainyard prepare --config configs/smoke.yaml
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
+from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary
 from trainyard.report.facts.quantities import format_count, format_data_files, format_size
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -46,13 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    return prepare_data(args.config, args.set, dry_run=args.dry_run, as_json=args.json)
+
+
+def prepare_data(
+    file: Path, changes: Sequence[str] = (), *, dry_run: bool = False, as_json: bool = False
+) -> int:
+    """Prepare the data of a configuration, report it, and return the exit code."""
     display = PhaseDisplay("data", "reading the configuration")
     with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
-        found = prepare(args, display)
+        found = prepare(load_with_weights(file, changes).config, display, dry_run=dry_run)
     output.announce("data", found.text, "" if found.is_plan else "ok")
-    if args.json:
+    if as_json:
         output.print_json(found.facts)
-    return 0
+    return ExitCode.DONE
 
 
 @dataclass(frozen=True)
@@ -65,9 +74,8 @@ class DataSummary:
     """Whether this was a dry run that wrote nothing."""
 
 
-def prepare(args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
-    """Prepare the data, open the stream, or with --dry-run plan; each branch imports only its modules."""
-    config = load_with_weights(args.config, args.set).config
+def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSummary:
+    """Prepare the data, open the stream, or with `dry_run` plan; each branch imports only its modules."""
     if config.kind is not RunKind.TRAINER:
         return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
     if config.data.hugging_face.dataset:
@@ -77,8 +85,8 @@ def prepare(args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
         stream = open_stream(config.data, config.model)
         return DataSummary(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
     if config.data.mixture:
-        return prepare_parts(config, args, display)
-    if args.dry_run:
+        return prepare_parts(config, display, dry_run=dry_run)
+    if dry_run:
         from trainyard.training.data.preparation import plan_preparation
 
         plan = plan_preparation(config.data, config.model)
@@ -89,12 +97,12 @@ def prepare(args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
     return DataSummary(data_text(data), data_facts(data))
 
 
-def prepare_parts(config: "Config", args: argparse.Namespace, display: PhaseDisplay) -> DataSummary:
+def prepare_parts(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSummary:
     """Prepare each part of data.mixture, or only plan it."""
     from trainyard.training.data.mixture import parts_of, prepare_mixture
     from trainyard.training.data.preparation import plan_preparation
 
-    if args.dry_run:
+    if dry_run:
         plans = [plan_preparation(each, config.model) for each in parts_of(config.data).values()]
         facts = {"parts": [plan.to_json() for plan in plans]}
         return DataSummary("; ".join(map(plan_text, plans)), facts, is_plan=True)

@@ -34,7 +34,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import append_summary
 from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
@@ -179,6 +179,14 @@ def store_index(url: str, form: Format) -> str:
             raise ConfigError(
                 "The index of a store is written as html, json or text: choose one with --format."
             )
+
+
+def write_report(run_dir: Path) -> int:
+    """Write the reports of a run into its directory and, in GitHub Actions, append it to the job summary."""
+    dashboard = TrainingDashboard(run_dir)
+    write_into_run(dashboard, None)
+    append_summary(render_dashboards([dashboard], Format.MARKDOWN))
+    return ExitCode.DONE
 
 
 def write_into_run(dashboard: TrainingDashboard, refresh_seconds: float | None) -> None:

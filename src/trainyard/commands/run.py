@@ -2,12 +2,13 @@
 
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
-`make train` and buildspec.yml call this command; pods (pod.py) take the same steps. Each step is a
-process of its own. A step that fails ends the pipeline; a run that exists is then still reported on, and one
-whose training or storing failed is proven too, so that its report says which parts do not hold. A run that
-stopped early with a good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the
-store only for a run with a number there, or if --resume names a manifest. Slack is notified if the
-configuration enables it. Without --config, the run in --run-dir resumes with its own configuration.
+`make train` and buildspec.yml call this command; pods and the jobs of a workflow take the same steps, which
+are in `trainyard.pipeline`. Only the training, and the command of an evaluation, are processes of their own.
+A step that fails ends the pipeline; a run that exists is then still reported on, and one whose training or
+storing failed is proven too, so that its report says which parts do not hold. A run that stopped early with a
+good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the store only for a run
+with a number there, or if --resume names a manifest. Slack is notified if the configuration enables it.
+Without --config, the run in --run-dir resumes with its own configuration.
 
 `trainyard run -- python train.py` trains with any program, without a configuration file and without changes
 to the program. docs/bring_your_own.md says what it reads and what it proves.
@@ -29,24 +30,20 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import require_address
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
-from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.gateways.process import SignalForwarder, run_passing_signals
-from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
 from trainyard.program_training import require_idle, take_over
-from trainyard.proof import PARTS
 from trainyard.report.facts.proof_record import read_proof
-from trainyard.report.facts.run_facts import read_record
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, read_run
@@ -60,7 +57,7 @@ NEWEST = "newest"
 LOCAL_STORE = "trainyard-store"
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> CommandParser:
     parser = script_parser(__doc__)
     own = "default: the one in --run-dir"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
@@ -87,46 +84,105 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     takeover = "stop what still trains in --run-dir, on this host, before the start"
     parser.add_argument("--takeover", action="store_true", help=takeover)
-    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
+    return parser
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
     args.command = words[at + 1 :]
     if at < len(words) and not args.command:
         parser.error("-- COMMAND: name the program after --, such as -- python train.py")
-    args.set += settings(args.settings)
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    pipeline = pipeline_of(args)
+    request = request_of(args, args.command)
     if args.dry_run:
-        fetch = [pipeline.fetch()] if pipeline.has_fetch else []
-        steps = (*pipeline.before(), *fetch, pipeline.train(), *pipeline.after())
-        lines = "\n".join(shlex.join(step) for step in steps)
-        output.print_text(SecretFilter.of({"environment": dict(os.environ)}).mask_under("", lines))
-        if args.run_dir is None:
-            output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
-        return ExitCode.DONE
-    if args.takeover:
-        take_over(pipeline.run_dir)
-    require_idle(pipeline.run_dir)
-    # Error messages suggest this command again, because it also stores and proves.
-    words = ["--store", args.store] if args.store else []
-    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
-    place_configuration(args, pipeline)
+        return show_plan(request, as_json=args.json)
     if not args.json:
-        return run_pipeline(pipeline)
-    code = run_pipeline(replace(pipeline, prints=False))
-    output.print_json(summary_of(pipeline.run_dir, code))
+        return start(request)[1]
+    run_dir, code = start(request, prints=False)
+    output.print_json(summary_of(run_dir, code))
     return code
 
 
-def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
+def request_of(args: argparse.Namespace, command: Sequence[str] = ()) -> "RunRequest":
+    return RunRequest(
+        config=args.config,
+        changes=[*args.set, *settings(args.settings)],
+        command=command,
+        run_dir=args.run_dir,
+        runs=args.runs,
+        store=args.store,
+        run_number=parse_run_number(args.run_number),
+        resume=args.resume,
+        deadline=args.deadline,
+        lineage=args.lineage,
+        segment=args.segment,
+        may_begin=args.may_begin == "true",
+        takeover=args.takeover,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a person asks for, who may leave everything but a program or a configuration open."""
+
+    config: Path | None = None
+    """None: the configuration in `run_dir`, or none at all for a `command`."""
+    changes: Sequence[str] = ()
+    command: Sequence[str] = ()
+    """A program to train with instead of that of the configuration."""
+    run_dir: Path | None = None
+    """The run; `newest`: the one that was written to last; None: a new one in `runs`."""
+    runs: Path = Path("runs")
+    store: str = ""
+    run_number: int | None = None
+    resume: str = "auto"
+    deadline: float | None = None
+    lineage: str = ""
+    segment: int = 1
+    may_begin: bool = False
+    takeover: bool = False
+    """Whether what still trains in `run_dir`, on this host, is stopped first."""
+
+
+def show_plan(request: RunRequest, *, as_json: bool = False) -> int:
+    """Print the steps of the pipeline with their values; nothing is run."""
+    pipeline = pipeline_of(request)
+    output.print_json(plan_record(pipeline.steps())) if as_json else output.print_text(
+        plan_text(pipeline.steps())
+    )
+    if request.run_dir is None:
+        output.announce("dry run", f"nothing was written; the name {pipeline.run_dir} is an example")
+    return ExitCode.DONE
+
+
+def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
+    """Run the pipeline; return the run directory and the exit code.
+
+    Without `prints`, what steps print goes to stderr.
+    """
+    pipeline = pipeline_of(request)
+    if request.takeover:
+        take_over(pipeline.run_dir)
+    require_idle(pipeline.run_dir)
+    # Error messages suggest this command again, because it also stores and proves.
+    words = ["--store", request.store] if request.store else []
+    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
+    place_configuration(pipeline, is_own_command=bool(request.command))
+    return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+
+
+def place_configuration(pipeline: Pipeline, *, is_own_command: bool) -> None:
     """Write the configuration of a `-- COMMAND` into its run directory, where the steps read it.
 
     Folders that are created for runs and for the store get a .gitignore of their own.
@@ -138,7 +194,7 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
         if not folder.exists():
             make_folder(folder)
             (folder / ".gitignore").write_text("*\n")
-    if args.command and not pipeline.config.is_file():
+    if is_own_command and not pipeline.config.is_file():
         make_folder(pipeline.run_dir)
         pipeline.config.write_text("recipe: command\n")
 
@@ -167,61 +223,63 @@ def settings(text: str) -> list[str]:
     return words
 
 
-def pipeline_of(args: argparse.Namespace) -> "Pipeline":
-    """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
-    directory: Path | None = args.run_dir
-    if args.command:
-        args.set += ["recipe=command", f"program.command={json.dumps(args.command)}"]
+def pipeline_of(request: RunRequest) -> Pipeline:
+    """Return the pipeline of a request. Raises ConfigError when it names no run and no configuration."""
+    directory, changes = request.run_dir, [*request.changes]
+    if request.command:
+        changes += ["recipe=command", f"program.command={json.dumps(list(request.command))}"]
     if directory == Path(NEWEST):
-        records = sorted(args.runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-        if not records:
-            raise ConfigError(f"There is no run in {args.runs} yet. `make train` starts a run.")
-        directory = records[-1].parent
-    if args.config is None and args.command:
-        directory = directory or args.runs / choose_run_id(None)
-        args.config = directory / "config.yaml"
-    elif args.config is None:
-        if directory is None:
-            raise ConfigError(
-                "Name a program (-- python train.py), a configuration (--config FILE), or a run to resume "
-                "(--run-dir DIR)."
-            )
-        args.config = directory / "config.yaml"
-        if not args.config.is_file():
-            raise ConfigError(f"There is no {args.config}. {advice(directory)}")
-        output.announce("resume", str(directory))
-    config = load_given(args)
-    store = args.store or config.artifacts.store
+        directory = newest_run(request.runs)
+    if request.config is None and directory is None and not request.command:
+        raise ConfigError(
+            "Name a program (-- python train.py), a configuration (--config FILE), or a run to resume "
+            "(--run-dir DIR)."
+        )
+    run_dir = directory or request.runs / choose_run_id(None)
+    file = request.config or run_dir / "config.yaml"
+    if request.config is None and not request.command:
+        if not file.is_file():
+            raise ConfigError(f"There is no {file}. {advice(run_dir)}")
+        output.announce("resume", str(run_dir))
+    config = load_given(file, changes, is_own_command=bool(request.command))
+    store = request.store or config.artifacts.store
     if store:
         require_address(store)
-    parse_run_number(args.run_number)
     wants_slack = config.notifications.slack.enabled
-    notifies = wants_slack and (bool(args.lineage) or has_slack())
+    notifies = wants_slack and (bool(request.lineage) or has_slack())
     if wants_slack and not notifies and config.recipe in RECIPES:
         output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
     return Pipeline(
-        run_dir=directory or args.runs / choose_run_id(None),
-        config=args.config,
-        changes=tuple(args.set),
+        run_dir=run_dir,
+        config=file,
+        changes=tuple(changes),
         store=store or local_store(),
-        run_number=args.run_number,
-        resume=args.resume,
-        deadline=args.deadline,
-        lineage=args.lineage,
-        segment=args.segment,
-        may_begin=args.may_begin,
+        run_number=request.run_number,
+        resume=request.resume,
+        deadline=request.deadline,
+        lineage=request.lineage,
+        segment=request.segment,
+        may_begin=request.may_begin,
         notifies=notifies,
         prepares=config.recipe in RECIPES,
     )
 
 
-def load_given(args: argparse.Namespace) -> "Config":
+def newest_run(runs: Path) -> Path:
+    """Return the run that was written to last."""
+    records = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        raise ConfigError(f"There is no run in {runs} yet. `make train` starts a run.")
+    return records[-1].parent
+
+
+def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "Config":
     """Return the configuration; without a file, that of a `-- COMMAND` has only the values of `--set`."""
-    if not args.command or args.config.is_file():
-        return load_config(args.config, args.set).config
+    if not is_own_command or file.is_file():
+        return load_config(file, changes).config
     with tempfile.TemporaryDirectory() as folder:
-        (file := Path(folder) / "command.yaml").write_text("recipe: command\n")
-        return load_config(file, args.set).config
+        (empty := Path(folder) / "command.yaml").write_text("recipe: command\n")
+        return load_config(empty, changes).config
 
 
 def has_slack() -> bool:
@@ -231,190 +289,3 @@ def has_slack() -> bool:
 
 def local_store() -> str:
     return Path(LOCAL_STORE).absolute().as_uri()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """The commands of the steps for one run."""
-
-    run_dir: Path
-    config: Path
-    changes: Sequence[str] = ()
-    """The values of `--set`."""
-    store: str
-    """Address of the store; empty only in a pod, which then does not store the run."""
-    run_number: str = "auto"
-    resume: str = "auto"
-    deadline: float | None = None
-    """Seconds after which training saves and stops."""
-    grace: float | None = None
-    """Seconds from a signal until the process is killed."""
-    processes: int | None = None
-    program: Path | None = None
-    """The description of another program than the trainer."""
-    lineage: str = ""
-    segment: int = 1
-    searches: str = "true"
-    """`true` searches the store for a checkpoint to resume from."""
-    may_begin: str = "false"
-    """`true` lets a later segment start if the earlier ones stored nothing."""
-    notifies: bool = False
-    """Whether messages are posted to Slack."""
-    prepares: bool = True
-    """Whether there is data to prepare; another program prepares its own."""
-    prints: bool = True
-    """Whether steps print to stdout; else to stderr."""
-
-    @property
-    def configuration(self) -> list[str]:
-        return ["--config", str(self.config), *(word for each in self.changes for word in ("--set", each))]
-
-    @property
-    def store_options(self) -> list[str]:
-        return ["--run-dir", str(self.run_dir), "--store", self.store, "--run-number", self.run_number]
-
-    def before(self) -> list[list[str]]:
-        """Return the steps before the training: check the machine and the store, prepare the data."""
-        where = ["--run-dir", str(self.run_dir), "--store", self.store]
-        prepare = [step("prepare", *self.configuration)] if self.prepares else []
-        return [
-            step("step environment", *self.configuration, *where),
-            step("doctor", *self.configuration, *where, "--run-number", self.run_number),
-            *prepare,
-        ]
-
-    @property
-    def has_fetch(self) -> bool:
-        """Return whether the store may have a checkpoint that is not on this machine."""
-        return self.run_number != "auto" or "://" in self.resume
-
-    def fetch(self) -> list[str]:
-        """Return the step that restores the checkpoint to resume from, and prints the value for --resume."""
-        words = ["--resume", self.resume, "--fetch", self.searches, "--segment", str(self.segment)]
-        return step("step fetch", *self.store_options, *words, "--may-begin", self.may_begin)
-
-    def train(self) -> list[str]:
-        words = [*self.configuration, "--run-dir", str(self.run_dir)]
-        words += [] if self.grace is None else ["--grace", f"{self.grace:.3f}s"]
-        words += ["--nproc-per-node", str(self.processes)] if self.processes else []
-        if self.program:
-            return step("step program", "--program", str(self.program), *words)
-        words += [] if self.deadline is None else ["--deadline", f"{self.deadline:.3f}s"]
-        return step("train", *words, "--resume", self.resume)
-
-    def evaluate(self) -> list[list[str]]:
-        """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
-        if not self.config.is_file():
-            return []
-        loaded = load_config(self.config, self.changes)
-        if not loaded.config.evaluation.command:
-            return []
-        has_secrets = loaded.config.evaluation != loaded.given.evaluation
-        return [
-            step("evaluate", "--run-dir", str(self.run_dir), *(self.configuration if has_secrets else ()))
-        ]
-
-    def store_run(self) -> list[str]:
-        return step("store sync", *self.store_options, "--once")
-
-    @property
-    def required_parts(self) -> tuple[str, ...]:
-        """The parts of the proof that must hold."""
-        return PROVEN_OF_PROGRAMS if self.program else PARTS
-
-    def prove(self) -> list[str]:
-        only = ["--only", ",".join(self.required_parts)] if self.program else []
-        return step("prove", *self.store_options, *only)
-
-    def report(self) -> list[str]:
-        summary = ["--github-summary"] if os.environ.get("GITHUB_STEP_SUMMARY") else []
-        return step("report", str(self.run_dir), "--write", *summary)
-
-    def after(self) -> list[list[str]]:
-        """Return the steps after a training that is done: evaluate, store, prove, report."""
-        return [*self.evaluate(), self.store_run(), self.prove(), self.report()]
-
-    def notify(self, event: str, *words: str) -> list[list[str]]:
-        """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
-        lineage = ["--lineage", self.lineage] if self.lineage else []
-        line = step("notify", event, "--run-dir", str(self.run_dir), *lineage, *words)
-        return [line] if self.notifies else []
-
-    def run(self, commands: Sequence[list[str]]) -> int:
-        """Run steps in order until one fails; return its exit code, else 0."""
-        return run_steps(commands, stdout=None if self.prints else sys.stderr)
-
-
-def step(name: str, *words: str) -> list[str]:
-    """Return the command line of a step."""
-    return [sys.executable, "-P", "-m", "trainyard", *name.split(), *words]
-
-
-def run_pipeline(pipeline: Pipeline) -> int:
-    """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
-    # A signal between two steps must not end the pipeline without a report.
-    with SignalForwarder() as between:
-        if code := pipeline.run(pipeline.before()):
-            return finish_unstarted(pipeline, code)
-        code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)
-        if code:
-            return finish_unstarted(pipeline, code)
-        if between.passed:
-            return ExitCode.INTERRUPTED
-        pipeline.run(pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
-        code = pipeline.run([replace(pipeline, resume=resume).train()])
-        if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
-            return finish(pipeline, code, prove=True)
-        # A run that misses a threshold is stored too; its proof shows the miss.
-        evaluated = pipeline.run(pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
-        if failure := pipeline.run([pipeline.store_run()]):
-            return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
-        return finish(pipeline, code or pipeline.run([pipeline.prove()]) or evaluated)
-
-
-def fetch_checkpoint(pipeline: Pipeline) -> tuple[int, str]:
-    """Restore the checkpoint to resume from; return the exit code and the trainer's value of --resume."""
-    with tempfile.TemporaryFile() as printed:
-        code = run_steps([pipeline.fetch()], stdout=printed)
-        printed.seek(0)
-        return code, printed.read().decode(errors="surrogateescape").strip()
-
-
-def finish_unstarted(pipeline: Pipeline, code: int) -> int:
-    """Report that the training was not started, and return `code`."""
-    if pipeline.lineage and not (pipeline.run_dir / "run.json").exists():
-        reason = f"it could not start (exit code {code}); the log has the cause"
-        pipeline.run(pipeline.notify("failed", "--reason", reason))
-    return finish(pipeline, code)
-
-
-def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
-    """Report on the run, if it exists; return `code`, or for 0 the exit code of the reports."""
-    if code == ExitCode.DONE:
-        return pipeline.run([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
-    if (pipeline.run_dir / "run.json").exists():
-        event = "stopped" if has_stopped(pipeline.run_dir, code) else "failed"
-        proof = [pipeline.prove()] if prove else []
-        for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
-            pipeline.run([each])
-    return code
-
-
-def has_stopped(run_dir: Path, code: int) -> bool:
-    """Return whether the trainer's exit code says that it ended early with a good checkpoint.
-
-    At limits.cost_usd the code is 1, and after Ctrl-C 130, so that nothing continues the run; the record says
-    that it stopped.
-    """
-    outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
-    recorded = outcome if isinstance(outcome, dict) else {}
-    is_on_record = recorded.get("status") == "stopped" and recorded.get("exit_code") == code
-    return code == ExitCode.STOPPED or is_on_record
-
-
-def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:
-    """Run commands in order until one fails; return its exit code, else 0. Signals are passed on to them."""
-    for command in commands:
-        if code := run_passing_signals(command, stdout=stdout):
-            return code
-    return ExitCode.DONE

@@ -2,7 +2,7 @@
 
     check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
-It runs the commands of `trainyard run` (commands/run.py), one step per call, so that a workflow shows each.
+It takes the steps of `trainyard run` (trainyard.pipeline), one per call, so that a workflow shows each.
 `ready` checks the store from a hosted runner. `start` posts the start to Slack, `follow` stores checkpoints
 beside the training, and `notify` reports the end: in the job that trains from the results of its steps
 (STEPS), in the last job from those of the jobs (NEEDS).
@@ -23,22 +23,29 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from trainyard.artifacts.gathering import gather_records
+from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands import notify as notify_command
-from trainyard.commands.run import Pipeline, has_stopped, run_steps, step
+from trainyard.commands.notify import Notice, notify
+from trainyard.commands.step_proven import find_proven_run
+from trainyard.commands.step_prune_runs import prune_runs
+from trainyard.commands.store_sync import follow_run
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
 from trainyard.github.variables import ROLE, read_json, set_variables
+from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, plan_text, training_command
+from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.run.directory import RunDirectory
 
 STEPS = (
     "ready",
@@ -67,7 +74,7 @@ Json = Mapping[str, Any]
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("step", choices=STEPS, help="the step")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
 
@@ -81,13 +88,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return notify_of_jobs(plan)
     pipeline = pipeline_of(plan)
     if args.dry_run:
-        output.print_text(json.dumps({"run_dir": str(pipeline.run_dir), "store": pipeline.store}))
+        output.print_text(plan_text(steps_of(args.step, plan, pipeline)))
         return ExitCode.DONE
-    if args.step in ("train", "follow"):  # the program replaces this process and gets its signals itself
-        replace_process(train_command(pipeline) if args.step == "train" else follow_command(pipeline))
-        return ExitCode.DONE
+    if args.step == "train":  # the trainer replaces this process and gets its signals itself
+        trained = replace(pipeline, resume=os.environ.get("RESUME") or pipeline.resume)
+        replace_process(training_command(**trained.train().values))
+    if args.step == "follow":
+        return follow(pipeline)
     try:
-        code = run_step(args.step, plan, pipeline)
+        with StepRunner() as steps:
+            code = run_step(args.step, plan, pipeline, steps)
     except TrainyardError as error:
         set_output("exit_code", str(int(error.exit_code)))
         raise
@@ -95,21 +105,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def run_step(name: str, plan: Json, pipeline: Pipeline) -> int:
-    """Run one step in this process, and return its exit code."""
-    steps = {
-        "ready": lambda: check_ready(pipeline),
+def steps_of(name: str, plan: Json, pipeline: Pipeline) -> list[Step]:
+    """Return the steps of the pipeline that a step of the workflow takes."""
+    steps: dict[str, Callable[[], list[Step]]] = {
+        "ready": lambda: [pipeline.check_store()],
         "check": lambda: check(plan, pipeline),
-        "prepare": lambda: run_steps(pipeline.before()[2:]),
-        "fetch": lambda: fetch(plan, pipeline),
+        "prepare": pipeline.prepare,
+        "fetch": lambda: [pipeline.fetch()],
         "start": lambda: start(plan, pipeline),
-        "evaluate": lambda: run_steps(pipeline.evaluate()),
-        "store": lambda: store(pipeline),
-        "prove": lambda: run_steps([pipeline.prove()]),
+        "follow": lambda: [Step("follow", follow_run, {**pipeline.stored, "behind": follower_file()})],
+        "train": lambda: [pipeline.train()],
+        "evaluate": pipeline.evaluate,
+        "store": lambda: [pipeline.store_run()],
+        "prove": lambda: [pipeline.prove()],
         "report": lambda: report(pipeline),
-        "notify": lambda: notify(plan, pipeline),
     }
-    return steps[name]()
+    return steps[name]() if name in steps else []
+
+
+def run_step(name: str, plan: Json, pipeline: Pipeline, steps: StepRunner) -> int:
+    """Take one step of the workflow in this process, and return its exit code."""
+    if name == "check":
+        require_machine(plan, pipeline)
+    if name == "fetch" and (reason := newer_push(plan) or proven_run(plan, pipeline, steps)):
+        set_output("skip", reason)
+        return ExitCode.DONE
+    if name == "store":
+        return store(pipeline, steps)
+    if name == "notify":
+        return notify_of_job(plan, pipeline)
+    taken = steps_of(name, plan, pipeline)
+    if name in ("start", "report"):  # that they fail does not fail the run
+        for each in taken:
+            steps.run(each)
+        return ExitCode.DONE
+    return steps.run(*taken)
 
 
 def set_step_environment(name: str, plan: Json) -> None:
@@ -135,62 +165,54 @@ def pipeline_of(plan: Json) -> Pipeline:
         return Pipeline(
             run_dir=Path(plan["run_dir"]),
             config=Path(plan["config"]),
-            changes=str(plan["overrides"]).splitlines(),
+            changes=tuple(str(plan["overrides"]).splitlines()),
             store=plan["store"],
-            run_number=plan["run_number"],
+            run_number=parse_run_number(str(plan["run_number"])),
             # A repeated job has the plan of the first attempt.
             resume="auto" if is_again and plan["resume"] == "none" else plan["resume"],
-            searches="true" if is_again else plan["fetch"],
+            searches=is_again or plan["fetch"] == "true",
             deadline=arguments.duration(plan["deadline"]),
             lineage=plan["run_number"],
             segment=int(plan["segment"]),
-            may_begin=plan["may_begin"],
+            may_begin=plan["may_begin"] == "true",
             notifies=True,
             prepares=plan["prepares"],
         )
     except (KeyError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
-        raise ConfigError(f"TRAINYARD_PLAN is not what plan_run.py resolved ({error})") from None
+        raise ConfigError(f"TRAINYARD_PLAN is not what `trainyard step plan` resolved ({error})") from None
 
 
-def replace_process(command: Sequence[str]) -> None:
-    if command:
-        sys.stdout.flush()
-        os.execv(command[0], list(command))  # noqa: S606 - a command of this package, without a shell
+def replace_process(command: Sequence[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(command[0], list(command))  # noqa: S606 - a command of this package, without a shell
 
 
-def train_command(pipeline: Pipeline) -> list[str]:
-    return replace(pipeline, resume=os.environ.get("RESUME") or pipeline.resume).train()
-
-
-def follow_command(pipeline: Pipeline) -> list[str]:
-    """Return the command that stores checkpoints beside the training; empty if TRAINYARD_FOLLOW is off."""
+def follow(pipeline: Pipeline) -> int:
+    """Store checkpoints beside the training, in the background, unless TRAINYARD_FOLLOW is off."""
     if os.environ.get("TRAINYARD_FOLLOW") == "false":
-        return []
-    return step(
-        "training_artifact_sync", *pipeline.store_options, "--follow", "--behind", str(follower_file())
-    )
+        return ExitCode.DONE
+    [step] = steps_of("follow", {}, pipeline)
+    return int(step.apply(**step.values))
 
 
 def follower_file() -> Path:
     return Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "follower"
 
 
-def check_ready(pipeline: Pipeline) -> int:
-    """Check the store, the run number and the signing key from a hosted runner."""
-    words = [*pipeline.configuration, "--store", pipeline.store, "--run-number", pipeline.run_number]
-    return run_steps([step("doctor", *words)])
-
-
-def check(plan: Json, pipeline: Pipeline) -> int:
-    """Check the machine, and in a first segment the store, unless `ready` has checked the store."""
-    problem = hosted_problem(
-        os.environ.get("RUNNER_ENVIRONMENT", ""), int(plan["job_minutes"]), pipeline.store
-    )
-    if problem:
-        refuse(*problem)
-    environment, readiness, *_ = pipeline.before()
+def check(plan: Json, pipeline: Pipeline) -> list[Step]:
+    """Return the check of the machine, and of the store in a first segment, unless `ready` has done it."""
     is_checked = plan["jobs"]["ready"] or pipeline.segment > 1
-    return run_steps([environment] if is_checked else [environment, readiness])
+    return [pipeline.check_machine(), *([] if is_checked else [pipeline.check_store()])]
+
+
+def require_machine(plan: Json, pipeline: Pipeline) -> None:
+    """Raise CheckFailedError, and report why, if one of GitHub's own machines would lose the run."""
+    machine = os.environ.get("RUNNER_ENVIRONMENT", "")
+    if problem := hosted_problem(machine, int(plan["job_minutes"]), pipeline.store):
+        reason, text = problem
+        summary = f"### ❌ Not started\n\n{text}.\n"
+        report_step({"reason": reason}, summary, error=("Not started", text))
+        raise CheckFailedError(text)
 
 
 def hosted_problem(machine: str, minutes: int, store: str) -> tuple[str, str] | None:
@@ -213,21 +235,6 @@ def hosted_problem(machine: str, minutes: int, store: str) -> tuple[str, str] | 
     return None
 
 
-def refuse(reason: str, text: str) -> None:
-    summary = f"### ❌ Not started\n\n{text}.\n"
-    report_step({"reason": reason}, summary, error=("Not started", text))
-    raise CheckFailedError(text)
-
-
-def fetch(plan: Json, pipeline: Pipeline) -> int:
-    """Restore the checkpoint to resume from, unless nothing has to be trained (output `skip`)."""
-    reason = newer_push(plan) or proven_run(plan, pipeline)
-    if reason:
-        set_output("skip", reason)
-        return ExitCode.DONE
-    return run_steps([pipeline.fetch()])
-
-
 def newer_push(plan: Json) -> str:
     """Return which newer push replaces this one, if TRAINYARD_SUPERSEDE is true; else nothing."""
     if os.environ.get("TRAINYARD_SUPERSEDE") != "true" or plan["unless_proven"] != "true":
@@ -248,35 +255,37 @@ def newer_push(plan: Json) -> str:
     return text
 
 
-def proven_run(plan: Json, pipeline: Pipeline) -> str:
+def proven_run(plan: Json, pipeline: Pipeline, steps: StepRunner) -> str:
     """Return which proven run is the same as this one; nothing if there is none or it is not known."""
     if plan["unless_proven"] != "true" or os.environ.get("GITHUB_RUN_ATTEMPT", "1") != "1":
         return ""
-    words = [*pipeline.configuration, "--store", pipeline.store, "--json"]
-    with tempfile.TemporaryFile() as printed:
-        run_steps([step("step proven", *words)], stdout=printed)
-        printed.seek(0)
-        try:
-            number = json.loads(printed.read() or b"{}").get("run_number")
-        except (ValueError, AttributeError) as error:
-            output.print_remarks([f"Proven runs could not be searched, so this one is trained: {error}"])
-            return ""
+    values = {"file": pipeline.config, "changes": pipeline.changes, "store": pipeline.store}
+    if steps.run(Step("proven", find_proven_run, values)):
+        output.print_remarks(["Proven runs could not be searched, so this one is trained."])
+        return ""
+    number, *_ = steps.result
     return f"run {number} is proven" if number else ""
 
 
-def start(plan: Json, pipeline: Pipeline) -> int:
-    """Post the start to Slack."""
-    words = ["--reason", plan["reason"], "--segment", segment_of(plan), "--thread", plan["thread"]]
-    words += ["--plan", plan["expected"]]
-    run_steps(pipeline.notify(plan["moment"], *words))
-    return ExitCode.DONE
+def start(plan: Json, pipeline: Pipeline) -> list[Step]:
+    """Return the step that posts the start to Slack."""
+    notice = Notice(
+        event=plan["moment"],
+        run_dir=pipeline.run_dir,
+        lineage=pipeline.lineage,
+        reason=plan["reason"],
+        segment=segment_of(plan),
+        thread=plan["thread"],
+        plan=plan["expected"],
+    )
+    return [Step("notify", notify, {"notice": notice})]
 
 
 def segment_of(plan: Json) -> str:
     return f"{plan['segment']}/{plan['most_segments']}"
 
 
-def store(pipeline: Pipeline) -> int:
+def store(pipeline: Pipeline, steps: StepRunner) -> int:
     """Store a run that is done or stopped with a good checkpoint, not a failed one."""
     trained = read_json(os.environ, "STEPS").get("train") or {}
     code = str((trained.get("outputs") or {}).get("exit_code") or "")
@@ -285,7 +294,7 @@ def store(pipeline: Pipeline) -> int:
     if trained.get("outcome") != "success" and not stopped:
         output.announce("artifacts", "a run that failed is not stored")
         return ExitCode.DONE
-    result = run_steps([pipeline.store_run()])
+    result = steps.run(pipeline.store_run())
     if result == ExitCode.DONE and trained.get("outcome") == "success":
         set_output("done", "true")
     return result
@@ -318,21 +327,40 @@ def is_running(process: int) -> bool:
     return True
 
 
-def report(pipeline: Pipeline) -> int:
-    """Write the report and the records to keep, and remove old runs that are proven and stored."""
+def report(pipeline: Pipeline) -> list[Step]:
+    """Return the steps that write the report and the records to keep, and remove old proven, stored runs."""
     records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
-    run_steps([pipeline.report()])
-    run_steps([step("step records", "--run-dir", str(pipeline.run_dir), "--to", str(records))])
+    steps = [
+        pipeline.report(),
+        Step("records", keep_records, {"run_dir": pipeline.run_dir, "to": records}),
+    ]
     keep = os.environ.get("TRAINYARD_KEEP_RUNS") or "3"
     proof = read_json(os.environ, "STEPS").get("prove") or {}
     if keep != "all" and proof.get("outcome") == "success":
-        words = ["--runs-directory", str(pipeline.run_dir.parent), "--current", str(pipeline.run_dir)]
-        words += ["--store", pipeline.store, "--keep-last", keep, "--apply"]
-        run_steps([step("step prune-runs", *words)])
+        values = {"run_dir": pipeline.run_dir, "store": pipeline.store, "keep": keep}
+        steps.append(Step("prune", prune, values))
+    return steps
+
+
+def keep_records(run_dir: Path, to: Path) -> int:
+    """Copy the report and the records of a run, of limited size, into the new folder `to`, and report it."""
+    gathered = gather_records(RunDirectory(run_dir), to)
+    for name in gathered.shortened:
+        output.announce("records", f"{name} is too large: only a part is copied", "degraded")
+    for name in gathered.left_out:
+        output.announce("records", f"{name} is too large and is not copied", "degraded")
+    count = format_count(len(gathered.names), "file")
+    output.announce("records", f"{count}, {format_size(gathered.size)} → {to}")
     return ExitCode.DONE
 
 
-def notify(plan: Json, pipeline: Pipeline) -> int:
+def prune(run_dir: Path, *, store: str, keep: str) -> int:
+    """Remove old runs beside `run_dir`, but not the newest `keep`."""
+    newest = arguments.parse(arguments.positive, keep, "TRAINYARD_KEEP_RUNS")
+    return prune_runs(run_dir.parent, store=store, keep_last=newest, current=run_dir, apply=True)
+
+
+def notify_of_job(plan: Json, pipeline: Pipeline) -> int:
     """Report once how the training job ended, and pass its result to the next jobs."""
     steps, status = read_json(os.environ, "STEPS"), os.environ.get("JOB_STATUS", "failure")
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
@@ -341,22 +369,21 @@ def notify(plan: Json, pipeline: Pipeline) -> int:
         name: (steps.get(name) or {}).get("outputs") or {} for name in ("train", "start", "store", "prove")
     }
     thread = str(outputs["start"].get("slack_thread") or plan["thread"])
-    words = [
-        "--run-dir",
-        str(pipeline.run_dir),
-        "--lineage",
-        plan["run_number"],
-        "--segment",
-        segment_of(plan),
-    ]
+    notice = Notice(
+        event="degraded",
+        run_dir=pipeline.run_dir,
+        lineage=pipeline.lineage,
+        segment=segment_of(plan),
+        thread=thread,
+    )
     posted = True
     if (steps.get("train") or {}).get("outcome") in ("success", "failure"):
-        notify_command.notify(notify_command.parse_args(["degraded", *words, "--thread", thread]))
+        notify(notice)
     if end.event:
-        words += ["--reason", end.reason, "--next-step", end.next_step, "--job-status", status]
-        posted, thread = notify_command.notify(
-            notify_command.parse_args([end.event, *words, "--thread", thread])
+        last = notify(
+            replace(notice, event=end.event, reason=end.reason, next_step=end.next_step, job_status=status)
         )
+        posted, thread = last.is_done, last.thread
     if (steps.get("keep") or {}).get("outcome") == "failure":
         text = "GitHub refused the artifact of report and records, or took too long. The verdict holds."
         annotate(Level.WARNING, f"{text} They are in {pipeline.run_dir} on the runner, and in the store")
@@ -379,12 +406,11 @@ def notify_of_jobs(plan: Json) -> int:
     number = str(plan.get("run_number") or os.environ.get("GITHUB_RUN_NUMBER", ""))
     handed = outputs_of(needs, "train")
     folder = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / f"gh-{run}"
-    words = ["failed", "--run-dir", str(folder), "--lineage", number, "--needs", json.dumps(needs)]
-    args = notify_command.parse_args([*words, "--thread", handed.get("thread") or plan.get("thread") or ""])
-    posted, _ = notify_command.notify(args)
-    if args.reason:
-        append_summary(f"### ❌ {args.reason}\n\nNext: `{args.next_step}`\n")
-    return ExitCode.DONE if posted else ExitCode.REFUSED
+    thread = handed.get("thread") or plan.get("thread") or ""
+    posted = notify(Notice(event="failed", run_dir=folder, lineage=number, needs=needs, thread=thread))
+    if posted.notice.reason:
+        append_summary(f"### ❌ {posted.notice.reason}\n\nNext: `{posted.notice.next_step}`\n")
+    return ExitCode.DONE if posted.is_done else ExitCode.REFUSED
 
 
 def end_of_continue(step: Json) -> Json:

@@ -8,7 +8,7 @@ job once, dispatches the run that reports an end, and stops polling when no job 
 
 Reads:      TRAINYARD_PLAN, the plan that `plan` or `send` put out; for plan INPUTS, the JSON of the dispatch
             inputs, TRAINYARD_EKS_*, TRAINYARD_STORE, ECR_REPOSITORY; TRAINYARD_AWS_REGION; RUNNER_TEMP;
-            GitHub's variables and GITHUB_TOKEN; Slack's as notify_slack.py; the cluster, the store
+            GitHub's variables and GITHUB_TOKEN; Slack's as trainyard notify; the cluster, the store
 Writes:     the job, unless --dry-run; deployments and a dispatch at GitHub; logs, the run and its records
             below RUNNER_TEMP; a Slack message; the outputs plan, ended, exit_code, reason, posted; summaries
 Exit codes: 0 done, or the job has not ended; 1 the cluster is not ready, the job failed or is not proven;
@@ -21,31 +21,36 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.artifacts.record.run_numbers import number_of_run
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import parse_selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
-from trainyard.command.handler import exit_code_of
+from trainyard.command.cluster_options import JOB_KINDS
+from trainyard.command.handler import code_of
 from trainyard.command.parser import script_parser
-from trainyard.commands import (
-    cluster as cluster_command,
-)
-from trainyard.commands import (
-    job_deploy,
-    notify,
-    step_plan,
-    step_records,
-    store_restore,
-)
-from trainyard.commands import (
-    prove as prove_command,
-)
-from trainyard.commands import (
-    report as report_command,
-)
+from trainyard.commands.cluster import check_cluster, open_query
+from trainyard.commands.job_deploy import deploy_job
+from trainyard.commands.notify import Notice, needs_in, notify
+from trainyard.commands.prove import prove_run
+from trainyard.commands.report import write_report
+from trainyard.commands.step import keep_records
+from trainyard.commands.step_plan import plan_run
+from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
-from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError
-from trainyard.gateways.github import Level, annotate, append_summary, report_step, set_output
+from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError, VerificationError
+from trainyard.gateways.github import (
+    Level,
+    annotate,
+    append_summary,
+    refusal_in_summary,
+    report_step,
+    set_output,
+)
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
@@ -62,18 +67,22 @@ from trainyard.github.cluster_job import (
 )
 from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
+from trainyard.github.variables import set_variables
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import make_retry_loop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
-from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
+from trainyard.jobs.job_request import JobRequest
+from trainyard.report.cluster.verdict_text import verdict_lines
+from trainyard.report.jobs.job_actions import plan_outputs, state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import progress_line
-from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 from trainyard.run.segment import first_segment
 from trainyard.run.suggested_commands import ClusterTarget
-from trainyard.run.untrusted_files import parse_json_object, read_json_object, read_yaml
+from trainyard.run.untrusted_files import parse_json_object, read_yaml
 
 if TYPE_CHECKING:
+    from trainyard.config.schema import Config
     from trainyard.jobs.state.job_state import JobState
 
 COMMANDS = ("plan", "send", "watch", "prove", "report", "poll")
@@ -123,18 +132,26 @@ def plan() -> int:
     for name in ("nodes", "instance_type"):  # an input overrides its variable, also in plan_run
         if value := given.get("num_nodes" if name == "nodes" else name):
             os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
-    config, overrides = given.get("config", ""), given.get("overrides", "")
-    only = "true" if given.get("dry_run") == "True" else "false"
-    words = ["--config", config, "--overrides", overrides, "--target", "eks", "--only-plan", only]
-    if code := step_plan.main(words):
+    if not given.get("config"):
+        raise ConfigError("INPUTS has no `config`. Set it to the file of the configuration.")
+    set_variables(os.environ)
+    only = given.get("dry_run") == "True"
+    if code := plan_run(given["config"], overrides=given.get("overrides", ""), target="eks", only_plan=only):
         return code
     job = requested_job(given)
-    if code := cluster_command.main(["check", *cluster_words(job)]):
+    request, config = request_of(job), job_config(job)
+    # The image is looked up later, with the plan.
+    found, code = check_cluster(open_query(replace(request, image=""), config.cluster))
+    output.print_result(found, lambda data, width: verdict_lines(data, width=width), as_json=False)
+    if code:
         return code
-    planned = folder() / "plan.json"
-    if code := job_deploy.main(["--dry-run", "--output", str(planned), *job_words(job)]):
+    with refusal_in_summary("Nothing was sent"):
+        data, code = deploy_job(config, request, accept=job.accept, dry_run=True)
+    if data:
+        output.print_text(kubernetes_yaml(data["objects"]))
+    if code:
         return code
-    job = job.model_copy(update=read_json_object(planned))
+    job = job.model_copy(update=plan_outputs(data["plan"], store=config.artifacts.store or ""))
     set_output("plan", job.to_text())
     return ExitCode.DONE
 
@@ -163,27 +180,42 @@ def requested_job(given: Mapping[str, str]) -> ClusterJob:
     )
 
 
-def cluster_words(job: ClusterJob) -> list[str]:
-    """Return the arguments that manage_cluster.py and deploy_training_job.py share."""
-    words = ["--config", job.config, *(f"--set={change}" for change in job.changes)]
-    words += ["--cluster", job.cluster, "--region", job.region] if job.cluster else []
-    words += ["--num-nodes", job.nodes, "--instance-type", job.instance_type, "--kind", job.kind]
-    words += ["--namespace", job.namespace] if job.namespace else []
-    return words + ([f"--gpu-per-node={job.gpus}"] if job.gpus else [])
+def job_config(job: ClusterJob) -> "Config":
+    return load_config(Path(job.config), [*job.changes, f"artifacts.store={job.store}"]).config
 
 
-def job_words(job: ClusterJob) -> list[str]:
-    """Return the arguments of deploy_training_job.py."""
-    words = [*cluster_words(job), "--set", f"artifacts.store={job.store}", "--job-name", job.job]
-    words += ["--image-uri", job.image, "--auto-retry", job.auto_retry]
-    return words + [f"--accept={name}" for name in job.accept]
+def request_of(job: ClusterJob) -> JobRequest:
+    """Return the request for the job. Raises ConfigError for a value that people typed wrong."""
+    if job.kind not in ("auto", *JOB_KINDS):
+        raise ConfigError(f"kind: {job.kind[:80]!r} is none of auto, {', '.join(JOB_KINDS)}")
+    return JobRequest(
+        nodes=arguments.parse(arguments.positive, job.nodes, "num_nodes"),
+        gpus_per_node=arguments.parse(arguments.natural_number, job.gpus, "gpu_per_node")
+        if job.gpus
+        else None,
+        instance_type=job.instance_type,
+        kind=job.kind,
+        namespace=job.namespace,
+        image=job.image,
+        target=replace(target_of(job), kind=job.kind),
+        name=job.job,
+        auto_retry=arguments.parse(arguments.natural_number, job.auto_retry, "auto_retry"),
+    )
+
+
+def target_of(job: ClusterJob) -> ClusterTarget:
+    region = job.region if job.cluster else ""
+    return ClusterTarget(cluster=job.cluster, region=region, namespace=job.namespace)
 
 
 def send(*, dry_run: bool) -> int:
     """Send the job unless it is there already, report it to Slack, and record it as a deployment."""
     job = planned_job()
-    words = [*job_words(job), *(["--dry-run"] if dry_run else [])]
-    if (code := job_deploy.main(words)) or dry_run:
+    with refusal_in_summary("Nothing was sent"):
+        data, code = deploy_job(job_config(job), request_of(job), accept=job.accept, dry_run=dry_run)
+    if dry_run and data:
+        output.print_text(kubernetes_yaml(data["objects"]))
+    if code or dry_run:
         return code
     job = job.model_copy(update={"thread": started_thread(job)})
     try:
@@ -202,8 +234,7 @@ def send(*, dry_run: bool) -> int:
 
 def started_thread(job: ClusterJob) -> str:
     """Report the start to Slack, and return the thread; empty where there is none."""
-    exit_code_of(lambda: notify.main(["started", "--run-dir", str(run_dir(job)), "--lineage", job.job]))
-    return read_thread(run_dir(job) / FILE_NAME).address
+    return notify(Notice(event="started", run_dir=run_dir(job), lineage=job.job)).thread
 
 
 def watch(seconds: float) -> int:
@@ -221,8 +252,7 @@ def watch(seconds: float) -> int:
     state, has_ended = follow(api, job, seconds)
     data, code = state.record(), state.exit_code
     outputs = state_outputs(data, exit_code=code) | {"ended": "true" if has_ended else "false"}
-    target = ClusterTarget(cluster=job.cluster, region=job.region, namespace=job.namespace)
-    report_step(outputs, state_markdown(data, target), error=state_error(data, exit_code=code))
+    report_step(outputs, state_markdown(data, target_of(job)), error=state_error(data, exit_code=code))
     if not has_ended:
         output.announce("job", f"{state.job} has not ended: {state.reason}", "degraded")
         return ExitCode.DONE
@@ -231,7 +261,7 @@ def watch(seconds: float) -> int:
 
 
 def api_of(job: ClusterJob) -> Api:
-    return open_api(ClusterTarget(cluster=job.cluster, region=job.region), read=read_yaml)
+    return open_api(target_of(job), read=read_yaml)
 
 
 def missing_job(api: Api, job: ClusterJob) -> str | None:
@@ -249,8 +279,7 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
     if job.auto_retry != "0":
-        target = ClusterTarget(cluster=job.cluster, region=job.region, namespace=job.namespace)
-        loop = make_retry_loop(api, output.announce, target)
+        loop = make_retry_loop(api, output.announce, target_of(job))
         found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
         if found.why:
             output.announce("retry", f"{found.state.job}: {found.why}", "degraded")
@@ -282,13 +311,18 @@ def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
 def prove() -> int:
     """Prove the run from the store, and write report and records; a failure of these two is ignored."""
     job = planned_job()
-    run = str(run_dir(job))
-    store = ["--store", job.store]
-    if code := store_restore.main([*store, "--run-id", job.job, "--step", "none", "--to", run]):
-        return code
-    code = prove_command.main(["--run-dir", run, *store, "--run-number", "auto"])
-    exit_code_of(lambda: report_command.main([run, "--write", "--github-summary"]))
-    exit_code_of(lambda: step_records.main(["--run-dir", run, "--to", str(folder() / "records")]))
+    run = run_dir(job)
+    with refusal_in_summary("Not restored"):
+        store = open_store(job.store)
+        number = number_of_run(store, job.job)
+        if number is None:
+            raise VerificationError(f"{store.url} holds no run {job.job}")
+        report = restore(store, parse_selection(store, number, "none"), run)
+    set_manifest_outputs(store, number)
+    output.announce("restored", report.summary(), "ok")
+    code = prove_run(run, store=job.store)
+    code_of(lambda: write_report(run))
+    code_of(lambda: keep_records(run, folder() / "records"))
     return code
 
 
@@ -299,7 +333,8 @@ def report(needs: str) -> int:
     """
     job = planned_job() if os.environ.get("TRAINYARD_PLAN") else None
     deployment = job.deployment if job else 0
-    end = run_end(parse_json_object(needs, "--needs"), was_sent=deployment > 0)
+    found = needs_in(needs)
+    end = run_end(found, was_sent=deployment > 0)
     polls = end.event == "running" and job is not None and keep_polling(job)
     if polls and job:
         text = (
@@ -318,8 +353,8 @@ def report(needs: str) -> int:
             _logger.warning("The deployment was not updated: %s", error)
     event = "failed" if end.event == "running" else end.event
     name, thread = (job.job, job.thread) if job else (f"gh-{os.environ.get('GITHUB_RUN_ID', '')}", "")
-    words = ["--run-dir", str(folder() / "records"), "--lineage", name, "--thread", thread]
-    return notify.main([event, *words, "--needs", needs])
+    notify(Notice(event=event, run_dir=folder() / "records", lineage=name, thread=thread, needs=found))
+    return ExitCode.DONE
 
 
 def keep_polling(job: ClusterJob) -> bool:

@@ -44,6 +44,7 @@ from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
+from trainyard.gateways.process import run_program
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
@@ -72,6 +73,13 @@ if TYPE_CHECKING:
 
 RELEASES_SECONDS = 5.0
 """Time limit of the request for the releases of GitHub's runner."""
+# A first import of torch on a busy machine with a slow disk takes minutes.
+TORCH_SECONDS = 600.0
+_TORCH_FACTS = """
+import dataclasses, json
+from trainyard.training.runtime.torch_device import torch_facts
+print(json.dumps(dataclasses.asdict(torch_facts())))
+"""
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 
 
@@ -276,10 +284,12 @@ def memory_of(config: "Config", *, gpus: int) -> Memory | None:
 
 
 def query_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
-    """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported."""
-    try:
-        from trainyard.training.runtime.torch_device import torch_facts
-    except (ImportError, OSError):
+    """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported.
+
+    A process of its own imports torch: this one may wait for the training, and must not hold its memory.
+    """
+    done = run_program([sys.executable, "-c", _TORCH_FACTS], seconds=TORCH_SECONDS)
+    if not done.ok:
         return None, None, ()
-    facts = torch_facts()
-    return facts.version, facts.cuda, facts.gpu_memory_bytes
+    facts = json.loads(done.stdout.splitlines()[-1])
+    return facts["version"], facts["cuda"], tuple(facts["gpu_memory_bytes"])

@@ -83,14 +83,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--continues", default="", metavar="JSON", help="the state of the previous segment")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    args = parser.parse_args(argv)
-    add_inputs(args)
-    return args
+    return parser.parse_args(argv)
 
 
 def add_inputs(args: argparse.Namespace) -> None:
     """Set the flags that are missing from --inputs. Raises ConfigError if it is not a JSON object."""
-    set_variables(os.environ)
     try:
         inputs = parse_json(args.inputs if args.inputs not in ("", "null") else "{}", "--inputs")
     except DamagedFileError:
@@ -100,17 +97,50 @@ def add_inputs(args: argparse.Namespace) -> None:
     for name in ("config", "overrides", "epochs", "resume", "target", "continues"):
         setattr(args, name, getattr(args, name) or str(inputs.get(name) or ""))
     args.only_plan = args.only_plan or str(inputs.get("dry_run") or "false").lower()
-    args.config = Path(args.config or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    set_variables(os.environ)
+    add_inputs(args)
+    return plan_run(
+        args.config,
+        overrides=args.overrides,
+        epochs=args.epochs,
+        resume=args.resume,
+        target=args.target,
+        only_plan=args.only_plan == "true",
+        continues=args.continues,
+        file=args.output,
+        as_json=args.json,
+    )
+
+
+def plan_run(
+    config_file: str | Path = "",
+    *,
+    overrides: str = "",
+    epochs: str = "",
+    resume: str = "",
+    target: str = "",
+    only_plan: bool = False,
+    continues: str = "",
+    file: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Resolve and report the plan of a workflow run, set the output `plan`, and return the exit code.
+
+    The texts are inputs of the workflow; an empty one leaves the value to the repository's settings. The plan
+    is also written into `file`.
+    """
+    path = Path(config_file or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
     try:
-        inputs = inputs_of(args)
-        config = load_config(args.config, inputs.changes).config
-        segment = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
+        changes, place = overrides_in(overrides), target_for(target, os.environ)
+        inputs = DispatchInputs(str(path), changes, epochs, resume or "auto", place, only_plan)
+        config = load_config(path, changes).config
+        segment = read_segment(continues) if continues else first_segment(local_run(os.environ))
         plan = resolve(inputs, config, segment, variables=os.environ)
         refuse_cleaned_directory(os.environ)
         planned = plan_of(config, plan)
@@ -127,9 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(
             missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))
         )
-    if args.output:
-        write_json_atomically(args.output, plan.to_json())
-    output.print_json(plan.outputs()) if args.json else print(text)
+    if file:
+        write_json_atomically(file, plan.to_json())
+    output.print_json(plan.outputs()) if as_json else print(text)
     if not planned.plan.get("fits", True):  # this is only computed: check_environment decides on the machine
         own = "" if plan.is_requested else " For another file on pushes: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
@@ -154,13 +184,6 @@ def report_daily_run_off(plan: "RunPlan") -> int:
     annotate(Level.NOTICE, f"Nothing was trained: the daily run is off. {command} turns it on")
     set_output("plan", json.dumps(plan.job_plan()))
     return ExitCode.DONE
-
-
-def inputs_of(args: argparse.Namespace) -> DispatchInputs:
-    target = target_for(args.target, os.environ)
-    words = overrides_in(args.overrides)
-    only = args.only_plan == "true"
-    return DispatchInputs(str(args.config), words, args.epochs, args.resume or "auto", target, only)
 
 
 def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:

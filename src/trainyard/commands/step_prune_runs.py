@@ -16,6 +16,7 @@ Example: trainyard step prune-runs --runs-directory /mnt/storage/runs --store s3
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.sync_report import size_text
@@ -60,27 +61,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    if not args.runs_directory.is_dir():
-        raise ConfigError(f"--runs-directory {args.runs_directory}: there is no such folder")
-    store = open_store(args.store, call_seconds=args.call_seconds)
-    rule = RemovalRule(args.keep_last, args.current)
+    return prune_runs(
+        args.runs_directory,
+        store=args.store,
+        keep_last=args.keep_last,
+        current=args.current,
+        call_seconds=args.call_seconds,
+        apply=args.apply,
+        as_json=args.json,
+    )
+
+
+def prune_runs(
+    folder: Path,
+    *,
+    store: str,
+    keep_last: int = 3,
+    current: Path | None = None,
+    call_seconds: float = 30.0,
+    apply: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Plan which old runs of a folder go, print the plan, with `apply` remove them; return the exit code.
+
+    The run directory `current` stays.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"--runs-directory {folder}: there is no such folder")
+    there = open_store(store, call_seconds=call_seconds)
+    rule = RemovalRule(keep_last, current)
     with terminal.show_live(PhaseDisplay("old runs", "reading the runs")):
-        plan = plan_removal(args.runs_directory, store, rule=rule, proof_of=proof_of)
-    if args.json:
-        output.print_json({"store": store.url, "directories": [each.to_json() for each in plan]})
+        plan = plan_removal(folder, there, rule=rule, proof_of=proof_of)
+    if as_json:
+        output.print_json({"store": there.url, "directories": [each.to_json() for each in plan]})
     elif plan:
         words = {True: "kept", False: "removed"}
         output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
     removals = [each for each in plan if not each.keep]
     problems = []
-    if args.apply:
+    if apply:
         with terminal.show_live(PhaseDisplay("old runs", "removing")):
             problems = [problem for _, problem in remove_directories(plan) if problem]
     output.print_remarks(problems)
     what = (
         f"{len(removals) - len(problems)} of {len(plan)}, {size_text(sum(each.size for each in removals))},"
     )
-    ending = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
+    ending = "removed" if apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("old runs", f"{what} {ending}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE
 

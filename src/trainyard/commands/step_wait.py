@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands import notify
+from trainyard.commands.notify import Notice, notify
 from trainyard.commands.step import segment_of
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
@@ -68,9 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     append_summary(f"### ⚠ {text[0].upper()}{text[1:]}\n\nNext: `{command}`\n")
     annotate(Level.WARNING, f"{text}\nNext: {command}", title="No runner has taken the job")
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"
-    words = ["degraded", "--run-dir", str(folder), "--reason", text, "--next-step", command]
-    words += ["--lineage", str(plan["run_number"]), "--segment", segment_of(plan), "--thread", plan["thread"]]
-    notify.notify(notify.parse_args(words))
+    notice = Notice(
+        event="degraded",
+        run_dir=folder,
+        reason=text,
+        next_step=command,
+        lineage=str(plan["run_number"]),
+        segment=segment_of(plan),
+        thread=plan["thread"],
+    )
+    notify(notice)
     return ExitCode.DONE
 
 

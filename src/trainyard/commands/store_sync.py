@@ -16,6 +16,7 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 
 import argparse
 import shlex
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,8 +125,7 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
-    output.configure_logging(args.log_level or ("warning" if watched else "info"))
+    output.configure_logging(args.log_level)
 
     number = parse_run_number(args.run_number)
     options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
     signer = None if args.dry_run else signer_from()
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
         store = open_store_of(None, args.store, options, display.advance)
         files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint, args.code)
         if args.dry_run:
@@ -179,7 +179,7 @@ def store_run(
     else a free one. `others` is how many seconds to wait for the parts of other machines.
     """
     directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
-    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
+    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
         there = open_store_of(run_dir, store, options, display.advance)
         where = there, directory, run_number
         if dry_run:
@@ -200,6 +200,7 @@ def follow_run(
     store: str | None = None,
     run_number: int | None = None,
     behind: Path | None = None,
+    stop: threading.Event | None = None,
     silence: float = 1800.0,
     outage: float = 1800.0,
     others: float = OTHERS_SECONDS,
@@ -209,17 +210,21 @@ def follow_run(
 ) -> int:
     """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
 
-    It lowers the priority of this process and takes its signals. With `behind` it continues in a process of
-    its own, whose id is in that file, and the calling process ends.
+    The event `stop` ends it. Without one it lowers the priority of this process and takes its signals. With
+    `behind` it continues in a process of its own, whose id is in that file, and the calling process ends.
     """
     directory, signer = RunDirectory(run_dir), signer_from()
-    stop = signals.run_in_background(behind)
+    stop = stop or signals.run_in_background(behind)
     limits = Patience(silence, outage, others_seconds=others)
     wait_for_run(directory, limits, stop)
     where = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6)), directory, run_number
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
     return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
+
+
+def _display() -> PhaseDisplay:
+    return PhaseDisplay("artifacts", "reading the store")
 
 
 def _print_plan(plan: Preview, *, as_json: bool) -> int:

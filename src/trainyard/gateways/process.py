@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from trainyard.gateways.process_tree import catchers, family, find_process, send
 
@@ -168,36 +168,19 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
     return None if late.is_set() else code
 
 
-def run_passing_signals(command: Sequence[str], *, stdout: IO[bytes] | None = None) -> int:
+def run_passing_signals(
+    command: Sequence[str],
+    *,
+    stdout: IO[Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
     """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
-    is passed on too.
+    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives
+    before it runs is passed on too.
     """
     with SignalForwarder() as signals:
-        return _run(command, signals, stdout)
-
-
-def run_beside(
-    command: Sequence[str], companion: Sequence[str], *, pause: float = 60.0, patience: float = 3600.0
-) -> int:
-    """Run `command` as `run_passing_signals` does, and beside it `companion`, which no signal reaches.
-
-    A `companion` that ends while `command` runs is started again after `pause` seconds. When `command` has
-    ended, `companion` gets SIGTERM, and SIGKILL if it runs `patience` seconds longer.
-    """
-    with SignalForwarder() as signals:
-        beside = _Companion(companion, pause)
-        try:
-            return _run(command, signals)
-        finally:
-            beside.end(patience)
-
-
-def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
-    process = subprocess.Popen(list(command), stdout=stdout)
-    signals.pass_to(process)
-    return _status(wait_awake(process))
+        return signals.run_process(command, stdout=stdout, environment=environment)
 
 
 def wait_awake(process: "subprocess.Popen[bytes]") -> int:
@@ -208,11 +191,6 @@ def wait_awake(process: "subprocess.Popen[bytes]") -> int:
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_WAKE_SECONDS)
-
-
-def _status(code: int) -> int:
-    """Return the exit status that a shell gives: 128 + N for signal N."""
-    return 128 - code if code < 0 else code
 
 
 class SignalHandler:
@@ -261,9 +239,11 @@ class SignalHandler:
                 self._is_stopped = False
         elif now - self._last.get(number, -SAME_SIGNAL_SECONDS) >= SAME_SIGNAL_SECONDS:
             self._last[number] = now
-            self.take(number)
-            if number == signal.SIGHUP:
-                leave_terminal()
+            try:
+                self.take(number)
+            finally:
+                if number == signal.SIGHUP:
+                    leave_terminal()
 
 
 class SignalForwarder(SignalHandler):
@@ -278,6 +258,20 @@ class SignalForwarder(SignalHandler):
         self.passed: list[int] = []
         self._launches = launches
         self._process: subprocess.Popen[bytes] | None = None
+
+    def run_process(
+        self,
+        command: Sequence[str],
+        *,
+        stdout: IO[Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N."""
+        process = subprocess.Popen(list(command), stdout=stdout, env=environment)
+        self.pass_to(process)
+        code = wait_awake(process)
+        self._process = None
+        return 128 - code if code < 0 else code
 
     def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
         """Pass signals on to `process`, including one that arrived before it started."""
@@ -317,44 +311,6 @@ def leave_terminal() -> None:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, descriptor)
             os.close(null)
-
-
-class _Companion:
-    """A program that is kept running until `end`."""
-
-    def __init__(self, command: Sequence[str], pause: float) -> None:
-        self._command, self._pause = list(command), pause
-        self._over, self._turn = threading.Event(), threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._keeper = threading.Thread(target=self._keep, name="companion", daemon=True)
-        self._keeper.start()
-
-    def end(self, patience: float) -> None:
-        """Send SIGTERM, and SIGKILL after `patience` seconds."""
-        with self._turn:
-            self._over.set()
-            process = self._process
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-        process.kill()
-        self._keeper.join()
-
-    def _keep(self) -> None:
-        while True:
-            with self._turn:
-                if self._over.is_set():
-                    return
-                self._process = process = subprocess.Popen(self._command, start_new_session=True)
-            code = process.wait()
-            if self._over.is_set():
-                return
-            if code:
-                text = "%s ended with %d and is started again in %.0f s"
-                _logger.warning(text, " ".join(self._command[:2]), code, self._pause)
-            self._over.wait(self._pause)
 
 
 def passed_names(environment: Mapping[str, str]) -> set[str]:

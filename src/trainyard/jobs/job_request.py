@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
+from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.demand import Demand
+from trainyard.cluster.image_digest import pin_digest
+from trainyard.cluster.job_preflight import room_for
+from trainyard.cluster.snapshot import Volume
+from trainyard.cluster.verdict import Verdict
 from trainyard.config.load import load_config
 from trainyard.config.registries import EVERY_RECIPE, PRESETS
 from trainyard.config.schema import Config
@@ -69,6 +74,21 @@ def settle_request(request: JobRequest, config: Config, *, namespace: str = "") 
         kinds=tuple(KINDS.values()),
         name=found.name or name_from(config.model.name),
         kind="rayjob" if needs_ray else found.kind,
+    )
+
+
+def observe_cluster(request: JobRequest, verdict: Verdict, *, creator: str) -> JobRequest:
+    """Return the request with what the preflight saw; the image has the digest of its registry, if known."""
+    snapshot = verdict.facts.snapshot
+    modes = snapshot.volume.access_modes if isinstance(snapshot.volume, Volume) else ()
+    return replace(
+        request,
+        kind=verdict.facts.kind.name,
+        image=pin_digest(request.image, snapshot.image),
+        room=room_for(snapshot, request),
+        zone=choose_zone(snapshot, request, job=request.name),
+        shared_claim="ReadWriteMany" in modes,
+        creator=creator,
     )
 
 

@@ -35,7 +35,6 @@ DISK: Mapping[str, Reader] = {
     "dashboard html": _of_run("report", "--format", "html", "--output", "@new.html", option=""),
     "slack": _of_run("notify", "succeeded", "--dry-run"),
     "export": _of_run("export", "--to", "@new", "--dry-run"),
-    "gather": _of_run("step_records", "--to", "@new records"),
     "verify alone": _of_run("store_verify"),
     "sync elsewhere": _of_run("store_sync", "--store", "file://@new-store", "--once"),
 }
@@ -50,7 +49,7 @@ STORE: Mapping[str, Reader] = {
         "store_restore", "--run-number", "1", "--step", "newest", "--to", "@new newest"
     ),
     "go on": _of_store(
-        *("step_fetch", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
+        *("step_fetch_checkpoint", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
         *("--segment", "2", "--fetch", "true"),
     ),
     "second sync": sync,

@@ -185,10 +185,9 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "report",
         "watch",
         "notify",
-        "step_records",
         "store_sync",
     }
-    asked |= {"store_ls", "store_prune", "store_promote", "step_fetch"}
+    asked |= {"store_ls", "store_prune", "store_promote", "step_fetch_checkpoint"}
     unread = {
         "explain": "reads records and logs, which are text",
         "evaluate": "verifies the bytes, and hands the path to a command of the user",

@@ -17,8 +17,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if unknown:
         yield not_readable(unknown[0])
         return
-    if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in facts.demand.kinds):
-        known = ", ".join(kind.api_kind for kind in facts.demand.kinds)
+    kinds = facts.demand.kinds
+    if facts.demand.kind in ("", "auto") and not any(serves(kind.api, resources) for kind in kinds):
+        known = ", ".join(kind.api_kind for kind in kinds)
         yield error(f"none of {known} is served", _install(facts.kind.api))
         return
     missing = [api for api in facts.kind.apis if not serves(api, resources)]

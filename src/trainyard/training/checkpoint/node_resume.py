@@ -1,8 +1,8 @@
 """Resume and keep records where each machine has its own run directory (`checkpointing.shared: false`).
 
-A save leaves each machine with its own part of a checkpoint. `trainyard step fetch` downloads the rest
-from the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
-checkpoint on the main machine.
+A save leaves each machine with its own part of a checkpoint. `trainyard step fetch-checkpoint` downloads the
+rest from the store before the trainer starts; here the machines only compare what they have. `resume` chooses
+the checkpoint on the main machine.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from trainyard.training.runtime.world import World
 
 _FETCH = (
     "Each machine keeps only its own part of a checkpoint (checkpointing.shared is false). Run "
-    "trainyard step fetch on every machine first: it downloads the newest complete checkpoint "
+    "trainyard step fetch-checkpoint on every machine first: it downloads the newest complete checkpoint "
     "(docs/multi_node.md). Nothing was started."
 )
 

@@ -184,7 +184,7 @@ def test_a_resume_needs_the_complete_checkpoint_on_every_machine(
         assert answers == [None, None]
     else:
         assert all(isinstance(error, CheckpointError) for error in answers)
-        assert all("trainyard step fetch on every machine" in str(error) for error in answers)
+        assert all("trainyard step fetch-checkpoint on every machine" in str(error) for error in answers)
         assert (problem if has_first and problem else "none is complete") in str(answers[0])
 
 

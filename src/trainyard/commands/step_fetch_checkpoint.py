@@ -11,18 +11,20 @@ Writes:     the run's directory, or one beside it for another run's checkpoint; 
             failure in the job summary, in an annotation, and as one line in the step output `reason`
 Exit codes: 0 it is here, or nothing is needed; 1 there is nothing to resume from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
-Example:    trainyard step fetch --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
+Example:    trainyard step fetch-checkpoint --run-dir runs/gh-1 --resume auto --store s3://lab --run-number 8
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
 from trainyard.artifacts.store.store_address import open_store, require_address
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary, set_output
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
@@ -60,30 +62,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
+    number = parse_run_number(args.run_number)
     require_address(args.store)
-    display = PhaseDisplay("resume", "searching for the newest checkpoint")
-    wanted = ResumeRequest(
-        directory=RunDirectory(args.run_dir),
-        run_id=args.run_dir.name,
-        resume=args.resume,
-        store=args.store,
-        run_number=parse_run_number(args.run_number),
-        segment=args.segment,
-        may_fetch=args.fetch == "true",
-        may_begin=args.may_begin == "true",
-        wait_seconds=args.wait,
-        progress=display,
-    )
     if args.dry_run:
         found = Resumption(args.resume, "the store was not read")
+        output.announce("resume", f"{found.resume}: {found.reason}")
     else:
-        with (
-            refusal_in_summary("Not started: the checkpoint to resume from could not be fetched"),
-            terminal.show_live(display),
-        ):
-            found = fetch_resume_source(wanted, open_store)
-    output.announce("resume", f"{found.resume}: {found.reason}")
-    if not args.dry_run:
-        set_output("resume", found.resume)
+        found = fetch_checkpoint(
+            args.run_dir,
+            store=args.store,
+            run_number=number,
+            resume=args.resume,
+            segment=args.segment,
+            searches=args.fetch == "true",
+            may_begin=args.may_begin == "true",
+            wait=args.wait,
+        )
     output.print_json(asdict(found)) if args.json else print(found.resume)
-    return 0
+    return ExitCode.DONE
+
+
+def fetch_checkpoint(
+    run_dir: Path,
+    *,
+    store: str,
+    run_number: int | None = None,
+    resume: str = "auto",
+    segment: int = 1,
+    searches: bool = True,
+    may_begin: bool = False,
+    wait: float = 0.0,
+) -> Resumption:
+    """Restore the checkpoint to resume from, unless it is here, and report where the run resumes.
+
+    `searches` reads the store in a first segment too. `wait` is how many seconds to wait until the store has
+    all parts of a checkpoint of this machine.
+    """
+    require_address(store)
+    display = PhaseDisplay("resume", "searching for the newest checkpoint")
+    wanted = ResumeRequest(
+        directory=RunDirectory(run_dir),
+        run_id=run_dir.name,
+        resume=resume,
+        store=store,
+        run_number=run_number,
+        segment=segment,
+        may_fetch=searches,
+        may_begin=may_begin,
+        wait_seconds=wait,
+        progress=display,
+    )
+    refusal = "Not started: the checkpoint to resume from could not be fetched"
+    with refusal_in_summary(refusal), terminal.show_live(display):
+        found = fetch_resume_source(wanted, open_store)
+    output.announce("resume", f"{found.resume}: {found.reason}")
+    set_output("resume", found.resume)
+    return found

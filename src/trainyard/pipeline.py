@@ -1,0 +1,324 @@
+"""The pipeline, once: the steps that train, store and prove a run, and their order.
+
+    check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
+
+`run_pipeline` takes all of them for a run; pods and the jobs of a workflow take them one by one. A step is a
+function with its values, so that a plan can be printed and compared. Only our trainer is a process of its
+own, which has the memory of torch; the program of somebody else is supervised from here. The commands parse
+what a person gave and call this.
+"""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.command.handler import code_of
+from trainyard.commands.doctor import check_readiness
+from trainyard.commands.evaluate import Configuration, evaluate_run
+from trainyard.commands.notify import Notice, notify
+from trainyard.commands.prepare import prepare_data
+from trainyard.commands.prove import prove_run
+from trainyard.commands.report import write_report
+from trainyard.commands.step_environment import check_environment
+from trainyard.commands.step_fetch_checkpoint import fetch_checkpoint
+from trainyard.commands.store_sync import store_run
+from trainyard.config.load import load_config
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.deployment_checks import GRACE_SECONDS
+from trainyard.errors import ExitCode
+from trainyard.gateways.gpu_lock import with_gpu_lock
+from trainyard.gateways.process import SignalForwarder
+from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+from trainyard.program_training import ProgramOrder, train_program
+from trainyard.proof import PARTS
+from trainyard.report.facts.run_facts import read_record
+from trainyard.run.directory import RunDirectory
+
+_NAME_CELLS = 12
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step with its values. `apply` returns an exit code, or a result of a step that is done."""
+
+    name: str
+    apply: Callable[..., Any]
+    values: Mapping[str, Any]
+    is_process: bool = False
+    """Whether `apply` returns the command of a process, which gets the signals."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and the values that are set, as JSON has them."""
+        given: dict[str, Any] = {}
+        for name, value in self.values.items():
+            given |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {name: value}
+        found = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+        return {"step": self.name} | {name: v for name, v in found.items() if v not in (None, "", (), [])}
+
+
+def plan_record(steps: Sequence[Step]) -> dict[str, Any]:
+    """Return the plan as JSON; secrets of the environment are masked."""
+    secrets = SecretFilter.of({"environment": dict(os.environ)})
+    return {"steps": [json.loads(secrets.mask_under("", json.dumps(step.record()))) for step in steps]}
+
+
+def plan_text(steps: Sequence[Step]) -> str:
+    """Return the plan as a line for each step, with its values."""
+    lines = []
+    for record in plan_record(steps)["steps"]:
+        name = record.pop("step")
+        values = [f"{key}={shlex.quote(_text(value))}" for key, value in record.items()]
+        lines.append(" ".join([f"{name:<{_NAME_CELLS}}", *values]))
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The settings of a run, and its steps."""
+
+    run_dir: Path
+    config: Path
+    changes: Sequence[str] = ()
+    """The values of `--set`."""
+    store: str
+    """Address of the store; empty only in a pod, which then does not store the run."""
+    run_number: int | None = None
+    """None: the number that the store has for the run, else a free one."""
+    resume: str = "auto"
+    deadline: float | None = None
+    """Seconds after which training saves and stops."""
+    grace: float = GRACE_SECONDS
+    """Seconds from a signal until the process is killed."""
+    processes: int | None = None
+    program: Path | None = None
+    """The description of another program than the trainer."""
+    lineage: str = ""
+    segment: int = 1
+    searches: bool = True
+    """Whether the store is searched for a checkpoint to resume from."""
+    may_begin: bool = False
+    """Whether a later segment may start if the earlier ones stored nothing."""
+    notifies: bool = False
+    """Whether messages are posted to Slack."""
+    prepares: bool = True
+    """Whether there is data to prepare; another program prepares its own."""
+
+    @property
+    def _configuration(self) -> dict[str, Any]:
+        return {"file": self.config, "changes": tuple(self.changes)}
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The values that name the run and its place in the store."""
+        return {"run_dir": self.run_dir, "store": self.store, "run_number": self.run_number}
+
+    def check_machine(self) -> Step:
+        where = {"run_dir": self.run_dir, "store": self.store}
+        return Step("machine", check_environment, {**self._configuration, **where})
+
+    def check_store(self) -> Step:
+        given = {"config": self.config, "changes": tuple(self.changes)}
+        return Step("readiness", check_readiness, {**given, **self.stored})
+
+    def prepare(self) -> list[Step]:
+        """Return the step that prepares the data; nothing for another program, which prepares its own."""
+        return [Step("prepare", prepare_data, self._configuration)] if self.prepares else []
+
+    def before(self) -> list[Step]:
+        """Return the steps before the training: check the machine and the store, prepare the data."""
+        return [self.check_machine(), self.check_store(), *self.prepare()]
+
+    @property
+    def has_fetch(self) -> bool:
+        """Return whether the store may have a checkpoint that is not on this machine."""
+        return self.run_number is not None or "://" in self.resume
+
+    def fetch(self) -> Step:
+        """Return the step that restores the checkpoint to resume from; its result names it."""
+        where = {"resume": self.resume, "segment": self.segment, "searches": self.searches}
+        return Step("fetch", fetch_checkpoint, {**self.stored, **where, "may_begin": self.may_begin})
+
+    def train(self) -> Step:
+        """Return the step that trains: with our trainer, in a process, or with another program."""
+        order = ProgramOrder(
+            config=self.config,
+            changes=tuple(self.changes),
+            run_dir=self.run_dir,
+            program=self.program,
+            resume=self.resume,
+            processes=self.processes,
+            grace=self.grace,
+            deadline=self.deadline,
+        )
+        if self.program or not self.prepares:
+            return Step("train", supervise_program, {"order": order})
+        return Step("train", training_command, {"order": order}, is_process=True)
+
+    def evaluate(self) -> list[Step]:
+        """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
+        if not self.config.is_file():
+            return []
+        loaded = load_config(self.config, self.changes)
+        if not loaded.config.evaluation.command:
+            return []
+        # The records of the run have no secrets, so a command with some is that of the configuration.
+        has_secrets = loaded.config.evaluation != loaded.given.evaluation
+        given = Configuration(self.config, tuple(self.changes)) if has_secrets else None
+        return [Step("evaluate", evaluate_run, {"run_dir": self.run_dir, "given": given})]
+
+    def store_run(self) -> Step:
+        return Step("store", store_run, self.stored)
+
+    @property
+    def required_parts(self) -> tuple[str, ...]:
+        """The parts of the proof that must hold."""
+        return PROVEN_OF_PROGRAMS if self.program else PARTS
+
+    def prove(self) -> Step:
+        return Step("prove", prove_run, {**self.stored, "only": self.required_parts})
+
+    def report(self) -> Step:
+        return Step("report", write_report, {"run_dir": self.run_dir})
+
+    def after(self) -> list[Step]:
+        """Return the steps after a training that is done: evaluate, store, prove, report."""
+        return [*self.evaluate(), self.store_run(), self.prove(), self.report()]
+
+    def notify(self, event: str, *, reason: str = "") -> list[Step]:
+        """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
+        notice = Notice(event=event, run_dir=self.run_dir, lineage=self.lineage or None, reason=reason)
+        return [Step("notify", notify, {"notice": notice})] if self.notifies else []
+
+    def steps(self) -> list[Step]:
+        """Return all steps up to the report, in their order."""
+        fetch = [self.fetch()] if self.has_fetch else []
+        return [*self.before(), *fetch, self.train(), *self.after()]
+
+
+def training_command(order: ProgramOrder) -> list[str]:
+    """Return the command of the process that trains."""
+    # -P: a folder `trainyard` in the working directory is not this package.
+    command = [sys.executable, "-P", "-m", "trainyard", "train", "--config", str(order.config)]
+    command += [word for each in order.changes for word in ("--set", each)]
+    command += ["--run-dir", str(order.run_dir), "--grace", f"{order.grace:.3f}s", "--resume", order.resume]
+    command += ["--nproc-per-node", str(order.processes)] if order.processes else []
+    return command + ([] if order.deadline is None else ["--deadline", f"{order.deadline:.3f}s"])
+
+
+def supervise_program(order: ProgramOrder) -> int:
+    """Train with another program, one after the other where TRAINYARD_GPU_LOCK says so."""
+    return with_gpu_lock(lambda: train_program(order))()
+
+
+class StepRunner(SignalForwarder):
+    """Runs steps in this process, and keeps a signal between two of them from ending it.
+
+    A signal interrupts the step that runs, as Ctrl-C does, or is passed on to the process of the training.
+    """
+
+    def __init__(self, *, prints: bool = True) -> None:
+        """`prints`: whether steps print to stdout; else to stderr."""
+        super().__init__()
+        self.result: Any = None
+        """What the last step returned."""
+        self._prints = prints
+        self._is_in_step = False
+
+    def run(self, *steps: Step) -> int:
+        """Run steps in order until one fails; return its exit code, else 0."""
+        for step in steps:
+            if code := self._run_process(step) if step.is_process else self._run_here(step):
+                return code
+        return ExitCode.DONE
+
+    def take(self, number: int) -> None:
+        super().take(number)
+        if self._is_in_step:
+            raise KeyboardInterrupt
+
+    def _run_process(self, step: Step) -> int:
+        with suppress(OSError):
+            sys.stdout.flush()
+        return self.run_process(step.apply(**step.values), stdout=None if self._prints else sys.stderr)
+
+    def _run_here(self, step: Step) -> int:
+        before = len(self.passed)
+        try:
+            self._is_in_step = True
+            try:
+                with redirect_stdout(sys.stdout if self._prints else sys.stderr):
+                    code = code_of(lambda: self._apply(step))
+            finally:
+                self._is_in_step = False
+        except KeyboardInterrupt:  # it came while the end of the step was handled
+            self._is_in_step = False
+            code = ExitCode.INTERRUPTED
+        came = self.passed[before:]
+        is_asked_to_end = code == ExitCode.INTERRUPTED and came and came[-1] != signal.SIGINT
+        return 128 + signal.SIGTERM if is_asked_to_end else code
+
+    def _apply(self, step: Step) -> int:
+        self.result = step.apply(**step.values)
+        return self.result if isinstance(self.result, int) else ExitCode.DONE
+
+
+def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
+    """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
+    with StepRunner(prints=prints) as steps:
+        if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
+            return finish_unstarted(pipeline, steps, code)
+        started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
+        steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
+        if steps.passed:
+            return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
+        code = steps.run(started.train())
+        if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
+            return finish(pipeline, steps, code, prove=True)
+        # A run that misses a threshold is stored too; its proof shows the miss.
+        evaluated = steps.run(*pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
+        if failure := steps.run(pipeline.store_run()):
+            return finish(pipeline, steps, code or failure, prove=code == ExitCode.DONE)
+        return finish(pipeline, steps, code or steps.run(pipeline.prove()) or evaluated)
+
+
+def finish_unstarted(pipeline: Pipeline, steps: StepRunner, code: int) -> int:
+    """Report that the training was not started, and return `code`."""
+    if pipeline.lineage and not (pipeline.run_dir / "run.json").exists():
+        reason = f"it could not start (exit code {int(code)}); the log has the cause"
+        steps.run(*pipeline.notify("failed", reason=reason))
+    return finish(pipeline, steps, code)
+
+
+def finish(pipeline: Pipeline, steps: StepRunner, code: int, *, prove: bool = False) -> int:
+    """Report on the run, if it exists; return `code`, or for 0 the exit code of the reports."""
+    if code == ExitCode.DONE:
+        return steps.run(pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded"))
+    if (pipeline.run_dir / "run.json").exists():
+        event = "stopped" if has_stopped(pipeline.run_dir, code) else "failed"
+        proof = [pipeline.prove()] if prove else []
+        for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
+            steps.run(each)
+    return code
+
+
+def has_stopped(run_dir: Path, code: int) -> bool:
+    """Return whether the trainer's exit code says that it ended early with a good checkpoint.
+
+    At limits.cost_usd the code is 1, and after Ctrl-C 130, so that nothing continues the run; the record says
+    that it stopped.
+    """
+    outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
+    recorded = outcome if isinstance(outcome, dict) else {}
+    is_on_record = recorded.get("status") == "stopped" and recorded.get("exit_code") == code
+    return code == ExitCode.STOPPED or is_on_record
