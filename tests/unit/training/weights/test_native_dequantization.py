@@ -29,7 +29,6 @@ from trainyard.training.weights.native_dequantization import (
 )
 from trainyard.training.weights.weight_fit import parameters_of
 
-ROOT = Path(__file__).resolve().parents[4]
 ELEMENTS = 1_000_000
 SCALES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
@@ -43,12 +42,11 @@ every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels of this checkout, built by the script that people call."""
+    """The kernels of this checkout, built by the command that people call."""
     if shutil.which("cmake") is None or not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("the native kernels need cmake and a C++ compiler")
     build = tmp_path_factory.mktemp("native")
-    script = str(ROOT / "scripts" / "build_native.py")
-    line = [sys.executable, script, "--no-tests", "--build-dir", str(build)]
+    line = [sys.executable, "-m", "trainyard", "step", "native", "--no-tests", "--build-dir", str(build)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (built_kernels,) = build.glob("libtrainyard_kernels.*")
@@ -266,7 +264,7 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     (no_kernels / "libtrainyard_kernels.so").write_bytes(b"from another machine")
     assert native.kernels() is None
     assert "libtrainyard_kernels.so is not used" in caplog.text
-    assert "build_native.py builds it again" in caplog.text
+    assert "trainyard step native builds it again" in caplog.text
 
 
 @pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "garbage"])
