@@ -44,8 +44,7 @@ IMPORTED = (
     "torch",
     "torch._dynamo",
     "torch.distributed.run",
-    "trainyard.training.recipe",
-    "trainyard.training.run.lifecycle",
+    "trainyard.training.lifecycle",
     "trainyard.training.pretraining.pretraining",
 )
 """The imports of a training process."""

@@ -7,9 +7,7 @@ again. `lifecycle` trains.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
 from trainyard.config.schema import Config
@@ -22,7 +20,7 @@ from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import is_config_of
-from trainyard.training.data.training_data import DataOnRecord, TrainingData
+from trainyard.training.data.training_data import TrainingData
 from trainyard.training.run.length import RunLength
 
 if TYPE_CHECKING:
@@ -37,17 +35,13 @@ def _no_report(_outcome: Mapping[str, Any]) -> None:
     pass
 
 
-Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
-"""The type of the data; by default that of pretraining."""
-
-
 @dataclass(frozen=True)
-class Request(Generic[Data_co]):
+class Request:
     """A request to train: the configuration, the data and the run directory."""
 
     config: Config
     directory: RunDirectory
-    data: Data_co
+    data: TrainingData
     resume: str
     """`none`, `auto` or a checkpoint's directory."""
     run_id: str
@@ -69,14 +63,12 @@ class Request(Generic[Data_co]):
     network: "NetworkWatch | None" = None
     """Reads and judges the logs of NCCL; None leaves the network off the record."""
 
-    def with_pinned_config(self) -> "Request[Data_co]":
+    def with_pinned_config(self) -> "Request":
         """The request with the exact data in its configuration, which is recorded."""
         return replace(self, config=self.data.pinned_config(self.config))
 
 
-def earlier_outcome(
-    request: Request[Any], length: RunLength, point: ResumePoint | None
-) -> dict[str, Any] | None:
+def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
     """The outcome of a run that has finished all requested steps and still has its last checkpoint.
 
     Raises ConfigError when it finished them with another configuration, because "done" would then be wrong,
@@ -102,7 +94,7 @@ def earlier_outcome(
     return None
 
 
-def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:
+def open_records(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
     """Write `run.json` and `config.yaml`; a resumed run keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
     kept: dict[str, Any] = {}

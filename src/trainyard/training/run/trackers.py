@@ -202,11 +202,14 @@ class GuardedTracker:
             if self._tracker is not None:
                 self._tracker.close()
 
+    def _expected_errors(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
+        return (OSError, ImportError, *self._failures(), *others)
+
     @contextmanager
     def _drop_on_failure(self, *others: type[Exception]) -> Iterator[None]:
         try:
             yield
-        except (OSError, ImportError, *self._failures(), *others) as error:
+        except self._expected_errors(*others) as error:
             self._tracker = None
             _logger.warning("%s failed (%s); training continues without it", self._name, error)
 
