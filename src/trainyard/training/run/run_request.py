@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
 
 
-def _no_peak(_name: str) -> float | None:
-    return None
-
-
-def _no_report(_outcome: Mapping[str, Any]) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Request:
     """A request to train: the configuration, the data and the run directory."""
@@ -52,11 +44,11 @@ class Request:
     """Returns GPU utilization and temperature; called at each logged step."""
     flops_per_token: int | None = None
     """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
-    peak_flops: Callable[[str], float | None] = _no_peak
+    peak_flops: Callable[[str], float | None] = lambda _name: None
     """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
     profile: range = range(0)
     """The steps, counted from 1, of which a profiler trace is written."""
-    on_outcome: Callable[[Mapping[str, Any]], None] = _no_report
+    on_outcome: Callable[[Mapping[str, Any]], None] = lambda _outcome: None
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
     """Ends a hanging process from another thread with the given exit code; does not return."""

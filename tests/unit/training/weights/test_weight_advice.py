@@ -10,12 +10,10 @@ import gguf
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 
 from trainyard.config.load import LoadedConfig
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
-from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
 from trainyard.training.model.model import build_model
 from trainyard.training.weights.hugging_face_config import hugging_face_config
@@ -148,46 +146,6 @@ def test_a_part_of_a_split_gguf_file_names_the_program_that_joins_the_parts(tmp_
     writer.close()
     with pytest.raises(ConfigError, match="llama-gguf-split --merge"):
         load_with_weights(SMOKE, [f"model.path={tmp_path / 'm-00001-of-00002.gguf'}", "model.tokenizer=null"])
-
-
-def add_tokens(model: Path, *tokens: str) -> int:
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokenizer.add_tokens(list(tokens))
-    tokenizer.save(str(model / "tokenizer.json"))
-    return int(tokenizer.get_vocab_size())
-
-
-def test_tokens_beyond_the_embedding_are_named_and_resizing_it_works(tmp_path: Path) -> None:
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is in requirements-development.txt"
-    )
-    shape = ArchitectureConfig(hidden_size=32, intermediate_size=48, num_layers=1, vocab_size=256)
-    model = write_model(tmp_path / "model", shape)
-    size = add_tokens(model, "<one>", "<two>")
-    found = load_with_weights(SMOKE, [f"model.path={model}"]).config.model
-    with pytest.raises(ConfigError) as error:
-        load_vocabulary(found)
-    message = str(error.value)
-    assert f"{model} has 256 rows, so <one>, <two> have none" in message
-    resized = int(re.findall(r"resize_token_embeddings\((\d+)\)", message)[0])
-    assert resized == size
-    larger = transformers.AutoModelForCausalLM.from_pretrained(model)
-    larger.resize_token_embeddings(resized)
-    larger.save_pretrained(tmp_path / "FOLDER")
-    (tmp_path / "FOLDER" / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
-    found = load_with_weights(SMOKE, [f"model.path={tmp_path / 'FOLDER'}"]).config.model
-    assert load_vocabulary(found).size == size
-    assert open_starting_weights(found) is not None
-
-
-def test_a_tokenizer_that_is_too_large_for_random_weights_names_the_size(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model")
-    add_tokens(model, *(f"<{number}>" for number in range(50)))
-    own = [f"model.tokenizer={model / 'tokenizer.json'}"]
-    with pytest.raises(ConfigError) as error:
-        load_vocabulary(load_with_weights(SMOKE, own).config.model)
-    remedy = settings_in(str(error.value))
-    assert load_vocabulary(load_with_weights(SMOKE, own + remedy).config.model).size > 256
 
 
 def test_random_weights_are_a_remedy_that_works(model: Path, tmp_path: Path) -> None:
