@@ -78,7 +78,7 @@ class Yard:
         """Train or resume the run; with `stop_at`, until that step."""
         # Importing torch takes seconds; a process that only judges runs does without it.
         from trainyard.training.data.tokenize_corpus import prepare_data
-        from trainyard.training.recipe import trainer_of
+        from trainyard.training.lifecycle import train
         from trainyard.training.run.run_request import Request
 
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
@@ -89,7 +89,7 @@ class Yard:
         data = prepare_data(config.data, config.model)
         request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)
         try:
-            trainer_of(config)(request, stop=listener.stop, listener=listener)
+            train(request, stop=listener.stop, listener=listener)
         except StoppedError:
             assert stop_at is not None
         (self.run.logs / "trainer.log").write_text("training began\ntraining ended\n")
