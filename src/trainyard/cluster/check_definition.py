@@ -90,7 +90,7 @@ class Facts:
 
         True also where it is not checked: GPUs are not counted, or Karpenter may add nodes.
         """
-        is_unknown = self.snapshot.may_grow or bool(self.capacity.uncounted)
+        is_unknown = self.snapshot.may_grow or self.capacity.uncounted
         return is_unknown or self.capacity.places_empty >= self.demand.nodes
 
     @property

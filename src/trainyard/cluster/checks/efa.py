@@ -5,7 +5,7 @@ network interface. That is not a finding if all nodes of the type are like this.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.checks.installers import efa_plugins
@@ -80,41 +80,42 @@ def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
 
 
 def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
-    by_type: dict[str, list[Fitness]] = {}
-    for fitness in nodes:
-        if fitness.efa:
-            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
-    for name, group in by_type.items():
-        most = max(fitness.efa or 0 for fitness in group)
-        expected = group[0].expected_efa
-        odd = [fitness for fitness in group if fitness.efa != most]
-        if odd:
+    for name, group in _by_type(fitness for fitness in nodes if fitness.efa):
+        most, expected = max(fitness.efa or 0 for fitness in group), group[0].expected_efa
+        if odd := [fitness for fitness in group if fitness.efa != most]:
             yield _judge_odd_nodes(facts, odd, group, most)
         if expected and most < expected - 1:
-            yield Outcome.warning(
-                f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces", _TEMPLATE
-            )
+            text = f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces"
+            yield Outcome.warning(text, _TEMPLATE)
 
 
 def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
-    by_type: dict[str, list[Fitness]] = {}
-    for fitness in nodes:
-        if fitness.expected_efa is not None and (fitness.efa or 0) > fitness.expected_efa:
-            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
-    rest = len(nodes) - sum(map(len, by_type.values()))
-    for name, group in by_type.items():
-        have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in group}))
+    known = [(fitness, fitness.expected_efa) for fitness in nodes if fitness.expected_efa is not None]
+    excess = [fitness for fitness, expected in known if (fitness.efa or 0) > expected]
+    enough = len(nodes) - len(excess) >= facts.demand.nodes
+    for name, group in _by_type(excess):
         listed = list_names(fitness.node.name for fitness in group)
-        yield (Outcome.warning if rest >= facts.demand.nodes else Outcome.error)(
-            f"{listed}: {have} EFA interfaces, and {name} has {group[0].expected_efa}",
+        yield (Outcome.warning if enough else Outcome.error)(
+            f"{listed}: {_counts(group)} EFA interfaces, and {name} has {group[0].expected_efa}",
             "check that one EFA device plugin runs on each node, and that it counts each interface once",
         )
 
 
+def _by_type(nodes: Iterable[Fitness]) -> Iterable[tuple[str, list[Fitness]]]:
+    found: dict[str, list[Fitness]] = {}
+    for fitness in nodes:
+        found.setdefault(fitness.node.instance_type, []).append(fitness)
+    return found.items()
+
+
+def _counts(nodes: Iterable[Fitness]) -> str:
+    return ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in nodes}))
+
+
 def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
-    have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
-    text = f"{list_names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
+    nodes = list_names(fitness.node.name for fitness in odd)
+    text = f"{nodes}: {_counts(odd)} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
     if len(group) - len(odd) >= facts.demand.nodes:
         return Outcome.warning(text, remedy)
@@ -127,14 +128,8 @@ def _infiniband(facts: Facts) -> Iterator[Outcome]:
     if isinstance(pods, MissingData):
         return
     known = {fitness.node.name for fitness in facts.fits}
-    past = [
-        f"{pod.namespace}/{pod.name}"
-        for pod in pods
-        if pod.raw_infiniband
-        and pod.node in known
-        and pod.namespace != "kube-system"
-        and EFA not in pod.requests
-    ]
+    users = (pod for pod in pods if pod.raw_infiniband and pod.node in known and EFA not in pod.requests)
+    past = [f"{pod.namespace}/{pod.name}" for pod in users if pod.namespace != "kube-system"]
     if past:
         yield Outcome.warning(
             f"{list_names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "

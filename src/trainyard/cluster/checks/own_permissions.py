@@ -32,7 +32,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _role(refused: list[Permission], facts: Facts) -> str:
     """Return the commands that grant the permissions."""
     verbs = ",".join(dict.fromkeys(p.verb for p in refused))
-    resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
+    resources = ",".join(dict.fromkeys(p.kind for p in refused))
     space = facts.demand.namespace
     return (
         f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it to "

@@ -21,20 +21,20 @@ _ELSEWHERE = (
 def judge(facts: Facts) -> Iterator[Outcome]:
     space = facts.snapshot.namespace
     level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
-    found: list[Outcome] = []
-    trial = facts.snapshot.pod_trial
+    enforces = f"namespace {facts.demand.namespace} enforces the level {level}"
+    found, trial = list[Outcome](), facts.snapshot.pod_trial
     if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
         why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
             Outcome.error(
-                f"namespace {facts.demand.namespace} enforces the level restricted, {why}",
+                f"{enforces}, {why}",
                 "use --kind trainjob, one node, or a namespace of the level baseline",
             )
         )
     elif level == "restricted":
         found.append(
             Outcome.warning(
-                f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with host "
+                f"{enforces}: pods as root, with host "
                 "paths or with IPC_LOCK (which EFA may need) are refused",
                 "run as another user with seccompProfile RuntimeDefault, or use another namespace",
             )
@@ -42,7 +42,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     elif level == "baseline":
         found.append(
             Outcome.info(
-                f"namespace {facts.demand.namespace} enforces the level baseline: no host paths, no IPC_LOCK",
+                f"{enforces}: no host paths, no IPC_LOCK",
                 "mount claims instead of host paths",
             )
         )

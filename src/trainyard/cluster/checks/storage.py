@@ -7,16 +7,8 @@ from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.snapshot import ZONE, MissingData, Volume
 
 NODE_LOCAL = (
-    "/opt/dlami/nvme",
-    "/opt/sagemaker",
-    "/mnt/k8s-disks",
-    "/local",
-    "/local-ssd",
-    "/mnt/disks",
-    "/dev/shm",  # noqa: S108 - named to be refused
-    "/tmp",  # noqa: S108
-    "/var/tmp",  # noqa: S108
-    "/scratch-local",
+    *("/opt/dlami/nvme", "/opt/sagemaker", "/mnt/k8s-disks", "/mnt/disks", "/local", "/local-ssd"),
+    *("/scratch-local", "/dev/shm", "/tmp", "/var/tmp"),  # noqa: S108 - named to be refused
 )
 _SHARED, _READ_ONLY = "ReadWriteMany", "ReadOnlyMany"
 _MOUNTPOINT = "s3.csi.aws.com"
