@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Show a job on a real cluster made for it: two nodes and two pods train, store and prove a run.
 
-    control plane, two nodes, training operator ──> deploy_training_job.py --monitor ──> prove_run.py ──> gone
+    control plane, two nodes, training operator ──> job deploy --monitor ──> prove ──> gone
 
 The kit in the folder $TRAINYARD_CONTROL_PLANE makes the cluster: API server, kubelets and containerd. It
 needs no container engine and no network. The image of the pods is this machine, with this environment. The

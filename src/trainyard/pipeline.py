@@ -8,7 +8,6 @@ own, which has the memory of torch; the program of somebody else is supervised f
 what a person gave and call this.
 """
 
-import json
 import os
 import shlex
 import signal
@@ -64,9 +63,15 @@ class Step:
 
 
 def plan_record(steps: Sequence[Step]) -> dict[str, Any]:
-    """Return the plan as JSON; secrets of the environment are masked."""
+    """Return the plan as JSON; secrets are masked."""
     secrets = SecretFilter.of({"environment": dict(os.environ)})
-    return {"steps": [json.loads(secrets.mask_under("", json.dumps(step.record()))) for step in steps]}
+
+    def mask(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [mask(each) for each in value]
+        return secrets.mask_under("", value) if isinstance(value, str) else value
+
+    return {"steps": [{name: mask(value) for name, value in step.record().items()} for step in steps]}
 
 
 def plan_text(steps: Sequence[Step]) -> str:

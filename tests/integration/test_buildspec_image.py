@@ -112,7 +112,7 @@ def test_an_image_is_built_checked_pushed_and_exported(
 def test_a_name_of_ones_own_secrets_and_logins_reach_build_and_push(
     start: Start, machine: Path, aws: ScriptedAws, repository: str
 ) -> None:
-    """As build_image.py sends `--image-tag demo --secret … --login …`; CodeBuild has set the variables."""
+    """As `image build` sends `--image-tag demo --secret … --login …`; CodeBuild has set the variables."""
     (machine / "project" / "Dockerfile").write_text(
         "FROM nvcr.io/nvidia/pytorch:26.01-py3\nCOPY a.txt /\nUSER 1000\n"
         "RUN --mount=type=secret,id=pip,required=true pip install x\n"

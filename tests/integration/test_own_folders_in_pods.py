@@ -1,4 +1,4 @@
-"""Jobs whose pods share no volume: every pod is one `run_pod.py` with a folder of its own, and one store.
+"""Jobs whose pods share no volume: every pod is one `trainyard pod` with a folder of its own, and one store.
 
 The pods run in the environment of a TrainJob, on loopback. CPU, gloo.
 """

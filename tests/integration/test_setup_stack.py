@@ -1,4 +1,4 @@
-"""`setup_codebuild.py` on a scripted CloudFormation: states of an account x dry run, real run, delete.
+"""`trainyard init aws` on a scripted CloudFormation: states of an account x dry run, real run, delete.
 
 A dry run changes nothing, and the real run does what it printed. After a real run nothing is left to do.
 """

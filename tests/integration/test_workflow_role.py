@@ -200,7 +200,8 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
     monkeypatch.setattr(step_action, "start", start)
     request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
     assert step_action.train(request) == 0
-    assert found == [RunRequest(command=["python", "train.py"], run_dir=Path("x"), deadline=28_800.0)]
+    words = ["python", "train.py"]
+    assert found == [RunRequest(command=words, changes=[], run_dir=Path("x"), deadline=28_800.0)]
     with pytest.raises(ConfigError, match="deadline: 'soon' is not a duration such as 8h"):
         step_action.request_of({"COMMAND": "python train.py", "DEADLINE": "soon"})
 

@@ -123,9 +123,9 @@ def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) 
     [
         ("success", {"build": {"outcome": "success"}}, "succeeded", ""),
         ("cancelled", {}, "failed", "somebody cancelled it, or the job reached its time limit"),
-        ("failure", {"lint": {"outcome": "failure"}}, "failed", "lint_image.py found faults"),
+        ("failure", {"lint": {"outcome": "failure"}}, "failed", "trainyard image lint found faults"),
         ("failure", {"build": {"outcome": "failure", "outputs": {"reason": "quota"}}}, "failed", "quota"),
-        ("failure", {"build": {"outcome": "failure"}}, "failed", "build_image.py failed; see its log"),
+        ("failure", {"build": {"outcome": "failure"}}, "failed", "trainyard image build failed; see its log"),
         ("failure", {"lint": {"outcome": "success"}}, "failed", "a step before the build failed"),
     ],
 )

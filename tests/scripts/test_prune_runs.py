@@ -71,7 +71,7 @@ def save(layout: RunDirectory, step: int, run_id: str, *, recorded: bool = True)
 
 
 def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
-    """The record that prove_run.py leaves."""
+    """The record that trainyard prove leaves."""
     run = json.loads(layout.run_file.read_text())
     record = {
         "proven": True,

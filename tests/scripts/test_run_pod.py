@@ -172,6 +172,7 @@ def test_of_another_program_three_parts_must_hold(plan: Plan, tmp_path: Path) ->
     planned = plan(*STORED, "--run-dir", tmp_path, "--program", tmp_path / "program.json")
     proving = next(step for step in planned["steps"] if step["step"] == "prove")
     assert proving["only"] == ["trained", "learned", "stored"]
+    assert planned["steps"][0]["program"] == str(tmp_path / "program.json")
 
 
 def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowest_priority() -> None:

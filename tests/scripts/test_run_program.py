@@ -304,13 +304,3 @@ def test_a_process_that_lives_on_is_as_before(world: World, monkeypatch: pytest.
         assert not is_locked(run_dir)
     assert [each["status"] for each in outcomes] == ["failed", "succeeded", "succeeded"]
     assert b"a line of its own variable" in shown.getvalue()
-
-
-def test_a_pod_runs_the_program_in_place_of_the_trainer(world: World, program: Program) -> None:
-    words = [*world.words(), "--set", f"artifacts.store=file://{world.folder / 'store'}"]
-    done = program("pod", *words, "--dry-run")
-    commands = json.loads(done.stdout)["commands"]
-    names = ["step program", "store sync", "prove", "training_dashboard.py"]
-    assert [Path(command[1]).name for command in commands] == names
-    assert commands[0][2:4] == ["--program", str(world.folder / "program.json")]
-    assert commands[2][-2:] == ["--only", "trained,learned,stored"], "what a program of others can prove"

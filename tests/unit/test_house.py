@@ -147,24 +147,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_578),
+    "commands": (8_000, 10_851),
     "training": (9_500, 12_288),
-    "gateways": (7_500, 9_966),
-    "jobs": (6_500, 7_874),
+    "gateways": (7_500, 9_921),
+    "jobs": (6_500, 7_894),
     "artifacts": (6_500, 7_334),
-    "programs": (5_500, 6_696),
-    "report": (4_800, 5_602),
+    "programs": (5_500, 6_688),
+    "report": (4_800, 5_600),
     "image": (3_900, 5_223),
-    "cluster": (3_700, 4_361),
+    "cluster": (3_700, 4_317),
     "github": (2_400, 3_579),
     "run": (2_500, 3_197),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_919),
     "config": (1_500, 2_621),
     "proof": (2_400, 2_554),
-    REST: (2_200, 3_731),
-    "src": (72_000, 91_303),
-    "tests": (75_000, 99_532),
+    REST: (2_200, 4_103),
+    "src": (72_000, 91_869),
+    "tests": (75_000, 98_946),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -16,7 +16,7 @@ from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.node_room import NodeRoom
 
 _OF_A_JOB = ("storage", "queue")
-"""Checks whose remedies belong to a job. `manage_cluster.py fix` handles what is installed in a cluster."""
+"""Checks whose remedies belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
 _MIB = 2**20
 _GPUS = "nvidia.com/"
 

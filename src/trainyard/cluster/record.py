@@ -1,4 +1,4 @@
-"""The findings as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
+"""The findings as plain data: the JSON of `trainyard cluster`, which the reports read too."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -78,7 +78,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    passed = "level of check_image.py that the image passed; recorded as a tag"
+    passed = "level of trainyard image check that the image passed; recorded as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")

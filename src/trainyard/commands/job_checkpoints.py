@@ -48,7 +48,7 @@ COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
-    ("--job", "JOB", "a job sent by deploy_training_job.py: its claim and folder are known"),
+    ("--job", "JOB", "a job sent by trainyard job deploy: its claim and folder are known"),
     ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: its name"),
     ("--pod", "NAME", "a running pod, with --path"),
 )

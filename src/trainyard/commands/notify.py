@@ -84,7 +84,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="GitHub's job.status of this job; for `cancelled` the reason depends on how long it ran",
     )
-    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
+    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of trainyard plan --json")
     parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine started it")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")

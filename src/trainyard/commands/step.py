@@ -179,7 +179,7 @@ def pipeline_of(plan: Json) -> Pipeline:
             prepares=plan["prepares"],
         )
     except (KeyError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
-        raise ConfigError(f"TRAINYARD_PLAN is not what plan_run.py resolved ({error})") from None
+        raise ConfigError(f"TRAINYARD_PLAN is not what `trainyard step plan` resolved ({error})") from None
 
 
 def replace_process(command: Sequence[str]) -> NoReturn:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "--plan", default="", metavar="JSON", help="plan that plan_run.py resolved; default: TRAINYARD_PLAN"
+        "--plan", default="", metavar="JSON", help="the plan of `step plan`; default: TRAINYARD_PLAN"
     )
     end = "how the segment ended: the output `end` of the training job; default: that in NEEDS"
     parser.add_argument("--end", default="", metavar="JSON", help=end)

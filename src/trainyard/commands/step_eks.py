@@ -8,7 +8,7 @@ job once, dispatches the run that reports an end, and stops polling when no job 
 
 Reads:      TRAINYARD_PLAN, the plan that `plan` or `send` put out; for plan INPUTS, the JSON of the dispatch
             inputs, TRAINYARD_EKS_*, TRAINYARD_STORE, ECR_REPOSITORY; TRAINYARD_AWS_REGION; RUNNER_TEMP;
-            GitHub's variables and GITHUB_TOKEN; Slack's as notify_slack.py; the cluster, the store
+            GitHub's variables and GITHUB_TOKEN; Slack's as trainyard notify; the cluster, the store
 Writes:     the job, unless --dry-run; deployments and a dispatch at GitHub; logs, the run and its records
             below RUNNER_TEMP; a Slack message; the outputs plan, ended, exit_code, reason, posted; summaries
 Exit codes: 0 done, or the job has not ended; 1 the cluster is not ready, the job failed or is not proven;

@@ -4,7 +4,7 @@ With a bot token, `started` opens a thread in the channel. `succeeded` and `fail
 channel, and the first message then shows how the build ended. A webhook has no threads, so its messages
 are separate. `ended` is one of the two, as --status and --steps of the workflow's job show.
 
-Reads:   --result, written by build_image.py --output; --memory (the thread and the posted events);
+Reads:   --result, written by trainyard image build --output; --memory (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL; SLACK_API_URL (another server for the
          token); GitHub's variables
 Writes:  a Slack message and --memory; in GitHub Actions the output slack_thread (CHANNEL:TS). Without webhook
@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--memory", type=arguments.path, required=True, metavar="FILE", help="thread and posted events"
     )
     parser.add_argument(
-        "--result", type=arguments.path, metavar="FILE", help="result of build_image.py --output"
+        "--result", type=arguments.path, metavar="FILE", help="result of trainyard image build --output"
     )
     parser.add_argument("--reason", default="", help="why it failed")
     steps = "with ended: GitHub's context `steps`, whose results show why it failed"
@@ -95,10 +95,10 @@ def end_of(steps: str, status: str) -> tuple[str, str]:
     found = parse_json_object(steps, "--steps")
     failed = next((name for name, step in found.items() if step.get("outcome") == "failure"), "")
     if failed == "lint":
-        return "failed", "lint_image.py found faults"
+        return "failed", "trainyard image lint found faults"
     if failed == "build":
         reason = (found[failed].get("outputs") or {}).get("reason")
-        return "failed", str(reason or "build_image.py failed; see its log")
+        return "failed", str(reason or "trainyard image build failed; see its log")
     return "failed", "a step before the build failed"
 
 

@@ -117,7 +117,7 @@ def run_supervised(
         stop.watch(process, supervision)
         over = threading.Event()
         reader = threading.Thread(
-            target=_pass_output_on, args=(process, over, on_output, log, secrets), daemon=True
+            target=lambda: _pass_output_on(process, over, on_output, log=log, secrets=secrets), daemon=True
         )
         reader.start()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
@@ -289,6 +289,7 @@ def _pass_output_on(
     process: "subprocess.Popen[bytes]",
     over: threading.Event,
     on_output: Callable[[str], None],
+    *,
     log: Path,
     secrets: "SecretFilter",
 ) -> None:
@@ -299,12 +300,10 @@ def _pass_output_on(
         poll = select.poll()
         poll.register(stream, select.POLLIN)
         while chunk:
-            if poll.poll(_SILENCE_MILLISECONDS):
-                chunk = os.read(stream.fileno(), _CHUNK)
-            elif over.is_set():
-                chunk = b""
-            else:
+            is_silent = not poll.poll(_SILENCE_MILLISECONDS)
+            if is_silent and not over.is_set():
                 continue
+            chunk = b"" if is_silent else os.read(stream.fileno(), _CHUNK)
             pending += chunk
             end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:

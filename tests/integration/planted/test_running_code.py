@@ -195,15 +195,15 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "init_github": "writes the store's name into settings",
         "step_environment": "looks at the machine and at whether the store can be reached",
         "doctor": "looks at what a run needs before it begins",
-        "step_proven": "restores records alone, and judges them as prove_run.py does",
+        "step_proven": "restores records alone, and judges them as trainyard prove does",
         "step_prune_runs": "compares digests of manifests",
-        "step_eks": "restores records alone, and proves them by prove_run.py",
+        "step_eks": "restores records alone, and proves them by trainyard prove",
         "step_program": "starts another program and keeps its records",
-        "run": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
+        "run": "trains by train.py, stores by trainyard store sync, proves by trainyard prove",
         "step_action": "calls run.py with the inputs of a workflow",
         "step": "calls the steps of run.py, as a job of a workflow",
         "step_wait": "asks GitHub whether a job has a runner",
-        "pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
+        "pod": "trains by train.py, stores by trainyard store sync, proves by trainyard prove",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
     found = {

@@ -149,7 +149,7 @@ def test_the_service_account_of_the_pods_must_exist(recorded: Recorded, tmp_path
 def errors_of_job(
     recorded: Recorded, folder: Path, settings: ClusterConfig | None = None, **given: str
 ) -> dict[str, str]:
-    """The errors for a job that `deploy_training_job.py` plans, by check."""
+    """The errors for a job that `trainyard job deploy` plans, by check."""
     look = look_at(recorded.kubeconfig(folder), *PLAN)
     demand = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
     job = ClusterQuery(look.api, demand, now=time.time())

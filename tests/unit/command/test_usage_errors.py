@@ -86,17 +86,6 @@ def test_the_help_of_a_group_lists_its_commands(capsys: pytest.CaptureFixture[st
     assert "config show" in shown and "config check" in shown and "store ls" not in shown
 
 
-def test_an_example_begins_as_the_command_that_was_typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["trainyard"])
-    with pytest.raises(SystemExit):
-        run_command(["store", "verify", "--help"])
-    shown = capsys.readouterr().out
-    assert "trainyard store verify --" in shown.partition("Example")[2]
-    assert "trainyard store verify" not in shown.partition("Example")[2]
-
-
 def test_blanks_around_the_sign_of_a_setting_are_named() -> None:
     with pytest.raises(ConfigError, match="is not KEY=VALUE, without spaces"):
         settings("training.max_steps = 200")

@@ -529,8 +529,8 @@ def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
 ) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
     step = str(part(judge(found=found), "stored").next_step)
-    assert ("store_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
-    assert (step == AGAIN) is not ("store_sync" in step)
+    assert ("store sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
+    assert (step == AGAIN) is not ("store sync" in step)
 
 
 def test_a_run_that_was_cut_off_is_resumed_and_not_only_stored() -> None:
@@ -594,8 +594,8 @@ def test_the_suggested_commands_are_quoted_for_any_name() -> None:
     proof = prove(run, whole_rows(), EVENTS, Found(None), place=place)
     config = ["--config", f"{directory}/config.yaml"]
     resume = shlex.split(str(part(proof, "trained").next_step))
-    assert resume[1:] == [*config, "--run-dir", directory, "--resume", "auto"]
-    assert shlex.split(str(part(proof, "stored").next_step))[1:5] == [
+    assert resume[2:] == [*config, "--run-dir", directory, "--resume", "auto"]
+    assert shlex.split(str(part(proof, "stored").next_step))[3:7] == [
         *("--run-dir", directory, "--store", store)
     ]
     assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[1:] == config

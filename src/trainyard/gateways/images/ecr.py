@@ -128,7 +128,7 @@ def newest_image(repository: str, *, region: str = "") -> str:
 def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:
     """Return the digest of the released image that was pushed last; None if there is none.
 
-    `images` are ECR's `imageDetails`. An image is released once it has a tag that push_image.py sets after
+    `images` are ECR's `imageDetails`. An image is released once it has a tag that `image push` sets after
     the scan. An image that failed its scan keeps only `build-…`.
     """
     released = [image for image in images if any(map(_releases, image.get("imageTags") or ()))]

@@ -1,4 +1,4 @@
-"""The result of `lint_image.py` as lines for people, and the declared versions as plain data."""
+"""The result of `trainyard image lint` as lines for people, and the declared versions as plain data."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -80,7 +80,7 @@ def find_image_source(
 
     `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
     user. `git` has the facts of the current checkout, and `at_head` returns its tags, which are used only if
-    the image is known to be of the commit there: build_image.py writes no commit into an image of a changed
+    the image is known to be of the commit there: `image build` writes no commit into an image of a changed
     tree, the labels may be `inherited` from a base image, and another program may have built it elsewhere.
     """
     found = commit or (labelled if content and not inherited else "")
@@ -193,7 +193,7 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
 
 
 def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
-    """Return whether build_image.py built exactly this image on this machine, so that its labels are its own.
+    """Return whether `image build` built exactly this image on this machine, so that its labels are its own.
 
     An image derived FROM one of ours inherits the labels. The tag of the content distinguishes them.
     """

@@ -149,7 +149,7 @@ class JobState:
         return ExitCode.STOPPED if stopped else ExitCode.NO
 
     def record(self) -> dict[str, Any]:
-        """Return the contract of `manage_training_job.py status --json`."""
+        """Return the contract of `trainyard job status --json`."""
         return {
             "job": self.job,
             "namespace": self.namespace,

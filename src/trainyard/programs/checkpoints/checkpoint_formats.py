@@ -18,7 +18,7 @@
     nanochat      model_N.pt, meta_N.json of step N, optim_N_rank*.pt of all ranks, in one folder
     one file      *.pt, *.pth, *.bin of torch.save, or *.safetensors
 
-This is the only table of formats: `manage_checkpoints.py` uses its folders for volumes, and
+This is the only table of formats: `trainyard job checkpoints` uses its folders for volumes, and
 `program_checkpoints` uses folders and files for the checkpoints of other programs. In every format an empty
 or truncated file, a temporary name and a mark of an unfinished save make a checkpoint partial. A file that
 the format does not require may be missing. If names do not show the number of ranks, the number that the

@@ -35,11 +35,9 @@ def read_plan(text: str) -> dict[str, Any]:
     try:
         plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
     except (FileNotFoundError, DamagedFileError) as error:
-        raise ConfigError(
-            f"--plan: {text[:80]!r} is not a plan of plan_training.py --json ({error})"
-        ) from None
+        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json ({error})") from None
     if not isinstance(plan, dict):
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of plan_training.py --json")
+        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json")
     return plan
 
 

@@ -113,7 +113,7 @@ def _commands(missing_settings: Sequence[MissingVariable]) -> str:
 
 
 def summarize_expectations(planned: RunPreview) -> str:
-    """Model, steps, time and cost where known, as the JSON that `notify_slack.py --plan` reads."""
+    """Model, steps, time and cost where known, as the JSON that `trainyard notify --plan` reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
         estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour

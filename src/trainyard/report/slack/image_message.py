@@ -27,7 +27,7 @@ class ImageBuild:
     ci: Mapping[str, str] = field(default_factory=dict)
     """The result of `identity.ci_facts`."""
     results: Sequence[Mapping[str, Any]] = ()
-    """The result of each image, from `build_image.py`; empty until it is done."""
+    """The result of each image, from `trainyard image build`; empty until it is done."""
     reason: str = ""
     """Why it failed."""
 

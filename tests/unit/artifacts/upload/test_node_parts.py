@@ -74,7 +74,7 @@ def test_only_the_main_machine_lists_and_only_what_is_stored(
         "checkpoint-200 was not uploaded",
         "checkpoint-100 was not uploaded",
     ]
-    assert "training_artifact_sync.py there" in alone.problems[0]
+    assert "trainyard store sync there" in alone.problems[0]
     assert store.describe(checkpoint_prefix(1, 200) + MANIFEST_NAME) is None
 
     part = sync_node(store, other, 1)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoints,
     find_program_checkpoints,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, take_newest
-from trainyard.programs.program_records import begin
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
+from trainyard.programs.program import Program
+from trainyard.programs.program_records import TakenCheckpoint, begin
+from trainyard.programs.run_checkpoints import RunCheckpoints
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 
@@ -38,6 +41,12 @@ def newest(out: Path, pattern: str = "*") -> ProgramCheckpoint:
     found = find(out, pattern).newest
     assert found is not None
     return found
+
+
+def take_newest(out: Path, directory: RunDirectory, step: int = 0) -> TakenCheckpoint | None:
+    checkpoints = RunCheckpoints(directory, Program("command", (), out, checkpoints="*"), keep_last=5)
+    checkpoints.take(lambda _: step, is_over=True)
+    return checkpoints.taken
 
 
 PLANTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
@@ -159,7 +168,7 @@ def test_a_checkpoint_that_changes_while_it_is_copied_is_not_taken_and_the_next_
     out = tmp_path / "out"
     for step in (10, 20):
         shapes.trainer(out / f"checkpoint-{step}")
-    found, copy, count = find(out), taken_checkpoint._copy_file, 0
+    copy, count = taken_checkpoint._copy_file, 0
 
     def copy_and_change(source: Path, target: Path) -> None:
         nonlocal count
@@ -169,7 +178,7 @@ def test_a_checkpoint_that_changes_while_it_is_copied_is_not_taken_and_the_next_
         copy(source, target)
 
     monkeypatch.setattr(taken_checkpoint, "_copy_file", copy_and_change)
-    taken = take_newest(found, directory)
+    taken = take_newest(out, directory)
     assert taken is not None and taken.step == 10
     assert "checkpoint-20: the checkpoint was not taken" in caplog.text
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step-00000010"]
@@ -187,24 +196,33 @@ def test_a_failed_copy_leaves_what_was_taken_before(
         raise OSError("no space left")
 
     monkeypatch.setattr(taken_checkpoint, "_copy_file", fail)
-    assert take_newest(find(tmp_path / "out"), directory) is None
+    assert take_newest(tmp_path / "out", directory) is None
     verify_checkpoint(directory.checkpoint(20), run_id="llama")
 
 
-def test_a_step_that_nothing_says_is_given_or_refused(directory: RunDirectory, tmp_path: Path) -> None:
+def test_a_step_that_nothing_says_is_given_or_refused(
+    directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shapes.archive(tmp_path / "out" / "last.pt", 20, {})
     one = newest(tmp_path / "out")
     with pytest.raises(CheckpointError, match="show its step"):
         take_checkpoint(one, directory, "llama")
     assert take_checkpoint(one, directory, "llama", step=12).step == 12
     assert read_manifest(directory.checkpoint(12)).is_file
-    shapes.archive(tmp_path / "out" / "new.pt", 20, {})
-    os.utime(tmp_path / "out" / "last.pt", (1, 1))
-    found = find(tmp_path / "out")
-    assert take_newest(found, directory, step=16) == take_newest(found, directory, step=16)
-    (tmp_path / "out" / "new.pt").write_bytes(b"changed since")
-    assert take_newest(found, directory, step=16) is None, "an older one has not the step of the newest"
-    assert take_newest(ProgramCheckpoints(()), directory) is None
+    shapes.archive(new := tmp_path / "out" / "new.pt", 20, {})
+    os.utime(new, (later := time.time() + 1, later))
+    assert take_newest(new.parent, directory, 16) == take_newest(new.parent, directory, 16) is not None
+    copy = taken_checkpoint._copy_file
+
+    def fail(source: Path, target: Path) -> None:
+        if source == new:
+            raise OSError("no space left")
+        copy(source, target)
+
+    monkeypatch.setattr(taken_checkpoint, "_copy_file", fail)
+    new.write_bytes(new.read_bytes())
+    os.utime(new, (later, later + 1))
+    assert take_newest(new.parent, directory, 18) is None, "an older one has not the step of the newest"
 
 
 def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_proof_of_other_bytes_does_not_count_and_the_report_says_so(new_run: N
     facts = read_facts(run.path)
     assert facts.proof is None
     assert run_headline(facts).reason == "The run has changed since it was proven: prove it again."
-    assert "prove_run.py" in run_headline(facts).next_step
+    assert "trainyard prove" in run_headline(facts).next_step
 
 
 def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:

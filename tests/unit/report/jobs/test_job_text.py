@@ -57,7 +57,7 @@ def test_a_failure_is_told_with_its_place_and_its_last_lines() -> None:
         "2 by the operator",
     ):
         assert word in text
-    assert "manage_training_job.py logs llama --previous --tail 50 --namespace team" in text
+    assert "trainyard job logs llama --previous --tail 50 --namespace team" in text
 
 
 def test_pods_that_hold_their_gpus_are_said_with_what_ends_them() -> None:

@@ -155,7 +155,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
 # A patch does not reach a writer process, which ends with its trainer; tests/integration kills at random.
 POINTS_OF = {
     "sync": [point for point in POINTS if point != "staging"],
-    "async": ["staging"],  # each death starts a writer process, which imports torch
+    "async": ["step", "staging"],  # each death costs a writer process, which imports torch
 }
 
 

@@ -308,7 +308,7 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     (no_kernels / "libtrainyard_kernels.so").write_bytes(b"from another machine")
     assert native.backend() is Backend.NUMPY
     assert "libtrainyard_kernels.so is not used" in caplog.text
-    assert "build_native.py builds it again" in caplog.text
+    assert "trainyard step native builds it again" in caplog.text
 
 
 @pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "garbage"])
