@@ -104,7 +104,7 @@ HEAVY = {
     "datasets",
     "huggingface_hub",
 }
-OWN_SESSIONS = {"aws_session", "eks_token"}  # the second has the keys of a role that a kubeconfig names
+OWN_SESSIONS = {"aws_session"}
 SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",
@@ -147,9 +147,9 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_851),
+    "commands": (8_000, 10_791),
     "training": (9_500, 12_288),
-    "gateways": (7_500, 9_921),
+    "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
     "artifacts": (6_500, 7_334),
     "programs": (5_500, 6_688),
@@ -163,8 +163,8 @@ BUDGETS = {
     "config": (1_500, 2_621),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
-    "src": (72_000, 91_869),
-    "tests": (75_000, 98_946),
+    "src": (72_000, 90_912),
+    "tests": (75_000, 98_379),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
