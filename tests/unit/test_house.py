@@ -71,6 +71,7 @@ MAY_TOUCH = {
     "src/trainyard/report/terminal/screen_svg.py": {"rich"},  # draws a picture, and no line on a terminal
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+    "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -164,7 +165,7 @@ BUDGETS = {
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
     "src": (72_000, 90_972),
-    "tests": (75_000, 98_379),
+    "tests": (75_000, 98_380),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
