@@ -148,7 +148,7 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_851),
+    "commands": (8_000, 10_791),
     "training": (9_500, 12_288),
     "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
@@ -164,7 +164,7 @@ BUDGETS = {
     "config": (1_500, 2_621),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
-    "src": (72_000, 90_972),
+    "src": (72_000, 90_912),
     "tests": (75_000, 98_380),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

@@ -1,6 +1,6 @@
 """Train a model into a run directory, or resume the run in it.
 
-With `recipe: command` another program trains, which trainyard step program describes.
+With `recipe: command` another program trains; docs/bring_your_own.md describes what is recorded of it.
 
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline

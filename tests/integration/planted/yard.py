@@ -19,6 +19,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
+from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 
@@ -209,8 +210,8 @@ def foreign(base: Path) -> Yard:
         "environment": {},
     }
     (own / "program.json").write_text(json.dumps(sheet))
-    files = ("--program", str(own / "program.json"), "--config", str(own / "config.yaml"))
-    assert script("step_program").main([*files, "--run-dir", str(yard.run.path)]) == 0
+    order = ProgramOrder(config=own / "config.yaml", run_dir=yard.run.path, program=own / "program.json")
+    assert train_program(order) == 0
     yard.sync()
     return yard
 
