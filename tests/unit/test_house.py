@@ -70,6 +70,7 @@ ONLY_IN = {
 MAY_TOUCH = {
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+    "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -148,7 +149,7 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 10_788),
     "training": (9_500, 11_753),
-    "gateways": (7_500, 9_025),
+    "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
     "artifacts": (6_500, 7_159),
     "programs": (5_500, 6_688),
@@ -162,8 +163,8 @@ BUDGETS = {
     "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
-    "src": (72_000, 89_341),
-    "tests": (75_000, 97_745),
+    "src": (72_000, 89_340),
+    "tests": (75_000, 97_746),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

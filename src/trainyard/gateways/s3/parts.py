@@ -174,13 +174,12 @@ class Parts:
                 buffer = memory.take(self._part_bytes)
                 assert buffer is not None
                 content = memoryview(buffer)[: min(self._part_bytes, self.size - start)]
-                try:
+                with contextlib.ExitStack() as undo:
+                    undo.callback(memory.give, buffer)
                     checksum = self._read(file.fileno(), start, content)
                     if self._hashes:
                         whole.update(content)
-                except BaseException:
-                    memory.give(buffer)
-                    raise
+                    undo.pop_all()  # the thread that sends the part returns it
                 number = len(parts) + 1
                 parts.append(
                     pool.submit(self._send_part, number, content, checksum, buffer=buffer, memory=memory)
