@@ -68,6 +68,7 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
+    "tools/draw_pictures.py": {"rich"},  # draws a picture, and no line on a terminal
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
 }
@@ -150,9 +151,9 @@ BUDGETS = {
     "training": (9_500, 12_288),
     "gateways": (7_500, 9_921),
     "jobs": (6_500, 7_894),
-    "artifacts": (6_500, 7_334),
+    "artifacts": (6_500, 7_169),
     "programs": (5_500, 6_688),
-    "report": (4_800, 5_600),
+    "report": (4_800, 5_363),
     "image": (3_900, 5_223),
     "cluster": (3_700, 4_317),
     "github": (2_400, 3_579),
@@ -162,7 +163,7 @@ BUDGETS = {
     "config": (1_500, 2_621),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
-    "src": (72_000, 91_869),
+    "src": (72_000, 91_461),
     "tests": (75_000, 98_946),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
