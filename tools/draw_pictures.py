@@ -16,6 +16,7 @@ import io
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output, terminal
+from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
 
@@ -98,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     """Run the command on a terminal, and draw the screen at its end."""
-    from trainyard.gateways.pseudo_terminal import record
     from trainyard.run.atomic_files import write_bytes_atomically
 
     environment = {
@@ -106,24 +106,29 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
         for name, value in os.environ.items()
         if not name.startswith(("MAKE", "MFLAGS")) and name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
     }
-    done = record(
-        words,
-        columns=COLUMNS,
-        rows=ROWS,
-        seconds=seconds,
-        cwd=ROOT,
-        environment={**environment, "TERM": "xterm-256color"},
-        watch=show,
-    )
-    if done.exit_code is None:
-        raise WaitTimeoutError(f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds")
-    typed = f"$ {shlex.join(words)}\r\n".encode()
-    if done.exit_code:
-        sys.stderr.write(done.output.decode(errors="replace"))
-        raise CheckFailedError(
-            f"{shlex.join(words)} ended with exit code {done.exit_code}: nothing was drawn"
+    # `script` gives the command a terminal, whose size the shell sets first.
+    line = f"stty columns {COLUMNS} rows {ROWS}; exec {shlex.join(words)}"
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["script", "--quiet", "--return", "--command", line, "/dev/null"],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=seconds,
+            cwd=ROOT,
+            env={**environment, "TERM": "xterm-256color", "SHELL": "/bin/sh"},
+            check=False,
         )
-    picture = terminal_svg(typed + done.output, columns=COLUMNS, title="Trainyard")
+    except subprocess.TimeoutExpired:
+        raise WaitTimeoutError(
+            f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds"
+        ) from None
+    typed = f"$ {shlex.join(words)}\r\n".encode()
+    if done.returncode:
+        sys.stderr.write(done.stdout.decode(errors="replace"))
+        raise CheckFailedError(
+            f"{shlex.join(words)} ended with exit code {done.returncode}: nothing was drawn"
+        )
+    picture = terminal_svg(typed + done.stdout, columns=COLUMNS, title="Trainyard")
     write_bytes_atomically(target, picture.encode())
     output.announce("terminal", f"{target}", "ok")
 
@@ -169,13 +174,6 @@ def _colour(name: str) -> str | None:
     names = {"brown": "yellow"} | {f"bright{base}": f"bright_{base}" for base in ("red", "green", "blue")}
     digits = len(name) == 6 and all(digit in "0123456789abcdefABCDEF" for digit in name)
     return f"#{name}" if digits else names.get(name, name)
-
-
-def show(part: bytes) -> None:
-    """Show the recorded output, too, if this runs on a terminal."""
-    if terminal.on_terminal():
-        sys.stderr.buffer.write(part)
-        sys.stderr.flush()
 
 
 def newest_report(runs: Path) -> Path:

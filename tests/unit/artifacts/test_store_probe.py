@@ -107,7 +107,7 @@ def test_a_file_system_that_is_full_is_refused_and_nothing_is_left_on_it(tmp_pat
             while True:
                 file.write(bytes(4096))
         (problem,) = probed(disk / "store").problems
-        assert "No space left on device (0 bytes free)" in problem
+        assert "No space left on device" in problem
         assert [path.name for path in disk.rglob("*") if path.is_file()] == ["fill"]
 
 
