@@ -68,6 +68,7 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
+    "tools/draw_pictures.py": {"rich"},  # draws a picture, and no line on a terminal
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
     "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
@@ -147,11 +148,11 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_788),
+    "commands": (8_000, 10_787),
     "training": (9_500, 11_753),
     "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
-    "artifacts": (6_500, 7_159),
+    "artifacts": (6_500, 7_169),
     "programs": (5_500, 6_688),
     "report": (4_800, 5_363),
     "image": (3_900, 4_999),
@@ -163,8 +164,8 @@ BUDGETS = {
     "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
-    "src": (72_000, 89_340),
-    "tests": (75_000, 97_746),
+    "src": (72_000, 89_349),
+    "tests": (75_000, 97_747),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

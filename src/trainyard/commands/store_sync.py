@@ -130,8 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     number = parse_run_number(args.run_number)
     options: StoreOptions = {"checksum": args.checksum, "call_seconds": args.call_seconds}
-    if args.encryption:
-        options["encryption"] = args.encryption
+    options |= {"encryption": args.encryption} if args.encryption else {}
     if args.follow:
         return follow_run(
             args.run_dir,
