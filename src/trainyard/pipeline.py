@@ -285,13 +285,15 @@ def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
+        # Loaded here: a signal after the training must find a step that it interrupts.
+        evaluation = pipeline.evaluate()
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
         code = steps.run(started.train())
         if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
             return finish(pipeline, steps, code, prove=True)
         # A run that misses a threshold is stored too; its proof shows the miss.
-        evaluated = steps.run(*pipeline.evaluate()) if code == ExitCode.DONE else ExitCode.DONE
+        evaluated = steps.run(*evaluation) if code == ExitCode.DONE else ExitCode.DONE
         if failure := steps.run(pipeline.store_run()):
             return finish(pipeline, steps, code or failure, prove=code == ExitCode.DONE)
         return finish(pipeline, steps, code or steps.run(pipeline.prove()) or evaluated)

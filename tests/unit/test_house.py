@@ -68,7 +68,6 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
-    "src/trainyard/report/terminal/screen_svg.py": {"rich"},  # draws a picture, and no line on a terminal
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
 }
@@ -147,24 +146,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_791),
+    "commands": (8_000, 10_788),
     "training": (9_500, 11_753),
-    "gateways": (7_500, 9_024),
+    "gateways": (7_500, 9_025),
     "jobs": (6_500, 7_894),
-    "artifacts": (6_500, 7_334),
+    "artifacts": (6_500, 7_159),
     "programs": (5_500, 6_688),
-    "report": (4_800, 5_600),
-    "image": (3_900, 5_223),
-    "cluster": (3_700, 4_317),
+    "report": (4_800, 5_363),
+    "image": (3_900, 4_999),
+    "cluster": (3_700, 4_094),
     "github": (2_400, 3_579),
-    "run": (2_500, 3_023),
+    "run": (2_500, 3_024),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_919),
-    "config": (1_500, 2_621),
+    "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
-    REST: (2_200, 4_103),
-    "src": (72_000, 90_912),
-    "tests": (75_000, 98_379),
+    REST: (2_200, 4_105),
+    "src": (72_000, 89_341),
+    "tests": (75_000, 97_745),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -115,9 +115,10 @@ def run_supervised(
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
         stop.watch(process, supervision)
-        over = threading.Event()
+        over, late = threading.Event(), threading.Event()
         reader = threading.Thread(
-            target=lambda: _pass_output_on(process, over, on_output, log=log, secrets=secrets), daemon=True
+            target=lambda: _pass_output_on(process, over, late, on_output, log=log, secrets=secrets),
+            daemon=True,
         )
         reader.start()
         poller = threading.Thread(target=_poll, args=(supervision, over, stop), daemon=True)
@@ -127,6 +128,8 @@ def run_supervised(
         stop.end_group()
         over.set()
         poller.join()
+        reader.join(_LAST_OUTPUT_SECONDS)
+        late.set()
         reader.join(_LAST_OUTPUT_SECONDS)
     return ProgramExit(128 - code if code < 0 else code, stop.cause)
 
@@ -288,22 +291,27 @@ def _poll(supervision: Supervision, over: threading.Event, stop: _Stop) -> None:
 def _pass_output_on(
     process: "subprocess.Popen[bytes]",
     over: threading.Event,
+    late: threading.Event,
     on_output: Callable[[str], None],
     *,
     log: Path,
     secrets: "SecretFilter",
 ) -> None:
-    """Pass output on to its end. A daemon that the program leaves may hold the pipe open, and is silent."""
+    """Pass output on to its end; a daemon that the program leaves may hold the pipe open.
+
+    Then it ends after a silence once the program is `over`, or when it is `late`: the run is stored next, and
+    its log must not change any more.
+    """
     assert process.stdout is not None
     pending, chunk = b"", b"-"
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
         while chunk:
-            is_silent = not poll.poll(_SILENCE_MILLISECONDS)
-            if is_silent and not over.is_set():
+            is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
+            if is_last and not over.is_set():
                 continue
-            chunk = b"" if is_silent else os.read(stream.fileno(), _CHUNK)
+            chunk = b"" if is_last else os.read(stream.fileno(), _CHUNK)
             pending += chunk
             end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:

@@ -185,18 +185,21 @@ def test_processes_that_a_program_leaves_are_ended(supervisor: Supervisor) -> No
 def test_a_daemon_that_holds_the_output_open_is_not_waited_for(supervisor: Supervisor) -> None:
     """This process lives on: its files, threads and handlers are as before."""
     leaves = (
-        "import subprocess\n"
-        "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, end='', flush=True)"
+        "import subprocess\nprint(subprocess.Popen({!r}, start_new_session=True).pid, end=' ', flush=True)"
     )
+    prints = ["bash", "-c", "while sleep 0.1; do echo x; done"]
 
     def held() -> tuple[int, set[str], object]:
         names = {each.name for each in threading.enumerate() if "_send" not in each.name}
         return len(list(Path("/proc/self/fd").iterdir())), names, signal.getsignal(signal.SIGTERM)
 
     before = held()
-    ended = supervisor.python(leaves)
-    assert ended.exit_code == 0 and held() == before
-    os.kill(int("".join(supervisor.output)), signal.SIGKILL)
+    for daemon in (["sleep", "60"], prints):
+        supervisor.output.clear()
+        ended = supervisor.python(leaves.format(daemon))
+        assert ended.exit_code == 0 and held() == before
+        with contextlib.suppress(ProcessLookupError):  # the one that prints has no reader
+            os.kill(int("".join(supervisor.output).split()[0]), signal.SIGKILL)
 
 
 def test_an_error_of_ours_leaves_no_program_behind(supervisor: Supervisor) -> None:

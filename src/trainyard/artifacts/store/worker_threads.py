@@ -7,9 +7,8 @@ interrupted, no further item starts in that list or in any other list that share
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -25,7 +24,7 @@ class Workers:
     def __init__(self, count: int, ending: threading.Event | None = None) -> None:
         self.here = threading.local()
         """Thread-local data."""
-        self._pool, self._count, self._ending = ThreadPoolExecutor(count), count, ending
+        self._pool, self._ending = ThreadPoolExecutor(count), ending
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -36,36 +35,27 @@ class Workers:
         When one call raises, no further item starts, and all running ones have ended when the exception is
         raised here. Raises CancelledError when another list failed.
         """
-        ending, results = self._ending or threading.Event(), dict[int, _Out]()
-        left, futures = enumerate(items), list[Future[None]]()  # each thread takes the next item
+        ending, futures = self._ending or threading.Event(), list[Future[_Out]]()
 
-        def work() -> None:
-            with _ends(ending):
-                for index, item in left:
-                    if ending.is_set():
-                        raise CancelledError
-                    results[index] = function(item)
+        def work(item: _Item) -> _Out:
+            if ending.is_set():
+                raise CancelledError
+            try:
+                return function(item)
+            except BaseException:
+                ending.set()
+                raise
 
         try:
-            with _ends(ending):
-                for _ in range(min(self._count, len(items))):
-                    futures.append(self._pool.submit(work))
-                wait(futures)
+            for item in items:
+                futures.append(self._pool.submit(work, item))
+            wait(futures)
+        except BaseException:
+            ending.set()
+            raise
         finally:
             wait(futures)
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         for failure in sorted(failures, key=lambda each: isinstance(each, CancelledError)):
             raise failure
-        return [results[index] for index in range(len(items))]
-
-
-@contextmanager
-def _ends(ending: threading.Event) -> Iterator[None]:
-    """Set `ending` if the body raises."""
-    is_well = False
-    try:
-        yield
-        is_well = True
-    finally:
-        if not is_well:
-            ending.set()
+        return [future.result() for future in futures]

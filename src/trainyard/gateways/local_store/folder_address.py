@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def open_at(url: str, rest: str, options: "StoreOptions") -> LocalStore:
     """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
-    return LocalStore(folder_at(url, rest), options.pace)
+    pace = options.get("pace")
+    return LocalStore(folder_at(url, rest), pace) if pace else LocalStore(folder_at(url, rest))
 
 
 def require_address(url: str, rest: str) -> None:
