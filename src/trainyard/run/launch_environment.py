@@ -11,7 +11,7 @@ Contradictions are refused here, before torch is imported; what torchrun refuses
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
 
@@ -111,7 +111,7 @@ def place_in_run(
         return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
     if nodes == 1:
         return NodeLauncher(1, 0, per_node)
-    return _several(environment, nodes, number, per_node, address)
+    return _several(environment, address, NodeLauncher(nodes, number, per_node))
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
@@ -178,16 +178,15 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     return Worker(rank, size, local)
 
 
-def _several(
-    environment: Mapping[str, str], nodes: int, rank: int | None, per_node: Processes, address: str | None
-) -> NodeLauncher:
+def _several(environment: Mapping[str, str], address: str | None, node: NodeLauncher) -> NodeLauncher:
     """Return this node of several, by the rendezvous or the address of the first node."""
+    nodes, rank = node.nodes, node.rank
     endpoint, backend = environment.get("PET_RDZV_ENDPOINT"), environment.get("PET_RDZV_BACKEND") or "c10d"
     if endpoint:
         more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
         meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
         if backend != "static":
-            return NodeLauncher(nodes, None, per_node, meet)
+            return replace(node, rank=None, rendezvous=meet)
     elif address:
         meet = (
             f"--master-addr={address}",
@@ -204,7 +203,7 @@ def _several(
             f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK to it, "
             f"from 0 to {nodes - 1}"
         )
-    return NodeLauncher(nodes, rank, per_node, (f"--node-rank={rank}", *meet))
+    return replace(node, rendezvous=(f"--node-rank={rank}", *meet))
 
 
 def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
