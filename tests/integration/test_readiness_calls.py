@@ -110,7 +110,7 @@ class RefusingProxy:
                 head, body = self._read_message(client)
                 if head:
                     client.sendall(self._answer(head, body))
-            except OSError:
+            except (OSError, KeyError):  # also a stranger, who speaks HTTP/2 to a port that was another's
                 pass
 
     def _answer(self, head: bytes, body: bytes) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.conditions import COMPILES
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS = 40
@@ -207,21 +206,3 @@ def test_what_a_named_checkpoint_began_goes_on_with_its_own_by_the_same_command(
     resumed = [event["step"] for event in map(json.loads, events) if event["event"] == "resumed"]
     assert resumed == [1, 2]
     assert training.outcome("child")["state_sha256"] == training.outcome("whole")["state_sha256"]
-
-
-@pytest.mark.slow
-@COMPILES
-def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
-    process = training.start(
-        "compiled", "--set", "compute.compile=true", "--set", "training.max_steps=100000"
-    )
-    deadline = time.monotonic() + 120
-    while not (training.folder / "compiled" / "run.json").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    time.sleep(2.0)  # in the middle of the compiler's work, or after it if its results are cached
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert training.outcome("compiled")["status"] == "stopped"

@@ -164,7 +164,7 @@ BUDGETS = {
     "proof": (2_400, 2_554),
     REST: (2_200, 4_103),
     "src": (72_000, 91_809),
-    "tests": (75_000, 98_965),
+    "tests": (75_000, 98_946),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
