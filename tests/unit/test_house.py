@@ -158,13 +158,13 @@ BUDGETS = {
     "image": (3_900, 4_999),
     "cluster": (3_700, 4_094),
     "github": (2_400, 3_579),
-    "run": (2_500, 3_024),
+    "run": (2_500, 3_023),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_919),
     "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
-    "src": (72_000, 89_349),
+    "src": (72_000, 89_348),
     "tests": (75_000, 97_747),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
