@@ -68,7 +68,7 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
-    "tools/draw_pictures.py": {"rich"},  # draws a picture, and no line on a terminal
+    "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
 }
@@ -164,7 +164,7 @@ BUDGETS = {
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
     "src": (72_000, 89_350),
-    "tests": (75_000, 97_745),
+    "tests": (75_000, 97_746),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
