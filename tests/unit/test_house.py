@@ -68,7 +68,7 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
-    "tools/draw_pictures.py": {"rich"},  # draws a picture, and no line on a terminal
+    "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
     "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
