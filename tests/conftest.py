@@ -81,7 +81,7 @@ def untouched_signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proposed commands start with `scripts/`, and do not contain the arguments of an earlier test."""
+    """Proposed commands start with `trainyard`, and do not contain the arguments of an earlier test."""
     monkeypatch.setattr(sys, "argv", sys.argv[:1])
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
 

@@ -96,7 +96,7 @@ def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
         "TRAINYARD_AWS_REGION": REGION,
     }
     assert all(f"vars.{name} " in IMAGE_WORKFLOW for name in told)
-    (line,) = re.findall(r"^scripts/build_image\.py (.*)$", said, re.M)
+    (line,) = re.findall(r"^\S*trainyard image build (.*)$", said, re.M)
     build = image_build.parse_args(line.split())
     assert (build.image, build.project, build.region) == ("team/lab", "lab", REGION)
     assert Path(ROOT, *build.dockerfile).is_file()

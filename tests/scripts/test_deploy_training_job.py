@@ -48,16 +48,12 @@ def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:
     assert "no volume" in done.stderr
 
 
-SCRIPT = "trainyard job deploy"
-
-
 def documented_examples() -> list[str]:
     """The examples that can run unchanged: those of a dry run, and the one of --help as a dry run."""
     found = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = re.sub(r" \\\n +", " ", path.read_text(encoding="utf-8"))
-        form = r"(?:scripts/deploy_training_job\.py|trainyard job deploy) --config [^`|\n]+"
-        lines = [line.replace("trainyard job deploy", SCRIPT) for line in re.findall(form, text)]
+        lines = re.findall(r"trainyard job deploy --config [^`|\n]+", text)
         found += [line for line in lines if "--dry-run" in line and "…" not in line]
         found += [f"{line} --dry-run" for line in lines if path.name == "scripts.md"]
     return found

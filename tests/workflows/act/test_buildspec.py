@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.commands import module_name
+
 ROOT = Path(__file__).resolve().parents[3]
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "buildspec.yml").read_text())
 TESTS = ROOT / "tests" / "integration"
@@ -123,17 +125,19 @@ def test_it_holds_no_secret() -> None:
     assert not [name for name, value in values if value and re.search("SECRET|TOKEN|KEY|WEBHOOK|LOGIN", name)]
 
 
+CALL = r"\.venv/bin/trainyard ((?:step |image )?[a-z]+)"
+
+
 def test_training_is_the_one_pipeline() -> None:
     lines = [line for line in commands(*PHASES) if 'test "$TASK" != train ||' in line]
-    called = re.findall(r"scripts/(\w+)\.py|-m (trainyard \w+)", "\n".join(lines))
-    assert ["".join(found) for found in called] == ["step_plan", "notify", "trainyard run"]
+    assert re.findall(CALL, "\n".join(lines)) == ["step plan", "notify", "run"]
 
 
-def test_every_script_knows_the_flags_it_is_given(help_of: Callable[[str], str]) -> None:
+def test_every_command_knows_the_flags_it_is_given(help_of: Callable[[str], str]) -> None:
     for line in commands(*PHASES):
-        for script in re.findall(r"scripts/(\w+)\.py|-m trainyard (run)\b", line):
+        for name in re.findall(CALL, line):
             for flag in set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", line)):
-                assert re.search(rf"{flag}\b", help_of("".join(script))), f"{script} {flag}"
+                assert re.search(rf"{flag}\b", help_of(module_name(name))), f"{name} {flag}"
 
 
 def test_every_command_passes_shellcheck() -> None:

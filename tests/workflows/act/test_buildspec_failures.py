@@ -21,10 +21,10 @@ exit 0
 """
 STEPS = {
     "image": (
-        *("make install", "image lint", "docker buildx", "build_image.py", "check_image.py"),
-        *("import hashlib", "push_image.py", "import json"),
+        *("make install", "image lint", "docker buildx", "image build", "image check"),
+        *("import hashlib", "image push", "import json"),
     ),
-    "check": ("make install", "check_image.py", "import hashlib"),
+    "check": ("make install", "image check", "import hashlib"),
 }
 
 
@@ -34,7 +34,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / ".venv" / "bin").mkdir(parents=True)
     programs.mkdir()
     names = ("make", "docker", "oras")
-    for path in (*(programs / name for name in names), folder / ".venv" / "bin" / "python"):
+    ours = (folder / ".venv" / "bin" / name for name in ("python", "trainyard"))
+    for path in (*(programs / name for name in names), *ours):
         path.write_text(STAND_IN)
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -74,7 +75,9 @@ def test_the_steps_are_those_of_the_buildspec() -> None:
     named = set()
     for line in commands(*PHASES):
         if re.search(r'test "\$TASK" (?:!= image|= train) \|\|', line):
-            named |= set(re.findall(r"(\w+\.py)|(docker buildx)|(import json|import hashlib)", line))
+            named |= set(
+                re.findall(r"trainyard (image \w+)|(docker buildx)|(import json|import hashlib)", line)
+            )
     assert {"".join(found) for found in named} == {*STEPS["image"]} - {"make install"}
 
 

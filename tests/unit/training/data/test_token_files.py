@@ -60,7 +60,7 @@ def test_a_file_that_changed_is_not_opened(tmp_path: Path, content: bytes | None
     else:
         file.path.write_bytes(content)
     assert not file.is_complete
-    with pytest.raises(DataError, match=r"a\.bin: missing, or no longer 3 uint16 tokens.*prepare_data\.py"):
+    with pytest.raises(DataError, match=r"a\.bin: missing, or no longer 3 uint16 tokens.*trainyard prepare"):
         file.open()
 
 
