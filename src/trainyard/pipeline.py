@@ -280,13 +280,13 @@ class StepRunner(SignalForwarder):
 
 def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
+    # Loaded here, because a signal between two steps interrupts neither.
+    evaluation = pipeline.evaluate()
     with StepRunner(prints=prints) as steps:
         if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
-        # Loaded here: a signal after the training must find a step that it interrupts.
-        evaluation = pipeline.evaluate()
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
         code = steps.run(started.train())

@@ -89,6 +89,7 @@ INTERNAL = (
     "step watch-runners",
 )
 COMMANDS = (*(name for group in GROUPS.values() for name in group), *INTERNAL)
+_HELP = ("", "help", "-h", "--help")
 _MOST_WORDS = 2
 
 
@@ -105,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(words: Sequence[str]) -> int:
     """Run the command that `words` begin with, and return its exit code. Without one, print the list."""
     first = words[0] if words else ""
-    if first in ("", "help", "-h", "--help"):
-        if len(words) > 1:  # `help store sync` is `store sync --help`
+    if first in _HELP:
+        if words[1:] and words[1] not in _HELP:  # `help store sync` is `store sync --help`
             return run_command([*words[1:], "--help"])
         sys.stdout.write(command_list(GROUPS))
         return ExitCode.DONE if words else ExitCode.USAGE

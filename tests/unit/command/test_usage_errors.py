@@ -50,6 +50,12 @@ def test_a_flag_for_a_positional_and_a_wrong_choice(capsys: pytest.CaptureFixtur
     assert first.endswith("did you mean 'pytorchjob'?")
 
 
+def test_help_on_help_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["help", "help"], ["help", "-h"], ["--help", "--help"]):
+        assert run_command(words) == 0
+        assert "Train a model:" in capsys.readouterr().out
+
+
 def test_a_misspelt_command_of_a_group_is_named() -> None:
     assert "Did you mean trainyard config check?" in explain_unknown(["config", "chekc"])
     assert "Did you mean" not in explain_unknown(["config"])
