@@ -24,7 +24,12 @@ from typing import Any
 import gguf
 import numpy as np
 
-from trainyard.training.weights.native_dequantization import NATIVE_TYPES, Backend, backend, dequantize
+from trainyard.training.weights.native_dequantization import (
+    NATIVE_TYPES,
+    Instructions,
+    best_instructions,
+    dequantize,
+)
 
 ROW, ROWS = 4096, 2048
 TILES = (256, 1024, 4096, 16384, 65536)
@@ -45,14 +50,14 @@ def blocks_of(name: str) -> np.ndarray:
     return blocks.reshape(ROWS, -1)
 
 
-def contenders(name: str, data: np.ndarray, paths: list[Backend]) -> dict[str, Run]:
+def contenders(name: str, data: np.ndarray, paths: list[Instructions]) -> dict[str, Run]:
     kind, used = gguf.GGMLQuantizationType[name], np.zeros((ROWS, ROW), np.float32)
     runs: dict[str, Run] = {"gguf": partial(gguf.quants.dequantize, data, kind)}
     for path in paths:
-        runs[path] = partial(dequantize, data, name, tile_bytes=TILE, using=path)
+        runs[path.name] = partial(dequantize, data, name, tile_bytes=TILE, instructions=path)
         for tile in TILES:
-            runs[f"{path} {tile} in place"] = partial(
-                dequantize, data, name, tile_bytes=tile, using=path, out=used
+            runs[f"{path.name} {tile} in place"] = partial(
+                dequantize, data, name, tile_bytes=tile, instructions=path, out=used
             )
     runs["2 threads"] = partial(dequantize, data, name, tile_bytes=TILE, threads=2)
     return runs
@@ -64,7 +69,7 @@ def seconds(run: Run) -> float:
     return time.perf_counter() - start
 
 
-def measure(name: str, rounds: int, paths: list[Backend]) -> dict[str, Any]:
+def measure(name: str, rounds: int, paths: list[Instructions]) -> dict[str, Any]:
     """Elements per second of each contender and its ratio to gguf, medians over the rounds."""
     data = blocks_of(name)
     runs = contenders(name, data, paths)
@@ -84,14 +89,14 @@ def measure(name: str, rounds: int, paths: list[Backend]) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any], paths: list[Backend]) -> str:
+def table(result: dict[str, Any], paths: list[Instructions]) -> str:
     rates, ratios = result["elements_per_second"], result["ratio"]
     lines = [f"{result['type']:<5} gguf {rates['gguf'] / 1e6:6,.0f} M elements/s"]
     for path in paths:
-        tiles = "  ".join(f"{rates[f'{path} {tile} in place'] / 1e6:5,.0f}" for tile in TILES)
-        lowest, place = result["ratio_lowest"][path], ratios[f"{path} {TILE} in place"]
+        tiles = "  ".join(f"{rates[f'{path.name} {tile} in place'] / 1e6:5,.0f}" for tile in TILES)
+        lowest, place = result["ratio_lowest"][path.name], ratios[f"{path.name} {TILE} in place"]
         lines.append(
-            f"      {path:<6} {rates[path] / 1e6:5,.0f} M, {ratios[path]:.2f} times gguf "
+            f"      {path.name:<6} {rates[path.name] / 1e6:5,.0f} M, {ratios[path.name]:.2f} times gguf "
             f"(lowest {lowest:.2f}); in place {place:.2f} times, by tile {tiles}"
         )
     lines.append(f"      2 threads, new memory: {ratios['2 threads']:.2f} times gguf")
@@ -106,11 +111,11 @@ def main() -> int:
     parser.add_argument("--types", nargs="+", choices=NATIVE_TYPES, default=NATIVE_TYPES)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    best = backend()
-    if best is Backend.NUMPY:
+    best = best_instructions()
+    if best is None:
         print("There is no native library: trainyard step native --no-tests", file=sys.stderr)
         return 2
-    paths = sorted({Backend.SCALAR, best}, reverse=True)
+    paths = sorted({Instructions.SCALAR, best}, reverse=True)
     if not args.json:
         print(f"{ROWS} rows of {ROW}; tile {TILE}; in place with tiles of {', '.join(map(str, TILES))} bytes")
     results = []
@@ -123,8 +128,8 @@ def main() -> int:
     return 0 if all(meets(result["ratio"], best) for result in results) else 1
 
 
-def meets(ratios: dict[str, float], best: Backend) -> bool:
-    return ratios[best] >= NEW_GOAL and ratios[f"{best} {TILE} in place"] >= PLACE_GOAL
+def meets(ratios: dict[str, float], best: Instructions) -> bool:
+    return ratios[best.name] >= NEW_GOAL and ratios[f"{best.name} {TILE} in place"] >= PLACE_GOAL
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
     from trainyard.config.load import load_config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.recipe import trainer_of
+    from trainyard.training.lifecycle import train
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -77,7 +77,7 @@ def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
         listener = Intervals(steps, follower.pid)
         try:
             request = Request(config, directory, data, "none", "benchmark", {})
-            trainer_of(config)(request, stop=StopRequest(), listener=listener)
+            train(request, stop=StopRequest(), listener=listener)
         finally:
             follower.send_signal(signal.SIGCONT)
             said, _ = follower.communicate(timeout=120)

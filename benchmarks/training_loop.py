@@ -104,7 +104,7 @@ def shipped_loop(config: Any) -> float:
     """Tokens a second between the rows that the shipped trainer writes, whatever it does in between."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.recipe import trainer_of
+    from trainyard.training.lifecycle import train
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -124,7 +124,7 @@ def shipped_loop(config: Any) -> float:
         directory = RunDirectory(Path(folder) / "run")
         data = prepare_data(config.data, config.model)
         request = Request(config, directory, data, "none", "benchmark", {})
-        trainer_of(config)(request, stop=StopRequest(), listener=clock)
+        train(request, stop=StopRequest(), listener=clock)
     times = [later - earlier for earlier, later in zip(clock.at, clock.at[1:], strict=False)]
     return speed(times[:-1], config)  # the last row waits for the validation at the end
 

@@ -44,8 +44,7 @@ IMPORTED = (
     "torch",
     "torch._dynamo",
     "torch.distributed.run",
-    "trainyard.training.recipe",
-    "trainyard.training.run.lifecycle",
+    "trainyard.training.lifecycle",
     "trainyard.training.pretraining.pretraining",
 )
 """The imports of a training process."""
@@ -361,7 +360,7 @@ def _main(path: str, *modules: str) -> NoReturn:
     subprocess.Popen = Popen  # type: ignore[misc]  # before torch takes it for its agent
     from trainyard.training.runtime.before_torch import before_torch
 
-    before_torch(None, "none")
+    before_torch()
     for name in (*IMPORTED, *_modules_of_scripts(), *modules):
         import_module(name)
     _read_models_of_aws()

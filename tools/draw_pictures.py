@@ -12,23 +12,55 @@ Example:    tools/draw_pictures.py --to docs/pictures make train
 """
 
 import argparse
+import io
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output, terminal
+from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS, ROWS = 80, 50
 WINDOW = (1200, 1080)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_SECONDS = 120
+# Rows of the emulated screen; empty rows at its end are not drawn.
+SCREEN_ROWS = 200
+# The frame is our own, because rich's frame loads its font from the network.
+_FRAME = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-size: {char_height}px; line-height: {line_height}px; white-space: pre;
+}}
+.{unique_id}-title {{ font-family: system-ui, sans-serif; font-size: 18px; font-weight: bold; }}
+{styles}
+</style>
+<defs>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -67,8 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     """Run the command on a terminal, and draw the screen at its end."""
-    from trainyard.gateways.pseudo_terminal import record
-    from trainyard.report.terminal.screen_svg import terminal_svg
     from trainyard.run.atomic_files import write_bytes_atomically
 
     environment = {
@@ -76,33 +106,74 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
         for name, value in os.environ.items()
         if not name.startswith(("MAKE", "MFLAGS")) and name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
     }
-    done = record(
-        words,
-        columns=COLUMNS,
-        rows=ROWS,
-        seconds=seconds,
-        cwd=ROOT,
-        environment={**environment, "TERM": "xterm-256color"},
-        watch=show,
-    )
-    if done.exit_code is None:
-        raise WaitTimeoutError(f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds")
-    typed = f"$ {shlex.join(words)}\r\n".encode()
-    if done.exit_code:
-        sys.stderr.write(done.output.decode(errors="replace"))
-        raise CheckFailedError(
-            f"{shlex.join(words)} ended with exit code {done.exit_code}: nothing was drawn"
+    # `script` gives the command a terminal, whose size the shell sets first.
+    line = f"stty columns {COLUMNS} rows {ROWS}; exec {shlex.join(words)}"
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["script", "--quiet", "--return", "--command", line, "/dev/null"],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=seconds,
+            cwd=ROOT,
+            env={**environment, "TERM": "xterm-256color", "SHELL": "/bin/sh"},
+            check=False,
         )
-    picture = terminal_svg(typed + done.output, columns=COLUMNS, title="Trainyard")
+    except subprocess.TimeoutExpired:
+        raise WaitTimeoutError(
+            f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds"
+        ) from None
+    typed = f"$ {shlex.join(words)}\r\n".encode()
+    if done.returncode:
+        sys.stderr.write(done.stdout.decode(errors="replace"))
+        raise CheckFailedError(
+            f"{shlex.join(words)} ended with exit code {done.returncode}: nothing was drawn"
+        )
+    picture = terminal_svg(typed + done.stdout, columns=COLUMNS, title="Trainyard")
     write_bytes_atomically(target, picture.encode())
     output.announce("terminal", f"{target}", "ok")
 
 
-def show(part: bytes) -> None:
-    """Show the recorded output, too, if this runs on a terminal."""
-    if terminal.on_terminal():
-        sys.stderr.buffer.write(part)
-        sys.stderr.flush()
+def terminal_svg(output: bytes, *, columns: int, title: str) -> str:
+    """Draw the screen that `output`, with its escape sequences, leaves on a terminal of `columns` cells."""
+    from rich.console import Console
+
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    for line in screen_lines(output, columns=columns):
+        console.print(line, no_wrap=True, crop=False, highlight=False)
+    svg = console.export_svg(title=title, code_format=_FRAME, unique_id="terminal")
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+
+
+def screen_lines(output: bytes, *, columns: int) -> list["Text"]:
+    """The lines of that screen with their colours, without the empty lines at its end."""
+    import pyte
+    from rich.style import Style
+    from rich.text import Text
+
+    screen = pyte.Screen(columns, SCREEN_ROWS)
+    pyte.ByteStream(screen).feed(output)
+    lines = []
+    for row in range(SCREEN_ROWS):
+        line = Text()
+        cells = [screen.buffer[row][column] for column in range(columns)]
+        for (colour, bold), run in groupby(cells, key=lambda cell: (cell.fg, cell.bold)):
+            line.append("".join(cell.data for cell in run), Style(color=_colour(colour), bold=bold))
+        line.rstrip()
+        lines.append(line)
+    while lines and not lines[-1].plain:
+        lines.pop()
+    return lines
+
+
+def _colour(name: str) -> str | None:
+    """rich's name of a colour that pyte names: a word, or six hexadecimal digits after a `#`."""
+    if name == "default":
+        return None
+    names = {"brown": "yellow"} | {f"bright{base}": f"bright_{base}" for base in ("red", "green", "blue")}
+    digits = len(name) == 6 and all(digit in "0123456789abcdefABCDEF" for digit in name)
+    return f"#{name}" if digits else names.get(name, name)
 
 
 def newest_report(runs: Path) -> Path:

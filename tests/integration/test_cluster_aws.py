@@ -20,7 +20,7 @@ import pytest
 from tests import warm_start
 from tests.integration.conftest import Endpoint
 
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceTroubleError
+from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceTroubleError
 from trainyard.gateways.images.ecr import find_digest
 from trainyard.gateways.kubernetes.cluster_connection import access_by_name
 from trainyard.gateways.kubernetes.eks import describe_cluster, list_clusters
@@ -183,7 +183,7 @@ def test_without_credentials_it_is_said(aws: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     for ask in (lambda: eks_token("plain", region=REGION), lambda: list_clusters(REGION)):
-        with pytest.raises(PermissionRefusedError, match="no AWS credentials"):
+        with pytest.raises((PermissionRefusedError, CredentialsRefusedError), match="no AWS credentials"):
             ask()
 
 

@@ -50,7 +50,7 @@ import os
 
 if os.environ.get("RANK") == "1":
     from trainyard.errors import ConfigError
-    from trainyard.training.run import lifecycle
+    from trainyard.training import lifecycle
 
     def without_a_device(config):
         raise ConfigError("Rank 1 has no device.")

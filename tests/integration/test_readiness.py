@@ -276,9 +276,9 @@ def test_checks_of_one_store_at_once_are_all_green(
         url = f"s3://{endpoint.new_bucket()}/x"
     with ThreadPoolExecutor(4) as pool:
         found = list(
-            pool.map(lambda n: probe_store(open_store(url, part_bytes=PART_BYTES), f"check-{n}"), range(8))
+            pool.map(lambda _: probe_store(open_store(url, part_bytes=PART_BYTES), writes=True), range(8))
         )
-    assert [each.problems for each in found] == [()] * 8
+    assert [each.problems for each in found] == [[]] * 8
     assert [each.key for each in open_store(url).list_objects("")] == []
 
 
@@ -288,12 +288,12 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket = seaweedfs.new_bucket()
     store = open_store(f"s3://{bucket}")
-    store.put_new(READINESS, b'{"written_by": "trainyard doctor", "token": "old"}', metadata={})
-    assert probe_store(store, "new").problems == ()
+    store.put_new(READINESS, b'{"written_by": "trainyard doctor"}\n', metadata={})
+    assert probe_store(store, writes=True).problems == []
     assert keys(seaweedfs, bucket) == []
     for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
         seaweedfs.client.put_object(Bucket=bucket, Key=READINESS, Body=theirs)
-        (problem,) = probe_store(store, "new").problems
+        (problem,) = probe_store(store, writes=True).problems
         assert "was not written by a check, and was not changed" in problem
         assert seaweedfs.client.get_object(Bucket=bucket, Key=READINESS)["Body"].read() == theirs
 
@@ -311,7 +311,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket, run = seaweedfs.new_bucket(), make_run()
     store = open_store(f"s3://{bucket}/p")
-    store.put_new(READINESS, b'{"written_by": "trainyard doctor", "token": "old"}', metadata={})
+    store.put_new(READINESS, b'{"written_by": "trainyard doctor"}\n', metadata={})
     assert used_numbers(store) == []
     sync_run(store, run, None)
     assert used_numbers(store) == [1]

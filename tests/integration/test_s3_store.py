@@ -1,7 +1,6 @@
 """The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree."""
 
 import base64
-import fcntl
 import hashlib
 import os
 import time
@@ -137,71 +136,6 @@ def test_a_store_without_crc64nvme_gets_sha256(
         stored = store.stage(random_file(tmp_path / name, 33 * MIB), name, metadata={}).commit()
         assert (stored.checksum["algorithm"], stored.checksum["type"]) == ("SHA256", "COMPOSITE")
     assert asked == ["CRC64NVME", "SHA256", "SHA256"], "asked once only"
-
-
-@pytest.fixture
-def parts_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the parts that were sent."""
-    sent: list[int] = []
-    call = Bucket.call
-
-    def note(self: Bucket, operation: str, key: str, **arguments: Any) -> Any:
-        if operation == "upload_part":
-            sent.append(arguments["PartNumber"])
-        return call(self, operation, key, **arguments)
-
-    monkeypatch.setattr(Bucket, "call", note)
-    return sent
-
-
-def cut_off(server: Any, bucket: str, parts: list[bytes]) -> None:
-    """Leave an upload with some parts, as a killed sync does."""
-    begun = server.client.create_multipart_upload(
-        Bucket=bucket,
-        Key="big",
-        ChecksumAlgorithm="CRC64NVME",
-        ChecksumType="FULL_OBJECT",
-        ServerSideEncryption="AES256",
-    )
-    for number, body in enumerate(parts, 1):
-        part = {"UploadId": begun["UploadId"], "PartNumber": number, "ChecksumAlgorithm": "CRC64NVME"}
-        server.client.upload_part(Bucket=bucket, Key="big", Body=body, **part)
-
-
-@pytest.mark.usefixtures("small_limit")
-def test_an_upload_that_was_cut_off_goes_on_with_the_parts_that_are_right(
-    server: Any, bucket: str, tmp_path: Path, parts_sent: list[int]
-) -> None:
-    file = random_file(tmp_path / "file", 33 * MIB)
-    content = file.read_bytes()
-    cut_off(server, bucket, [content[: 16 * MIB], bytes(16 * MIB)])
-    open_store(f"s3://{bucket}").stage(file, "big", metadata={}).commit()
-    assert sorted(parts_sent) == [2, 3]
-    assert server.client.get_object(Bucket=bucket, Key="big")["Body"].read() == content
-    assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
-
-
-@pytest.mark.usefixtures("small_limit")
-@pytest.mark.parametrize("why", ["another process sends the file", "its parts are of another length"])
-def test_an_upload_that_is_not_ours_to_go_on_with_is_left_alone(
-    why: str, weed: Any, tmp_path: Path, parts_sent: list[int]
-) -> None:
-    bucket, file = weed.new_bucket(), random_file(tmp_path / "file", 33 * MIB)
-    length = 5 if "length" in why else 16
-    cut_off(weed, bucket, [file.read_bytes()[: length * MIB]])
-    with file.open("rb") as other:
-        if "process" in why:
-            fcntl.flock(other, fcntl.LOCK_EX)
-        open_store(f"s3://{bucket}").stage(file, "big", metadata={}).commit()
-    assert sorted(parts_sent) == [1, 2, 3]
-    assert len(weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1
-
-
-def test_an_object_that_is_encrypted_in_another_way_is_refused(bucket: str) -> None:
-    with pytest.raises(VerificationError, match="encrypted by aws:kms, requested AES256"):
-        Bucket(bucket, "", encryption="AES256", call_seconds=5).require_encrypted(
-            "k", {"ServerSideEncryption": "aws:kms"}
-        )
 
 
 @pytest.mark.usefixtures("small_limit")

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import job, running, seen
 
-from trainyard.cluster.check_definition import error, warning
+from trainyard.cluster.check_definition import Outcome
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fix import plan_fix
@@ -155,7 +155,7 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     fields |= {"nodes": (), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
-    outcomes = (error("bad", remedy), warning("odd", remedy))
+    outcomes = (Outcome.error("bad", remedy), Outcome.warning("odd", remedy))
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
     return Verdict(facts_of(Snapshot(**fields), demand), findings)
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.pipeline import Step, StepRunner
+from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
@@ -297,9 +299,7 @@ def test_a_corrected_store_does_not_make_another_run(change: str, same: bool, tm
     assert has_been_trained(tmp_path / "job", path, [change]) is same
 
 
-def test_another_program_of_a_finished_run_is_not_started_again(
-    load_script: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_another_program_of_a_finished_run_is_not_started_again(tmp_path: Path) -> None:
     sheet = {
         "recipe": "deepspeed",
         "command": ["false"],
@@ -312,8 +312,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
     for name in ("program.json", "known.json"):
         (tmp_path / name).write_text(json.dumps(sheet))
     path = ROOT / "configs" / "smoke.yaml"
-    words = ["--config", str(path), "--run-dir", str(tmp_path / "job")]
-    words += ["--program", str(tmp_path / "program.json")]
+    order = ProgramOrder(config=path, run_dir=tmp_path / "job", program=tmp_path / "program.json")
 
     def finish_known() -> None:
         finish(tmp_path / "job", load_config(path).config)
@@ -322,10 +321,10 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         (tmp_path / "job" / "run.json").write_text(json.dumps(run))
 
     finish_known()
-    script = load_script("step_program")
-    assert script.main(words) == 0
-    assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"
+    assert train_program(order) == 0
+    other = replace(order, changes=["training.max_steps=500"])
+    assert train_program(other) != 0, "another configuration is run"
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
         (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
         finish_known()
-        assert script.main(words) != 0, "another command is run"
+        assert train_program(order) != 0, "another command is run"

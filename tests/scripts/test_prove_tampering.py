@@ -27,7 +27,7 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.recipe import trainer_of
+from trainyard.training.lifecycle import train
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -103,7 +103,7 @@ class Yard:
         listener = StopAt(stop_at)
         request = Request(config, self.run(name), data, resume, f"id-of-{name}", facts)
         try:
-            trainer_of(config)(request, stop=listener.stop, listener=listener)
+            train(request, stop=listener.stop, listener=listener)
         except StoppedError:
             assert stop_at is not None
 

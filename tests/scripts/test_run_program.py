@@ -20,7 +20,7 @@ from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.config.load import dump_yaml
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.program_training import ProgramOrder, train_program
+from trainyard.program_training import ProgramOrder, describe_start, train_program
 from trainyard.run.run_lock import is_locked
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
@@ -108,7 +108,7 @@ class World:
 
     def run(self, **changes: Any) -> subprocess.CompletedProcess[str]:
         given = {"TRAINYARD_RUN_ID": "llama", **self.environment}
-        return self._program("step program", *self.words(**changes), **given)
+        return self._program("pod", *self.words(**changes), **given)
 
     def outcome(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.run_dir / "run.json").read_text())["outcome"]
@@ -211,7 +211,7 @@ def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Progra
 def test_a_signal_reaches_the_program_and_its_checkpoint_makes_it_a_stop(world: World) -> None:
     words = world.words(until=2, waits=True, exit=143)
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard", "step", "program", *words],
+        [sys.executable, "-m", "trainyard", "pod", *words],
         env={**os.environ, "TRAINYARD_RUN_ID": "llama"},
         stdout=subprocess.DEVNULL,
     )
@@ -269,20 +269,21 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
 def test_what_is_no_program_is_refused(content: str, said: str, world: World, program: Program) -> None:
     words = world.words()
     (world.folder / "program.json").write_text(content)
-    done = program("step program", *words)
+    done = program("pod", *words)
     assert done.returncode == 2
     assert said in done.stderr
 
 
-def test_a_dry_run_prints_what_would_be_started(world: World, program: Program) -> None:
-    words = world.words()
-    path = world.folder / "program.json"
+def test_torchrun_starts_it_on_one_of_two_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = world.sheet()
     sheet = {**json.loads(path.read_text()), "recipe": "megatron", "torchrun": True, "command": ["train.py"]}
     path.write_text(json.dumps(sheet))
     place = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "first", "PET_NPROC_PER_NODE": "8"}
-    done = program("step program", *words, "--nproc-per-node", "8", "--dry-run", **place)
-    assert done.returncode == 0, done.stderr
-    command = json.loads(done.stdout)["command"]
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    config = world.folder / "config.yaml"
+    order = ProgramOrder(config=config, run_dir=world.run_dir, program=path, processes=8)
+    command = describe_start(order)["command"]
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert {"--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--master-addr=first"} < set(command)
     assert command[-1] == "train.py"

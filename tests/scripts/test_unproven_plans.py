@@ -57,7 +57,7 @@ def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
         "recipe": recipe,
         "hardware": {"world_size": plan.nodes * size, "local_world_size": size},
     }
-    if recipe in GIVEN:  # what trainyard step program records; test_run_program.py runs it
+    if recipe in GIVEN:  # what a program records; test_run_program.py runs it
         del run["data"], run["outcome"]["state_sha256"]
     in_pods = yaml.safe_load(plan.program.files["config.yaml"])
     found = Found() if settings.artifacts.store else Found(None, checkpoints={})

@@ -49,7 +49,7 @@ MAY_IMPORT = {
 }
 """A part of the library -> other parts it may import: the design's list. Types may come from anywhere."""
 ROOMS = {
-    "training": "runtime model checkpoint weights data export run pretraining recipe",
+    "training": "runtime model checkpoint weights data export run pretraining lifecycle",
     "artifacts": "store record verify promotion upload restore retention",
     "image": "context conflict building release",
     "report": "facts dashboard plan cluster jobs terminal slack",
@@ -68,9 +68,10 @@ ONLY_IN = {
     "rich": "command",
 }
 MAY_TOUCH = {
-    "src/trainyard/report/terminal/screen_svg.py": {"rich"},  # draws a picture, and no line on a terminal
+    "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+    "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -104,7 +105,7 @@ HEAVY = {
     "datasets",
     "huggingface_hub",
 }
-OWN_SESSIONS = {"aws_session", "eks_token"}  # the second has the keys of a role that a kubeconfig names
+OWN_SESSIONS = {"aws_session"}
 SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",
@@ -147,24 +148,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_851),
-    "training": (9_500, 12_288),
-    "gateways": (7_500, 9_921),
+    "commands": (8_000, 10_787),
+    "training": (9_500, 11_753),
+    "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
-    "artifacts": (6_500, 7_334),
+    "artifacts": (6_500, 7_169),
     "programs": (5_500, 6_688),
-    "report": (4_800, 5_600),
-    "image": (3_900, 5_223),
-    "cluster": (3_700, 4_317),
+    "report": (4_800, 5_363),
+    "image": (3_900, 4_999),
+    "cluster": (3_700, 4_094),
     "github": (2_400, 3_579),
-    "run": (2_500, 3_197),
+    "run": (2_500, 3_023),
     "plan": (2_500, 2_780),
     "watch": (1_800, 2_919),
-    "config": (1_500, 2_621),
+    "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
-    REST: (2_200, 4_103),
-    "src": (72_000, 91_869),
-    "tests": (75_000, 98_946),
+    REST: (2_200, 4_105),
+    "src": (72_000, 89_348),
+    "tests": (75_000, 97_747),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -150,11 +150,10 @@ def _manifests(store: Store) -> dict[int, RunManifest]:
 
 
 def _data(run: RunManifest) -> Link:
-    data = run.provenance.get("data")
-    fingerprint = data.get("fingerprint") if isinstance(data, Mapping) else None
-    if not fingerprint:
-        return Link(run.run_number, "data", AncestorState.MISSING, "no fingerprint")
-    return Link(run.run_number, "data", AncestorState.ON_RECORD, f"fingerprint {fingerprint}")
+    data, link = run.provenance.get("data"), partial(Link, run.run_number, "data")
+    if isinstance(data, Mapping) and data.get("fingerprint"):
+        return link(AncestorState.ON_RECORD, f"fingerprint {data['fingerprint']}")
+    return link(AncestorState.MISSING, "no fingerprint")
 
 
 def _code(run: RunManifest) -> Link:

@@ -29,8 +29,6 @@ _CUT = b"\n[... the middle of this file was left out ...]\n"
 class RecordCopy:
     """The copy of a run's directory, and its files; names are relative to that directory."""
 
-    source: Path
-    target: Path
     names: list[str] = field(default_factory=list)
     shortened: list[str] = field(default_factory=list)
     """Files that were shortened."""
@@ -38,20 +36,6 @@ class RecordCopy:
     """Files that are too large."""
     size: int = 0
     """Bytes."""
-
-    def put(self, path: Path, content: bytes | None) -> None:
-        """Write `content`, all or part of the file `path`; None omits the file."""
-        name = path.relative_to(self.source)
-        if content is None:
-            self.left_out.append(name.as_posix())
-            return
-        copy = self.target / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
-        self.names.append(name.as_posix())
-        self.size += len(content)
-        if len(content) < path.stat().st_size:
-            self.shortened.append(name.as_posix())
 
 
 def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
@@ -62,16 +46,30 @@ def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
     if os.path.lexists(target):
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
     make_folder(target)
-    gathered = RecordCopy(directory.path, target)
+    gathered = RecordCopy()
+
+    def put(path: Path, content: bytes | None) -> None:
+        """Write `content`, all or part of the file `path`; None omits the file."""
+        relative = path.relative_to(directory.path)
+        if content is None:
+            gathered.left_out.append(relative.as_posix())
+            return
+        make_folder((target / relative).parent)
+        (target / relative).write_bytes(content)
+        gathered.names.append(relative.as_posix())
+        gathered.size += len(content)
+        if len(content) < path.stat().st_size:
+            gathered.shortened.append(relative.as_posix())
+
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
-        gathered.put(path, _full_content(path))
+        put(path, _full_content(path))
     for path in _files(directory.path, "metrics.jsonl", "events.jsonl", "evaluations.jsonl"):
-        gathered.put(path, _last_rows(path))
+        put(path, _last_rows(path))
     end = gathered.size + LARGEST_LOGS
     for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):
         content = _both_ends(path) if path.suffix in _TEXTS else _full_content(path)
         fits = content is not None and gathered.size + len(content) <= end
-        gathered.put(path, content if fits else None)
+        put(path, content if fits else None)
     return gathered
 
 

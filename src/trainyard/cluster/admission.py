@@ -52,8 +52,7 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
     queue = next((q for q in snapshot.queues if q.name == demand.queue), None)
     if queue is None:
         known = ", ".join(q.name for q in snapshot.queues) or "none"
-        return Outlook(
-            AdmissionTime.NEVER,
+        return _never(
             f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
             f"name one of them with --queue, or: trainyard cluster fix --queue {demand.queue}",
         )
@@ -66,7 +65,7 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
 
 def _local_outlook(queue: Queue, reason: str) -> Outlook:
     if not queue.active or queue.stopped:
-        return Outlook(AdmissionTime.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
+        return _never(f"LocalQueue {queue.name} is not active: {queue.reason}")
     return Outlook(
         AdmissionTime.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
     )
@@ -84,7 +83,10 @@ def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...])
     return parent.name
 
 
-_ASK = "ask the owner of the queue, or name another one with --queue"
+def _never(
+    evidence: str, remedy: str = "ask the owner of the queue, or name another one with --queue"
+) -> Outlook:
+    return Outlook(AdmissionTime.NEVER, evidence, remedy)
 
 
 def _queue_outlook(
@@ -92,27 +94,23 @@ def _queue_outlook(
 ) -> Outlook:
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
     if parent is None:
-        return Outlook(
-            AdmissionTime.NEVER,
+        return _never(
             f"LocalQueue {queue.name} leads to the ClusterQueue {queue.cluster_queue}, which does not exist",
             "create it, or name another queue with --queue",
         )
     local, above = f"LocalQueue {queue.name}", f"ClusterQueue {parent.name}"
     if queue.stopped or parent.stopped:
-        stopped = local if queue.stopped else above
-        return Outlook(AdmissionTime.NEVER, f"{stopped} is stopped (stopPolicy)", _ASK)
+        return _never(f"{local if queue.stopped else above} is stopped (stopPolicy)")
     if not parent.active:
-        return Outlook(AdmissionTime.NEVER, f"{above} is not active: {parent.reason}", _ASK)
+        return _never(f"{above} is not active: {parent.reason}")
     if not queue.active:
-        return Outlook(AdmissionTime.NEVER, f"{local} is not active: {queue.reason}", _ASK)
+        return _never(f"{local} is not active: {queue.reason}")
     requested = ("cpu", "memory", GPU) if gpus else ("cpu", "memory")
     lacking = [name for name in requested if not any(quota.resource == name for quota in parent.quotas)]
     if lacking:
-        text = f"{above} has no quota for {' and '.join(lacking)}"
-        remedy = f"add {' and '.join(lacking)} to the covered resources of {parent.name}"
-        return Outlook(
-            AdmissionTime.NEVER, f"{text}, which every pod requests: the job waits forever", remedy
-        )
+        names = " and ".join(lacking)
+        text = f"{above} has no quota for {names}, which every pod requests: the job waits forever"
+        return _never(text, f"add {names} to the covered resources of {parent.name}")
     if not gpus:
         return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
     return _quota_outlook(parent, snapshot, gpus=gpus, demand=demand)
@@ -125,14 +123,13 @@ def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, deman
     if not usable:
         names, wanted = ", ".join(quota.flavor for quota in covered), plain_type(demand.instance_type)
         text = f"no flavor of ClusterQueue {parent.name} is for {wanted} (it has {names})"
-        return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
+        return _never(text, "name another queue or another instance type")
     if parent.cohort:
         text = f"ClusterQueue {parent.name} is in the cohort {parent.cohort}, and may borrow from its queues"
         return Outlook(AdmissionTime.NOT_CHECKED, text)
     largest = max(usable, key=lambda quota: quota.nominal)
     if largest.nominal // 1000 < gpus:
-        return Outlook(
-            AdmissionTime.NEVER,
+        return _never(
             f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have {largest.nominal // 1000} in "
             f"flavor {largest.flavor} at most",
             "ask for fewer nodes, or have the quota raised",

@@ -4,9 +4,9 @@ A field that is missing, null or of another type than the API promises counts as
 come from a proxy or a newer server.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
@@ -46,7 +46,9 @@ def node_of(raw: Json) -> Node:
         name=_text(meta, "name"),
         labels=_texts(meta, "labels"),
         annotations=annotations,
-        taints=_taints(spec),
+        taints=tuple(
+            Taint(*(_text(t, key) for key in ("key", "value", "effect"))) for t in _items(spec, "taints")
+        ),
         cordoned=bool(spec.get("unschedulable")),
         capacity=amounts(status.get("capacity")),
         allocatable=amounts(status.get("allocatable")),
@@ -63,6 +65,7 @@ def pod_of(raw: Json) -> Pod | None:
     if status.get("phase") in ENDED:
         return None
     waiting = _waiting(status)
+    host_paths = (_text(_part(volume, "hostPath"), "path") for volume in _items(spec, "volumes"))
     return Pod(
         namespace=_text(meta, "namespace"),
         name=_text(meta, "name"),
@@ -72,7 +75,7 @@ def pod_of(raw: Json) -> Pod | None:
         priority=_whole(spec.get("priority")),
         waiting=waiting,
         images=tuple(_text(c, "image") for c in _items(spec, "containers")) if waiting else (),
-        raw_infiniband=_mounts_infiniband(spec),
+        raw_infiniband=any(path.rstrip("/").startswith("/dev/infiniband") for path in host_paths),
     )
 
 
@@ -112,18 +115,11 @@ def hook_targets_of(raw: Json) -> tuple[str, ...]:
 
 def quota_of(raw: Json) -> Quota:
     status, spec = _part(raw, "status"), _part(raw, "spec")
-    hard = amounts(status.get("hard") or spec.get("hard"))
-    name, used = _text(_part(raw, "metadata"), "name"), amounts(status.get("used"))
-    return Quota(name, hard, used, scopes=_scopes(spec))
-
-
-def _scopes(spec: Json) -> tuple[Scope, ...]:
-    """Return the conditions on the pods that a quota counts; empty means all pods."""
-    named = tuple(Scope(name) for name in _strings(spec, "scopes"))
-    expressions = _items(_part(spec, "scopeSelector"), "matchExpressions")
-    return named + tuple(
-        Scope(_text(e, "scopeName"), _text(e, "operator"), _strings(e, "values")) for e in expressions
-    )
+    hard, used = amounts(status.get("hard") or spec.get("hard")), amounts(status.get("used"))
+    selected = _items(_part(spec, "scopeSelector"), "matchExpressions")
+    scopes = [Scope(name) for name in _strings(spec, "scopes")]
+    scopes += [Scope(_text(e, "scopeName"), _text(e, "operator"), _strings(e, "values")) for e in selected]
+    return Quota(_text(_part(raw, "metadata"), "name"), hard, used, tuple(scopes))
 
 
 def limits_of(raw: Json) -> tuple[Limit, ...]:
@@ -150,15 +146,13 @@ def cluster_queue_of(raw: Json) -> ClusterQueue:
     spec, status = _part(raw, "spec"), _part(raw, "status")
     active, reason = _activity(status)
     used = {
-        (_text(flavor, "name"), _text(item, "name")): _amount(item.get("total"))
-        for flavor in _items(status, "flavorsReservation")
-        for item in _items(flavor, "resources")
+        (flavor, name): _amount(item.get("total"))
+        for flavor, name, item in _flavor_resources(_items(status, "flavorsReservation"))
     }
+    flavors = (flavor for group in _items(spec, "resourceGroups") for flavor in _items(group, "flavors"))
     quotas = tuple(
-        _flavor_quota(_text(flavor, "name"), item, used)
-        for group in _items(spec, "resourceGroups")
-        for flavor in _items(group, "flavors")
-        for item in _items(flavor, "resources")
+        FlavorQuota(flavor, name, _amount(item.get("nominalQuota")), used.get((flavor, name), 0))
+        for flavor, name, item in _flavor_resources(flavors)
     )
     return ClusterQueue(
         name=_text(_part(raw, "metadata"), "name"),
@@ -171,9 +165,10 @@ def cluster_queue_of(raw: Json) -> ClusterQueue:
     )
 
 
-def _flavor_quota(flavor: str, item: Json, used: Mapping[tuple[str, str], int]) -> FlavorQuota:
-    name = _text(item, "name")
-    return FlavorQuota(flavor, name, _amount(item.get("nominalQuota")), used.get((flavor, name), 0))
+def _flavor_resources(flavors: Iterable[Json]) -> Iterator[tuple[str, str, Json]]:
+    for flavor in flavors:
+        for item in _items(flavor, "resources"):
+            yield _text(flavor, "name"), _text(item, "name"), item
 
 
 def flavor_of(raw: Json) -> Flavor:
@@ -194,20 +189,20 @@ def pod_requests(spec: Json) -> Amounts:
     Containers and sidecars together, or the largest init container with the sidecars started before it; then
     the requests of the pod itself, and its overhead. (k8s.io/component-helpers/resource, PodRequests.)
     """
-    total = _sum(_requests(c) for c in _items(spec, "containers"))
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
+    total, sidecars, peak = Counter[str](), Counter[str](), Counter[str]()
+    for container in _items(spec, "containers"):
+        total.update(_requests(container))
     for container in _items(spec, "initContainers"):
-        own = _requests(container)
+        own = Counter(_requests(container))
+        peak |= sidecars + own
         if container.get("restartPolicy") == "Always":
-            sidecars = _sum((sidecars, own))
-            peak = _largest(peak, sidecars)
-        else:
-            peak = _largest(peak, _sum((sidecars, own)))
-    total = _largest(_sum((total, sidecars)), peak) if peak else total
-    whole = _requests(spec)
-    total |= {n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")}
-    return _share(_sum((total, amounts(spec.get("overhead")))))
+            sidecars += own
+    total = (total + sidecars) | peak
+    for name, amount in _requests(spec).items():
+        if name in ("cpu", "memory") or name.startswith("hugepages-"):
+            total[name] = amount
+    total.update(amounts(spec.get("overhead")))
+    return dict(total)
 
 
 def _requests(container: Json) -> Amounts:
@@ -221,7 +216,7 @@ def amounts(raw: Any) -> Amounts:
     """Resource -> thousandths; values that are not quantities are left out."""
     if not isinstance(raw, dict) or not raw:
         return {}
-    return _share({str(name): _amount(text) for name, text in raw.items()})
+    return {str(name): _amount(text) for name, text in raw.items()}
 
 
 def _amount(text: Any) -> int:
@@ -229,28 +224,6 @@ def _amount(text: Any) -> int:
         return thousandths(text) if isinstance(text, str | int) else 0
     except NotAQuantityError:
         return 0
-
-
-def _share(found: Mapping[str, int]) -> Amounts:
-    """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
-    return _shared_mapping(tuple(found.items()))
-
-
-@lru_cache(maxsize=65536)
-def _shared_mapping(items: tuple[tuple[str, int], ...]) -> Amounts:
-    return dict(items)
-
-
-def _sum(parts: Any) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0) + amount
-    return total
-
-
-def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in (*one, *other)}
 
 
 def conditions_of(status: Json) -> tuple[Condition, ...]:
@@ -266,12 +239,6 @@ def moment(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return 0.0
-
-
-def _taints(spec: Json) -> tuple[Taint, ...]:
-    return tuple(
-        Taint(_text(t, "key"), _text(t, "value"), _text(t, "effect")) for t in _items(spec, "taints")
-    )
 
 
 def _owner(meta: Json) -> str:
@@ -292,11 +259,6 @@ def _waiting(status: Json) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _text(condition, "reason") or "Unschedulable"
     return ""
-
-
-def _mounts_infiniband(spec: Json) -> bool:
-    paths = (_text(_part(volume, "hostPath"), "path") for volume in _items(spec, "volumes"))
-    return any(path.rstrip("/").startswith("/dev/infiniband") for path in paths)
 
 
 def _part(raw: Json, name: str) -> Json:

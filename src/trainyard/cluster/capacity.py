@@ -78,9 +78,9 @@ class Capacity:
         return sum(room.places_empty for room in self.rooms)
 
     @property
-    def uncounted(self) -> tuple[str, ...]:
-        """Fit nodes whose GPUs are not counted."""
-        return tuple(r.fitness.node.name for r in self.rooms if r.fitness.uncounted and r.fitness.fit)
+    def uncounted(self) -> bool:
+        """Whether the GPUs of a fit node are not counted."""
+        return any(room.fitness.uncounted and room.fitness.fit for room in self.rooms)
 
     @property
     def gpus(self) -> int:
@@ -103,11 +103,8 @@ class Capacity:
     @property
     def whole_nodes(self) -> tuple[str, ...]:
         """Fit nodes whose GPUs are all free."""
-        return tuple(
-            room.fitness.node.name
-            for room in self.rooms
-            if room.fitness.fit and room.fitness.gpus and room.gpus_free == room.fitness.gpus
-        )
+        fit = [room for room in self.rooms if room.fitness.fit and room.fitness.gpus]
+        return tuple(room.fitness.node.name for room in fit if room.gpus_free == room.fitness.gpus)
 
 
 def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
@@ -192,17 +189,13 @@ def _room(fitness: Fitness, pods: Sequence[Pod], demand: Demand) -> Room:
     for name, whole in ((GPU, fitness.gpus), (EFA, fitness.efa)):
         used = (allocatable.get(name, 0) - free.get(name, 0)) // 1000
         devices_free[name] = max(0, (whole or 0) - used)
-    empty = _places(fitness, demand, gpus=fitness.gpus or 0, pods=_pod_places(allocatable))
-    now = _places(fitness, demand, gpus=devices_free[GPU], pods=_pod_places(free))
+    empty = _places(fitness, demand, gpus=fitness.gpus or 0, amounts=allocatable)
+    now = _places(fitness, demand, gpus=devices_free[GPU], amounts=free)
     return Room(fitness, free, devices_free[GPU], devices_free[EFA], now, empty)
 
 
-def _pod_places(amounts: Mapping[str, int]) -> int:
-    """The number of pods that the node still accepts; a large number if the node sets no limit."""
-    return max(0, amounts["pods"] // 1000) if "pods" in amounts else 1 << 30
-
-
-def _places(fitness: Fitness, demand: Demand, *, gpus: int, pods: int) -> int:
+def _places(fitness: Fitness, demand: Demand, *, gpus: int, amounts: Mapping[str, int]) -> int:
+    pods = amounts["pods"] // 1000 if "pods" in amounts else 1 << 30  # a node may set no limit
     if not fitness.fit or pods <= 0:
         return 0
     if demand.gpus_per_node == 0:

@@ -39,6 +39,39 @@ class Outcome:
     could_not_read: bool = False
     """The check was skipped because it could not read its subject, so nothing is known."""
 
+    @classmethod
+    def error(cls, evidence: str, remedy: str) -> "Outcome":
+        return cls(Severity.ERROR, evidence, remedy)
+
+    @classmethod
+    def warning(cls, evidence: str, remedy: str) -> "Outcome":
+        return cls(Severity.WARNING, evidence, remedy)
+
+    @classmethod
+    def info(cls, evidence: str, remedy: str = "") -> "Outcome":
+        return cls(Severity.INFO, evidence, remedy)
+
+    @classmethod
+    def success(cls, evidence: str) -> "Outcome":
+        return cls(Severity.PASSED, evidence)
+
+    @classmethod
+    def not_applicable(cls, reason: str) -> "Outcome":
+        """Return the outcome of a check whose subject the plan does not need."""
+        return cls(Severity.SKIPPED, reason)
+
+    @classmethod
+    def not_checked(cls, what: str) -> "Outcome":
+        """Return the outcome of a check that does not judge its subject here."""
+        return cls(Severity.SKIPPED, f"not checked: {what}")
+
+    @classmethod
+    def not_readable(cls, unseen: MissingData) -> "Outcome":
+        """Return the outcome of a check that could not read its subject."""
+        reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
+        remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
+        return cls(Severity.SKIPPED, reason, remedy, could_not_read=True)
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -57,12 +90,29 @@ class Facts:
 
         True also where it is not checked: GPUs are not counted, or Karpenter may add nodes.
         """
-        is_unknown = self.snapshot.may_grow or bool(self.capacity.uncounted)
+        is_unknown = self.snapshot.may_grow or self.capacity.uncounted
         return is_unknown or self.capacity.places_empty >= self.demand.nodes
 
     @property
     def wants_gpus(self) -> bool:
         return self.demand.gpus_per_node != 0
+
+    def error_unless_enough(self, evidence: str, remedy: str) -> Outcome:
+        """Return an error if too few fit nodes are left for the plan, else a warning."""
+        return (Outcome.warning if self.enough else Outcome.error)(evidence, remedy)
+
+    def judge_nodes(self, check: str) -> Iterator[Outcome]:
+        """Yield the obstacles, then the doubts, of `check`; nodes with the same one share an outcome."""
+        obstacles, doubts = dict[Obstacle, list[str]](), dict[Obstacle, list[str]]()
+        for fitness in self.fits:
+            for known, found in ((obstacles, fitness.obstacles), (doubts, fitness.doubts)):
+                for one in found:
+                    if one.check == check:
+                        known.setdefault(one, []).append(fitness.node.name)
+        for one, nodes in obstacles.items():
+            yield self.error_unless_enough(f"{list_names(nodes)}: {one.text}", one.remedy)
+        for one, nodes in doubts.items():
+            yield Outcome.warning(f"{list_names(nodes)}: {one.text}", one.remedy)
 
 
 @dataclass(frozen=True)
@@ -74,61 +124,8 @@ class Check:
     """If this check could not read its subject, the cluster does not count as ready."""
 
 
-def error(evidence: str, remedy: str) -> Outcome:
-    return Outcome(Severity.ERROR, evidence, remedy)
-
-
-def warning(evidence: str, remedy: str) -> Outcome:
-    return Outcome(Severity.WARNING, evidence, remedy)
-
-
-def info(evidence: str, remedy: str = "") -> Outcome:
-    return Outcome(Severity.INFO, evidence, remedy)
-
-
-def success(evidence: str) -> Outcome:
-    return Outcome(Severity.PASSED, evidence)
-
-
-def not_applicable(reason: str) -> Outcome:
-    """Return the outcome of a check that is skipped because the plan does not need its subject."""
-    return Outcome(Severity.SKIPPED, reason)
-
-
-def not_checked(what: str) -> Outcome:
-    """Return the outcome of a check that does not judge its subject here."""
-    return Outcome(Severity.SKIPPED, f"not checked: {what}")
-
-
-def not_readable(unseen: MissingData) -> Outcome:
-    """Return the outcome of a check that is skipped because it could not read its subject."""
-    reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
-    remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
-    return Outcome(Severity.SKIPPED, reason, remedy, could_not_read=True)
-
-
-def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:
-    """Return an error if too few fit nodes are left for the plan, else a warning."""
-    return (warning if facts.enough else error)(evidence, remedy)
-
-
 def list_names(found: Iterable[str]) -> str:
     """Return the first names and the number of the others: `a, b, c and 5 more`."""
     listed = list(found)
     more = len(listed) - _NAMED
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def judge_nodes(facts: Facts, check: str) -> Iterator[Outcome]:
-    """Yield the obstacles, then the doubts, of `check`; nodes with the same one share an outcome."""
-    obstacles: dict[Obstacle, list[str]] = {}
-    doubts: dict[Obstacle, list[str]] = {}
-    for fitness in facts.fits:
-        for known, found in ((obstacles, fitness.obstacles), (doubts, fitness.doubts)):
-            for obstacle in found:
-                if obstacle.check == check:
-                    known.setdefault(obstacle, []).append(fitness.node.name)
-    for obstacle, nodes in obstacles.items():
-        yield error_unless_enough(facts, f"{list_names(nodes)}: {obstacle.text}", obstacle.remedy)
-    for doubt, nodes in doubts.items():
-        yield warning(f"{list_names(nodes)}: {doubt.text}", doubt.remedy)

@@ -82,25 +82,23 @@ class ClusterQuery:
             "plan": plan_record(self.demand),
         }
 
-    def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
-        """Return all that the checks need; `find_digest` asks ECR for the image (`images.find_image`).
-
-        Raises ServiceError when the cluster cannot be queried at all.
-        """
-        return self._take_snapshot(find_digest)
-
     def usage(self) -> Snapshot:
         """Read nodes, pods, devices, queues and the claim only. Raises ServiceError."""
-        return self._take_snapshot(None)
+        return self.snapshot(None)
 
-    def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
-        """Read everything in parallel, or `_USAGE` alone if there is no `find_digest`."""
+    def snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
+        """Read all that the checks need in parallel; without `find_digest` only what `usage` says.
+
+        `find_digest` asks ECR for the image. Raises ServiceError if the cluster cannot be queried at all.
+        """
         version, is_whole = self._version(), find_digest is not None
         theirs = self.api.server_time
         offset = theirs - self.api.clock_at_answer if is_whole and theirs is not None else None
         with _pause_garbage_collection(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
-            nodes = pool.submit(self._read, self._nodes)
-            pods = pool.submit(self._read, self._pods)
+            nodes = pool.submit(self._read, lambda: self.api.list_all("/api/v1/nodes", api_objects.node_of))
+            pods = pool.submit(
+                self._read, lambda: self.api.list_all("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
+            )
             image = pool.submit(find_image, self.demand.image, find_digest) if find_digest else None
             served = self._read_served_apis(pool)
             work = self._work(served)
@@ -169,12 +167,6 @@ class ClusterQuery:
             )
         return str(answer["gitVersion"])
 
-    def _nodes(self) -> Any:
-        return self.api.list_all("/api/v1/nodes", api_objects.node_of)
-
-    def _pods(self) -> Any:
-        return self.api.list_all("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
-
     def _read_served_apis(self, pool: ThreadPoolExecutor) -> ServedApis:
         groups = self._read(self._groups)
         if isinstance(groups, MissingData):
@@ -183,10 +175,9 @@ class ClusterQuery:
         names = [f"{group}/{version}" for group in ours for version in groups.get(group, ())]
         found = {name: pool.submit(self._read, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
+        unknown = {name: kept for name, kept in seen.items() if isinstance(kept, MissingData)}
         known = {name: kept for name, kept in seen.items() if not isinstance(kept, MissingData)}
-        return ServedApis(
-            groups, known, {name: kept for name, kept in seen.items() if isinstance(kept, MissingData)}
-        )
+        return ServedApis(groups, known, unknown)
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
         answer = self.api.get("/apis") or {}
@@ -238,10 +229,13 @@ class ClusterQuery:
         if not self.demand.claim:
             return MissingData("no claim is named", absent=True)
         namespace, claim = path_part(self.demand.namespace), path_part(self.demand.claim)
-        return volume_of(
-            self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
-            lambda path: _or_none(self._read(lambda: self.api.get(path))),
-        )
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
+
+        def ask(path: str) -> Any:
+            found = self._read(lambda: self.api.get(path))
+            return None if isinstance(found, MissingData) else found
+
+        return volume_of(self.api.get(path), ask)
 
     def _secrets(self) -> Mapping[str, bool | MissingData]:
         return {name: self._read(partial(self._is_secret, name)) for name in self.demand.secrets}
@@ -286,10 +280,6 @@ def _pause_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _or_none(found: Any) -> Any:
-    return None if isinstance(found, MissingData) else found
 
 
 def _name_of(raw: Json) -> str:

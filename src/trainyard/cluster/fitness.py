@@ -18,60 +18,40 @@ from trainyard.plan.instances import instance_called
 YOUNG_SECONDS = 600.0
 """A node younger than this may still be installing its driver."""
 _GPU_LABELS = (
-    "nvidia.com/gpu.present",
-    "cloud.google.com/gke-accelerator",
-    "kubernetes.azure.com/accelerator",
-    "karpenter.k8s.aws/instance-gpu-count",
-    "k8s.amazonaws.com/accelerator",
+    *("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "kubernetes.azure.com/accelerator"),
+    *("karpenter.k8s.aws/instance-gpu-count", "k8s.amazonaws.com/accelerator"),
 )
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
-_AGENT = (
-    "AcceleratedHardwareReady",
-    "ContainerRuntimeReady",
-    "KernelReady",
-    "NetworkingReady",
-    "StorageReady",
+# Conditions of the EKS node monitoring agent; False means a fault.
+_AGENT = tuple(
+    f"{what}Ready" for what in ("AcceleratedHardware", "ContainerRuntime", "Kernel", "Networking", "Storage")
 )
-"""Conditions of the EKS node monitoring agent; False means a fault."""
+# Conditions of the node problem detector; True means a fault. Others, as SysctlChanged, may be harmless.
 _PROBLEMS = (
-    "KernelDeadlock",
-    "ReadonlyFilesystem",
-    "CorruptDockerOverlay2",
-    "FrequentKubeletRestart",
-    "FrequentContainerdRestart",
-    "FrequentDockerRestart",
-    "FrequentUnregisterNetDevice",
-    "VMEventScheduled",
+    *("KernelDeadlock", "ReadonlyFilesystem", "CorruptDockerOverlay2", "FrequentKubeletRestart"),
+    *(
+        "FrequentContainerdRestart",
+        "FrequentDockerRestart",
+        "FrequentUnregisterNetDevice",
+        "VMEventScheduled",
+    ),
 )
-"""Conditions of the node problem detector; True means a fault. Others, as SysctlChanged, may be harmless."""
 _GPU_WORDS = ("xid", "gpumissing", "gpuerror", "nvlink", "gpufallen", "rowremap", "gpuhealth", "ibfault")
-_LATCHING = ("dcgm",)
-"""DCGMError stays for days after its cause has gone, and DCGMHealthCode122 is a false alarm."""
+# DCGMError stays for days after its cause has gone, and DCGMHealthCode122 is a false alarm.
+_LATCHING = "dcgm"
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 DEEP_CHECK = "sagemaker.amazonaws.com/deep-health-check-status"
 FAULTS = tuple(f"sagemaker.amazonaws.com/fault-{name}" for name in ("type", "types", "reason", "reasons"))
-_BY_STATE = (
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-    "node.kubernetes.io/unschedulable",
-)
-"""Taints that follow from a state which another check reports."""
+# Taints that follow from a state which another check reports.
+_BY_STATE = tuple(f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable", "unschedulable"))
+# Suffixes of taints that go without action: of the cloud's controller, CSI and CNI drivers, Karpenter.
 _STARTING = (
-    "/uninitialized",
-    "/agent-not-ready",
-    "/unregistered",
-    "/startup",
-    "/network-unavailable",
-    ".istio.io/not-ready",
-    "efa-not-ready",
+    *("/uninitialized", "/agent-not-ready", "/unregistered", "/startup", "/network-unavailable"),
+    *(".istio.io/not-ready", "efa-not-ready"),
 )
-"""Suffixes of taints that go without action: of the cloud's controller, CSI and CNI drivers, Karpenter."""
 _LEAVING = (
-    "karpenter.sh/disrupt",
-    "karpenter.k8s.aws/interruption",
-    "node.kubernetes.io/out-of-service",
-    "ToBeDeletedByClusterAutoscaler",
-    "DeletionCandidateOfClusterAutoscaler",
+    *("karpenter.sh/disrupt", "karpenter.k8s.aws/interruption", "node.kubernetes.io/out-of-service"),
+    *("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler"),
     "aws-node-termination-handler/",
 )
 
@@ -186,7 +166,7 @@ def _mig(node: Node) -> Mapping[str, int]:
 def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: Demand) -> Iterator[Obstacle]:
     if demand.gpus_per_node == 0:
         return
-    pieces = _mig(node)
+    pieces, capacity = _mig(node), node.capacity.get(GPU, 0) // 1000
     offered = ", ".join(f"{count} {name}" for name, count in sorted(pieces.items()))
     if pieces and not gpus:
         yield Obstacle("gpu", f"offers {offered} and no whole GPU", _RECONFIGURE)
@@ -194,13 +174,15 @@ def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: D
         should = f", {expected} expected for {node.instance_type}" if expected else ""
         yield Obstacle("gpu", f"offers no {GPU}{should}", _NO_GPU)
     elif gpus == 0:
-        capacity = node.capacity.get(GPU, 0) // 1000
         yield Obstacle("gpu", f"0 of {capacity} {GPU} can be allocated", _ALL_SICK)
     elif _is_shared(node, gpus, expected):
         shares = f"{gpus} {GPU} that are shares of {expected or 'fewer'} GPUs"
         yield Obstacle("gpu", f"offers {shares} (time-slicing or MPS)", _RECONFIGURE)
     elif expected and gpus < expected:
-        yield from _too_few(node, gpus, expected, demand)
+        # A job that wants fewer GPUs than are left can use the node.
+        if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
+            text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
+            yield Obstacle("gpu", text, _MISSING)
     elif demand.gpus_per_node and gpus < demand.gpus_per_node:
         yield Obstacle("gpu", f"has {gpus} GPUs, {demand.gpus_per_node} are wanted", _SMALLER)
 
@@ -218,14 +200,6 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     product = node.labels.get("nvidia.com/gpu.product", "")
     shared = strategy not in ("", "none") or product.endswith("-SHARED") or replicas not in ("", "0", "1")
     return shared or bool(instance_called(node.instance_type) and expected and gpus > expected)
-
-
-def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:
-    """Yield an obstacle for a missing GPU, unless the job wants fewer GPUs than are left."""
-    capacity = node.capacity.get(GPU, 0) // 1000
-    text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
-    if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
-        yield Obstacle("gpu", text, _MISSING)
 
 
 def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
@@ -263,7 +237,7 @@ def _health(text: str, remedy: str) -> Obstacle:
 def _keeps_away(taint: Taint, demand: Demand) -> bool:
     known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
-    return taint.blocks and not known and not pressure
+    return taint.effect in ("NoSchedule", "NoExecute") and not known and not pressure
 
 
 def _problem(condition: Condition) -> str:
@@ -282,10 +256,7 @@ def _problem(condition: Condition) -> str:
 
 
 def _is_good(kind: str) -> bool:
-    """Return whether a condition of this type is fine when it is True.
-
-    `AcceleratedHardwareReady`, `GpuHealthy`.
-    """
+    """Return whether a condition of this type, such as `GpuHealthy`, is fine when it is True."""
     plain = kind.casefold()
     negated = any(word in plain for word in ("not", "unready", "unhealthy", "unavailable"))
     return plain.endswith(("ready", "healthy", "available", "passed", "ok")) and not negated
@@ -301,7 +272,7 @@ def _names_a_gpu_fault(condition: Condition) -> bool:
 def is_doubtful(condition: Condition) -> bool:
     """Return whether a condition reports a fault that may be old or a false alarm."""
     bad = condition.status == ("False" if _is_good(condition.type) else "True")
-    return bad and any(word in condition.reason.casefold() for word in _LATCHING)
+    return bad and _LATCHING in condition.reason.casefold()
 
 
 def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:

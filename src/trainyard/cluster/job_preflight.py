@@ -3,13 +3,14 @@
 query ──judge──> lacks its claim or queue? ──apply──> query again ──> verdict, facts for the plan
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
+from trainyard.cluster.fitness import assess, on_hyperpod
 from trainyard.cluster.fix import Step, plan_fix
-from trainyard.cluster.snapshot import MissingData, Pod, Snapshot
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict, judge_cluster
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.node_room import NodeRoom
@@ -18,7 +19,6 @@ _OF_A_JOB = ("storage", "queue")
 """Checks whose remedies belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
 _MIB = 2**20
 _GPUS = "nvidia.com/"
-_HUGEPAGES = "hugepages-2Mi"
 
 
 def preflight(
@@ -52,30 +52,23 @@ def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     if not fits:
         return None
     pods = () if isinstance(snapshot.pods, MissingData) else snapshot.pods
-    taken = _requests_without_gpus(pods)
+    taken = {fitness.node.name: Counter[str]() for fitness in fits}
+    for pod in pods:
+        if pod.node in taken and not any(pod.requests[n] for n in pod.requests if n.startswith(_GPUS)):
+            taken[pod.node].update(pod.requests)
+
+    def least(resource: str) -> int:
+        """Return what is free on every node, in thousandths."""
+        nodes = [fitness.node for fitness in fits]
+        return min(max(0, node.allocatable.get(resource, 0) - taken[node.name][resource]) for node in nodes)
+
     labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
     return NodeRoom(
         gpus=min((f.expected_gpus if f.uncounted else f.gpus) or 0 for f in fits),
-        cpu_millis=min(_free_amount(fitness, "cpu", taken) for fitness in fits),
-        memory_mib=min(_free_amount(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
+        cpu_millis=least("cpu"),
+        memory_mib=least("memory") // 1000 // _MIB,
         efa=min(fitness.efa or 0 for fitness in fits),
-        hugepages_mib=min(_free_amount(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
+        hugepages_mib=least("hugepages-2Mi") // 1000 // _MIB,
         instance_type=labels.pop() if len(labels) == 1 else "",
         on_hyperpod=all(on_hyperpod(fitness.node) for fitness in fits),
     )
-
-
-def _requests_without_gpus(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
-    """Node and resource -> the requests of pods without GPUs there, in thousandths."""
-    found: dict[tuple[str, str], int] = {}
-    for pod in pods:
-        if any(name.startswith(_GPUS) and amount for name, amount in pod.requests.items()):
-            continue
-        for name, amount in pod.requests.items():
-            found[pod.node, name] = found.get((pod.node, name), 0) + amount
-    return found
-
-
-def _free_amount(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
-    node = fitness.node
-    return max(0, node.allocatable.get(resource, 0) - taken.get((node.name, resource), 0))

@@ -19,11 +19,11 @@ def needed_permissions(demand: Demand, kind: ServedKind) -> tuple[Permission, ..
         for verb in _PART_VERBS
     ]
     watched = (("list", "pods"), ("get", "pods/log"), ("list", "events"))
-    pods = [Permission(verb, "", name, space) for verb, name in watched]
-    nodes = [Permission("list", "", "nodes", "")]
-    queue = [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if demand.queue else []
-    claim = [Permission("get", "", "persistentvolumeclaims", space)] if demand.claim else []
-    return (*job, *parts, *pods, *nodes, *queue, *claim)
+    found = [*job, *parts, *(Permission(verb, "", name, space) for verb, name in watched)]
+    found.append(Permission("list", "", "nodes", ""))
+    found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if demand.queue else []
+    found += [Permission("get", "", "persistentvolumeclaims", space)] if demand.claim else []
+    return tuple(found)
 
 
 _JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")

@@ -38,11 +38,6 @@ class Taint:
     value: str
     effect: str
 
-    @property
-    def blocks(self) -> bool:
-        """Return whether it keeps pods away that do not tolerate it."""
-        return self.effect in ("NoSchedule", "NoExecute")
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -220,9 +215,12 @@ class Permission:
     """None if the review failed."""
 
     @property
+    def kind(self) -> str:
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    @property
     def text(self) -> str:
-        name = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {name}" + (f" in {self.namespace}" if self.namespace else "")
+        return f"{self.verb} {self.kind}" + (f" in {self.namespace}" if self.namespace else "")
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ INTERNAL = (
     "step native",
     "step notify-image",
     "step plan",
-    "step program",
     "step propose-locks",
     "step proven",
     "step prune-runs",

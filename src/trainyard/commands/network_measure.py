@@ -148,7 +148,7 @@ def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:
         raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
     processes = processes_here(place.processes, on_cpu=on_cpu)
     moved = [_with_next_port(option) for option in place.rendezvous]
-    return replace(place, port=place.port + 1, rendezvous=tuple(moved)), processes
+    return replace(place, rendezvous=tuple(moved)), processes
 
 
 def _with_next_port(option: str) -> str:
@@ -156,9 +156,9 @@ def _with_next_port(option: str) -> str:
     if name == "--rdzv-id":
         return f"{option}-network"
     host, colon, port = value.rpartition(":")
-    if name != "--rdzv-endpoint" or not colon or not port.isdecimal():
+    if name not in ("--rdzv-endpoint", "--master-port") or not port.isdecimal():
         return option
-    return f"{name}={host}:{int(port) + 1}"
+    return f"{name}={host}{colon}{int(port) + 1}"
 
 
 def measure(given: Mapping[str, Any], node: NodeLauncher, processes: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.run_directories import (
-    RemovalRule,
     RunProof,
     plan_removal,
     remove_directories,
@@ -89,9 +88,8 @@ def prune_runs(
     if not folder.is_dir():
         raise ConfigError(f"--runs-directory {folder}: there is no such folder")
     there = open_store(store, call_seconds=call_seconds)
-    rule = RemovalRule(keep_last, current)
     with terminal.show_live(PhaseDisplay("old runs", "reading the runs")):
-        plan = plan_removal(folder, there, rule=rule, proof_of=proof_of)
+        plan = plan_removal(folder, there, keep_last=keep_last, current=current, proof_of=proof_of)
     if as_json:
         output.print_json({"store": there.url, "directories": [each.to_json() for each in plan]})
     elif plan:

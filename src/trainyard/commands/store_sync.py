@@ -22,7 +22,8 @@ from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.store_settings import DEFAULTS, OpenOptions, open_store_of
+from trainyard.artifacts.store.store_address import StoreOptions
+from trainyard.artifacts.store.store_settings import open_store_of
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.preview import Preview, preview_run
 from trainyard.artifacts.upload.rate_limit import RateLimit
@@ -128,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     number = parse_run_number(args.run_number)
-    options = OpenOptions(args.encryption, args.checksum, args.call_seconds)
+    options: StoreOptions = {"checksum": args.checksum, "call_seconds": args.call_seconds}
+    options |= {"encryption": args.encryption} if args.encryption else {}
     if args.follow:
         return follow_run(
             args.run_dir,
@@ -169,7 +171,7 @@ def store_run(
     store: str | None = None,
     run_number: int | None = None,
     others: float = OTHERS_SECONDS,
-    options: OpenOptions = DEFAULTS,
+    options: StoreOptions | None = None,
     dry_run: bool = False,
     as_json: bool = False,
 ) -> int:
@@ -180,7 +182,7 @@ def store_run(
     """
     directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
     with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
-        there = open_store_of(run_dir, store, options, display.advance)
+        there = open_store_of(run_dir, store, options or {}, display.advance)
         where = there, directory, run_number
         if dry_run:
             return _print_plan(preview_run(*where), as_json=as_json)
@@ -205,7 +207,7 @@ def follow_run(
     outage: float = 1800.0,
     others: float = OTHERS_SECONDS,
     max_rate: float = 200.0,
-    options: OpenOptions = DEFAULTS,
+    options: StoreOptions | None = None,
     as_json: bool = False,
 ) -> int:
     """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
@@ -217,7 +219,7 @@ def follow_run(
     stop = stop or signals.run_in_background(behind)
     limits = Patience(silence, outage, others_seconds=others)
     wait_for_run(directory, limits, stop)
-    where = open_store_of(run_dir, store, options, RateLimit(max_rate * 1e6)), directory, run_number
+    where = open_store_of(run_dir, store, options or {}, RateLimit(max_rate * 1e6)), directory, run_number
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
     return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)

@@ -1,6 +1,6 @@
 """Train a model into a run directory, or resume the run in it.
 
-With `recipe: command` another program trains, which trainyard step program describes.
+With `recipe: command` another program trains; docs/bring_your_own.md describes what is recorded of it.
 
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
@@ -33,7 +33,7 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.config.mesh import require_processes
+from trainyard.config.mesh import require_own_recipe, require_processes
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import set_output
@@ -53,7 +53,6 @@ from trainyard.run.identity import choose_run_id, collect_provenance, grace_need
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, launcher_options, place_in_run
 from trainyard.run.storing_speed import deadline_for_storing
 from trainyard.training.data.config_of_run import config_of_run, has_been_trained, has_changed_since
-from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
 from trainyard.training.runtime.before_torch import before_torch
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.weights.pretrained import load_with_weights
@@ -61,7 +60,7 @@ from trainyard.watch.network_record import NetworkWatch, expectation_here
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.training.recipe import RequestFor
+    from trainyard.training.run.run_request import Request
 
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 _SHUTDOWN_SECONDS = 300
@@ -205,7 +204,7 @@ def run_training(
     args: argparse.Namespace, display: ProgressDisplay, arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
     """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
-    digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    before_torch()
     from trainyard.training.weights.starting_weights import require_weights
 
     config = config_of_run(args.config, args.set, args.run_dir)
@@ -224,17 +223,20 @@ def run_training(
         paid_seconds=seconds_to_cost_limit(limit, directory.path, nodes=nodes),
     )
     display.begin("importing torch")
-    request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
+    from trainyard.training.data.training_data import ready_data
+    from trainyard.training.lifecycle import join_processes, rehearse, train
+
+    request_of = request_factory(args, config, directory, run_id=run_id)
 
     def prepare() -> Any:
         """Fetch weights and prepare data. This may take hours, in which the other processes wait."""
         require_weights(config, directory, args.resume)
-        return ready_data(config, display)
+        return ready_data(config.data, config.model, display)
 
     if args.dry_run:
         require_weights(config, directory, args.resume)
         return rehearse(config, request_of, processes=args.nproc_per_node)
-    train = trainer_of(config)
+    require_own_recipe(config)
     with join_processes(
         config, directory, is_stopping=lambda: arrived_signal() is not None, listener=display
     ) as world:
@@ -244,13 +246,8 @@ def run_training(
 
 
 def request_factory(
-    args: argparse.Namespace,
-    config: "Config",
-    directory: RunDirectory,
-    *,
-    run_id: str,
-    digest_of: Callable[[Path], str],
-) -> "RequestFor":
+    args: argparse.Namespace, config: "Config", directory: RunDirectory, *, run_id: str
+) -> "Callable[[Any], Request]":
     """Return a function that makes the complete request from the data; all other parts are made here."""
     from trainyard.training.run.run_request import Request
 
@@ -278,7 +275,6 @@ def request_factory(
         run_id=run_id,
         provenance=origin,
         gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
-        digest_of=digest_of,
         **measures_of(config),
         profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,

@@ -20,16 +20,12 @@ DEFAULT_RECIPE = "pretrain"
 class RecipeEntry:
     """A way to train: `recipe` in the configuration."""
 
-    module: str
-    """The dotted name of a module that defines a `training.run.recipe_contract.Recipe` as `RECIPE`."""
     meaning: str
     """The recipe in a few words, for the reference of the configuration."""
 
 
 RECIPES = {
-    DEFAULT_RECIPE: RecipeEntry(
-        "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
-    ),
+    DEFAULT_RECIPE: RecipeEntry("next-token prediction on data.train_path"),
 }
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from trainyard.gateways.process import run_program
 
 _SECONDS = 10
-_HEAD_BYTES = 20_000
 
 
 def runner_version(
@@ -22,8 +21,7 @@ def runner_version(
 
     `family` are the processes that started this one.
 
-    After an update the version is in a folder's name. Otherwise the log of the running job has it, or the
-    runner prints it.
+    After an update the version is in a folder's name. Otherwise the runner prints it.
     """
     if (
         environment.get("GITHUB_ACTIONS") != "true"
@@ -33,11 +31,6 @@ def runner_version(
     for programs in _program_folders(family, environment, proc):
         if found := re.fullmatch(r"bin\.(\d+\.\d+\.\d+)", programs.resolve().name, re.ASCII):
             return found[1]
-        logs = sorted((programs.parent / "_diag").glob("Worker_*.log"))
-        for log in reversed(logs[-3:]):
-            with log.open(errors="replace") as lines:
-                if found := re.search(r"\bVersion: (\d+\.\d+\.\d+)\s", lines.read(_HEAD_BYTES), re.ASCII):
-                    return found[1]
         done = run_program([str(programs / "Runner.Listener"), "--version"], seconds=_SECONDS)
         if done.ok and re.fullmatch(r"\d+\.\d+\.\d+", done.stdout.strip(), re.ASCII):
             return done.stdout.strip()

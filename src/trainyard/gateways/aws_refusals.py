@@ -7,7 +7,6 @@ that of a repository that does not exist. `AwsAccount` holds the clients of one 
 """
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -49,20 +48,6 @@ _FAULT = (
     *("ServerException", "ServiceException", "ServiceUnavailable", "ServiceUnavailableException"),
     *("RequestTimeout", "RequestTimeoutException", "500", "502", "503", "504"),
 )
-_QUOTA_NAMES = {
-    "codebuild": "CodeBuild, concurrently running builds",
-    "ecr": "Amazon ECR, repositories and images",
-    "s3": "Amazon S3, general purpose buckets",
-    "iam": "IAM, roles and providers",
-    "cloudformation": "AWS CloudFormation, stacks",
-    "logs": "CloudWatch Logs, log groups",
-    "eks": "Amazon EKS, access entries",
-}
-"""A service -> its quotas that our calls can use up, as Service Quotas lists them."""
-_UPLOAD_ERROR = re.compile(
-    r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ?(.*)", re.S
-)
-"""The text of botocore's error, which is all that boto3's S3UploadFailedError holds of it."""
 
 
 def client_settings(*, read_seconds: float = 20, attempts: int = 3) -> Any:
@@ -151,16 +136,12 @@ def call_aws(
     `what` completes "AWS in us-west-2 refused to …". Raises ConfigError with the text that `missing` has for
     the error code, and the errors of `_refusal` and `connection_error`.
     """
-    from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         return work()
     except ClientError as error:
         code, message = code_of(error)
-    except S3UploadFailedError as error:
-        found = _UPLOAD_ERROR.search(str(error))
-        code, message = (found[1], found[2]) if found else ("", str(error))
     except BotoCoreError as error:
         raise connection_error(error, what, region=region) from None
     if code in absent:
@@ -205,10 +186,9 @@ def _refusal(code: str, message: str, what: str, *, service: str, region: str) -
             "docs/runbooks/permissions.md#images."
         )
     if code in _QUOTA:
-        names = _QUOTA_NAMES.get(service, "the quotas of the service")
         return ServiceError(
             f"{where}: a quota of the account is used up ({stated}). Wait for what runs, remove what is not "
-            f"needed, or request more in Service Quotas ({names})."
+            "needed, or request more in Service Quotas."
         )
     if code in _BUSY:
         return ServiceTroubleError(

@@ -13,15 +13,13 @@ none after 20 s, so that a service that hangs costs about 45 s at most. A refusa
 
 import base64
 import json
-import logging
 import os
 import random
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -42,12 +40,8 @@ AUDIENCE = "sts.amazonaws.com"
 """The `aud` of the token, which the identity provider in AWS and the role's trust policy have to list."""
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 ATTEMPTS, ATTEMPTS_SECONDS = 5, 20.0
-_PAUSE_SECONDS = 30.0
-"""Seconds between failed refreshes while the present credentials are still valid."""
-# botocore refreshes in the last quarter of the credentials' life, in one thread; in the last thirtieth every
-# thread waits for it. Of an hour these are 15 and 2 minutes.
-_EARLY, _LATE = 1 / 4, 1 / 30
-_MOST_SKEW = timedelta(seconds=60)
+# botocore refreshes in the last 15 minutes, in one thread; in the last two every thread waits for it.
+_LATE_SECONDS = 120
 _DEFAULT_REGION = "us-east-1"
 _DOCUMENT = "docs/runbooks/permissions.md#aws-role"
 _ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):iam::(\d{12}):role/([\w+=,.@/-]{1,576})", re.ASCII)
@@ -56,7 +50,14 @@ _TROUBLE = (
     *("IDPCommunicationError", "ExpiredTokenException", "InternalFailure", "ServiceUnavailable"),
 )
 """Error codes of STS that another attempt, which gets a new token, can pass."""
-_logger = logging.getLogger(__name__)
+_FIXES = {
+    "AccessDenied": "There is no such role, or it does not trust this job. Compare its policy's "
+    "sub with the token's: {sub}. trainyard init github --aws-role ARN prints the commands that trust it. ",
+    "InvalidIdentityToken": "The account's identity provider does not list GitHub's issuer, or not the "
+    f"audience {AUDIENCE}. ",
+    "RegionDisabledException": f"Enable the region in the account settings, or set {REGION} to another. ",
+}
+"""An error code of STS -> what to do."""
 
 
 def _allow(actions: list[str], resource: str = "*") -> dict[str, Any]:
@@ -90,15 +91,6 @@ class WorkflowRole:
     """GitHub's address for a token of this job, without the audience."""
     token: str = field(repr=False)
     """The job's secret that requests the token."""
-
-    @property
-    def name(self) -> str:
-        """The role's name, without its path."""
-        return self.arn.rpartition("/")[2]
-
-    @property
-    def account(self) -> str:
-        return self.arn.split(":")[4]
 
     @property
     def policy(self) -> str:
@@ -135,15 +127,12 @@ def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole |
     return WorkflowRole(arn, access, f"trainyard-{run}"[:64], url, token)
 
 
-def botocore_session(*, region: str = "", uses_role: bool = True) -> Any:
-    """Return a session of botocore. Raises ConfigError for variables that cannot be used.
-
-    With `uses_role` False, AWS's own settings apply in any case.
-    """
+def botocore_session(*, region: str = "") -> Any:
+    """Return a session of botocore. Raises ConfigError for variables that cannot be used."""
     import botocore.session
 
     core = botocore.session.get_session()
-    role = workflow_role() if uses_role else None
+    role = workflow_role()
     if role is not None:
         own = core.get_config_variable("region") or os.environ.get("AWS_REGION")
         region = region or os.environ.get(REGION) or own or _DEFAULT_REGION
@@ -153,17 +142,15 @@ def botocore_session(*, region: str = "", uses_role: bool = True) -> Any:
     return core
 
 
-def boto3_session(*, region: str = "", profile: str = "") -> Any:
-    """Return a session of boto3. A `profile` is used instead of the workflow's role.
+def boto3_session(*, region: str = "") -> Any:
+    """Return a session of boto3.
 
     Raises ConfigError for variables that cannot be used, and the errors of botocore for its own settings.
     """
     import boto3
 
-    core = botocore_session(region=region, uses_role=not profile)
-    return boto3.session.Session(
-        botocore_session=core, profile_name=profile or None, region_name=region or None
-    )
+    core = botocore_session(region=region)
+    return boto3.session.Session(botocore_session=core, region_name=region or None)
 
 
 def credential_variables() -> dict[str, str]:
@@ -197,59 +184,48 @@ class RoleProvider:
 
     def __init__(self, role: WorkflowRole, core: Any) -> None:
         """`core` is the session of botocore whose credentials these will be."""
-        self._role, self._core = role, core
-        self._client: Any = None
-        self._present: dict[str, Any] | None = None
-        self._late_seconds = 0.0
-        self._refresh_again_at = _now()
+        self._role, self._core, self._token = role, core, ""
 
     def load(self) -> Any:
-        """Return refreshable credentials. Raises ServiceError when the role cannot be assumed."""
-        from botocore.credentials import RefreshableCredentials
+        """Return credentials that botocore refreshes. Raises ServiceError when the role cannot be assumed."""
+        from botocore.credentials import AssumeRoleWithWebIdentityCredentialFetcher, RefreshableCredentials
 
-        first = self._present = self._assume()
-        life = (first["expires"] - _now()).total_seconds()
-        self._late_seconds = life * _LATE
-        return RefreshableCredentials(
-            first["access_key"],
-            first["secret_key"],
-            first["token"],
-            first["expires"],
-            self.refresh,
-            self.METHOD,
-            time_fetcher=lambda: _now(),
-            advisory_timeout=life * _EARLY,
-            mandatory_timeout=self._late_seconds,
+        role = self._role
+        arguments = {"RoleSessionName": role.session_name} | ({"Policy": role.policy} if role.policy else {})
+        fetcher = AssumeRoleWithWebIdentityCredentialFetcher(
+            self._sts, self._request_token, role.arn, extra_args=arguments
         )
 
-    def refresh(self) -> dict[str, Any]:
-        """Return new credentials, or the present ones if that fails and they are still valid for a while.
+        def assume() -> Any:
+            return self._assume(fetcher)
 
-        botocore calls this in one thread at a time. Raises ServiceError shortly before they expire.
-        """
-        present = self._present
-        left = (present["expires"] - _now()).total_seconds() if present else 0.0
-        if present and left > self._late_seconds and _now() < self._refresh_again_at:
-            return present
-        try:
-            self._present = self._assume()
-        except ServiceError as error:
-            if present is None or left <= self._late_seconds:
-                raise
-            self._refresh_again_at = _now() + timedelta(seconds=_PAUSE_SECONDS)
-            _logger.warning(
-                "%s\nThe present AWS credentials are valid for %.0f s; trying again in %.0f s.",
-                *(error, left, _PAUSE_SECONDS),
-            )
-            return present
-        return self._present
+        return RefreshableCredentials.create_from_metadata(
+            assume(), assume, self.METHOD, mandatory_timeout=_LATE_SECONDS
+        )
 
-    def _assume(self) -> dict[str, Any]:
+    def _request_token(self) -> str:
+        self._token = request_token(self._role)
+        return self._token
+
+    def _sts(self, service: str, config: Any) -> Any:
+        """Return a client of STS that needs no credentials."""
+        from botocore.config import Config
+
+        limits = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
+        )
+        # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
+        keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
+        return self._core.create_client(service, config=config.merge(limits), **keys)
+
+    def _assume(self, fetcher: Any) -> Any:
         """Return new credentials as botocore's metadata, after bounded attempts."""
         started = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._assume_once()
+                return self._assume_once(fetcher)
             except ServiceTroubleError:
                 pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
                 if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
@@ -257,70 +233,24 @@ class RoleProvider:
                 time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    def _assume_once(self) -> dict[str, Any]:
+    def _assume_once(self, fetcher: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
-        role = self._role
-        token = request_token(role)
-        policy = {"Policy": role.policy} if role.policy else {}
+        arn = self._role.arn
         try:
-            answer = self._sts().assume_role_with_web_identity(
-                RoleArn=role.arn, RoleSessionName=role.session_name, WebIdentityToken=token, **policy
-            )
-            found = answer["Credentials"]
-            return {
-                "access_key": found["AccessKeyId"],
-                "secret_key": found["SecretAccessKey"],
-                "token": found["SessionToken"],
-                **_expiry_in(answer),
-            }
+            found = fetcher.fetch_credentials()
+            expires = datetime.fromisoformat(found["expiry_time"])
         except ClientError as error:
-            raise _refusal(error, role, token) from None
+            raise _refusal(error, arn, self._token) from None
         except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
-            where = self._client.meta.endpoint_url
-            cause = str(error) if isinstance(error, BotoCoreError) else f"{type(error).__name__}: {error}"
             raise ServiceTroubleError(
-                f"The role {role.arn} could not be assumed: {where} gave no usable answer ({cause})."
+                f"The role {arn} could not be assumed: AWS STS gave no usable answer "
+                f"({type(error).__name__}: {error})."
             ) from None
-
-    def _sts(self) -> Any:
-        """Return a client of STS that needs no credentials."""
-        if self._client is None:
-            from botocore import UNSIGNED
-            from botocore.config import Config
-            from botocore.exceptions import BotoCoreError
-
-            settings = Config(
-                signature_version=UNSIGNED,
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=ANSWER_SECONDS,
-                retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
-            )
-            # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
-            keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
-            try:
-                self._client = self._core.create_client("sts", config=settings, **keys)
-            except (BotoCoreError, ValueError) as error:
-                raise ConfigError(f"The AWS settings cannot be used for STS: {error}") from None
-        return self._client
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _expiry_in(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return when the credentials expire by this machine's clock, which may differ from that of STS."""
-    expires = answer["Credentials"]["Expiration"].astimezone(UTC)
-    now = _now()
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    difference = now - parsedate_to_datetime(date) if date else timedelta()
-    if abs(difference) > _MOST_SKEW:
-        expires += difference
-    if expires <= now:
-        raise ValueError(f"the credentials expired at {expires.isoformat()}")
-    return {"expires": expires, "expiry_time": expires.isoformat()}
+        if expires <= datetime.now(UTC):
+            raise ServiceError(f"The credentials of {arn} have expired already: set this machine's clock.")
+        return found
 
 
 def request_token(role: WorkflowRole) -> str:
@@ -357,72 +287,24 @@ def request_token(role: WorkflowRole) -> str:
         ) from None
 
 
-def _refusal(error: Any, role: WorkflowRole, token: str) -> ServiceError:
-    """Return the error for an answer of STS: it names the role, the claim to compare, and a fix."""
+def _refusal(error: Any, arn: str, token: str) -> ServiceError:
+    """Return the error for an answer of STS."""
     found: Mapping[str, Any] = error.response.get("Error", {})
     code, message = str(found.get("Code", "")), str(found.get("Message", "")).strip().rstrip(".")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    claims = _claims(token)
-    cause = f"The role {role.arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
+    cause = f"The role {arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
     if code in _TROUBLE or status >= 500 or status == 429 or "retrieve verification key" in message:
         return ServiceTroubleError(f"{cause} Several attempts failed. Run the job again.")
-    if code == "AccessDenied":
-        return PermissionRefusedError(
-            f"{cause} There is no such role, or its trust policy does not trust this job. Compare the "
-            f"policy's sub with the token's: {claims.get('sub', 'unknown')}. {_trust_commands(role, claims)}"
-            f"See {_DOCUMENT}."
-        )
-    if code == "InvalidIdentityToken" and "audience" in message.lower():
-        return CredentialsRefusedError(
-            f"{cause} Its identity provider does not list the token's aud, {claims.get('aud', AUDIENCE)}: "
-            f"aws iam add-client-id-to-open-id-connect-provider --client-id {AUDIENCE} "
-            f"--open-id-connect-provider-arn {_provider(role, claims)}"
-        )
-    if code == "InvalidIdentityToken":
-        return CredentialsRefusedError(
-            f"{cause} Compare the token's iss, {_issuer(claims)}, with the identity providers of the account "
-            f"{role.account}: aws iam list-open-id-connect-providers. To add it: aws iam "
-            f"create-open-id-connect-provider --url {_issuer(claims)} --client-id-list {AUDIENCE}"
-        )
-    if code == "RegionDisabledException":
-        return PermissionRefusedError(
-            f"{cause} Enable the region in the account settings, or set {REGION} to another."
-        )
-    return ServiceError(f"{cause} See {_DOCUMENT}.")
-
-
-def _trust_commands(role: WorkflowRole, claims: Mapping[str, Any]) -> str:
-    """Return the commands that let the role trust this job; empty for one that must not be trusted."""
-    subject, partition = str(claims.get("sub", "")), role.arn.split(":")[1]
-    place = next((kind for kind in ("environment", "ref") if f":{kind}:" in subject and claims.get(kind)), "")
-    if not place or not claims.get("repository"):
-        return "A job of an environment or a branch can be trusted, one of a pull request cannot. "
-    words = [f"--repository {claims['repository']} --account {role.account} --{place} {claims[place]}"]
-    if "@" in subject:
-        words.append(
-            f"--owner-id {claims.get('repository_owner_id')} --repository-id {claims.get('repository_id')}"
-        )
-    words += [] if partition == "aws" else [f"--partition {partition}"]
-    return (
-        f"To trust it: trainyard init trust-policy {' '.join(words)} --output trust.json && aws iam "
-        f"update-assume-role-policy --role-name {role.name} --policy-document file://trust.json. "
+    kind = PermissionRefusedError if code == "AccessDenied" else CredentialsRefusedError
+    return (kind if code in _FIXES else ServiceError)(
+        f"{cause} {_FIXES.get(code, '').format(sub=_subject(token))}See {_DOCUMENT}."
     )
 
 
-def _provider(role: WorkflowRole, claims: Mapping[str, Any]) -> str:
-    issuer = _issuer(claims).removeprefix("https://")
-    return f"arn:{role.arn.split(':')[1]}:iam::{role.account}:oidc-provider/{issuer}"
-
-
-def _issuer(claims: Mapping[str, Any]) -> str:
-    return str(claims.get("iss", "https://token.actions.githubusercontent.com"))
-
-
-def _claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JSON web token, unverified, for a message; empty if they cannot be read."""
+def _subject(token: str) -> str:
+    """Return the `sub` of a JSON web token, unverified, for a message."""
     try:
         part = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except (ValueError, IndexError):
-        return {}
-    return claims if isinstance(claims, dict) else {}
+        return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["sub"])
+    except (ValueError, LookupError, TypeError):
+        return "unknown"

@@ -42,7 +42,8 @@ def git_facts(directory: Path) -> dict[str, Any]:
     """
     if not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
-    return _facts(directory, [*_untracked(directory, _CODE), _ignored_code(directory)], _CODE)
+    ignored = _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
+    return _facts(directory, [*_untracked(directory, _CODE), ignored], _CODE)
 
 
 def repository_facts(path: Path) -> dict[str, Any]:
@@ -134,11 +135,6 @@ def _state_of_tree(
 def _untracked(directory: Path, code: Sequence[str]) -> list[list[str] | None]:
     """Return the names of untracked code files; None if unknown."""
     return [_names(directory, "--others", "--exclude-standard", "--", *code)]
-
-
-def _ignored_code(directory: Path) -> list[str] | None:
-    """Return the names of ignored files that Python can import; None if unknown."""
-    return _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
 
 
 def _names(directory: Path, *options: str) -> list[str] | None:

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
@@ -133,19 +132,9 @@ def _parse_answer(output: str) -> CliAnswer | None:
         content = None
     answer = CliAnswer(int(found[1]), content)
     if answer.status in (403, 429) and (_is_limit_reached(headers) or "rate limit" in answer.message.lower()):
-        raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}){_retry_hint(headers)}")
+        raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}): try again later")
     return answer
 
 
 def _is_limit_reached(headers: Mapping[str, str]) -> bool:
     return headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers
-
-
-def _retry_hint(headers: Mapping[str, str]) -> str:
-    """Return when to try again, to be appended to the message; empty if GitHub does not report it."""
-    if headers.get("retry-after", "").isdecimal():
-        return f": try again in {headers['retry-after']} seconds"
-    if headers.get("x-ratelimit-reset", "").isdecimal():
-        when = datetime.fromtimestamp(int(headers["x-ratelimit-reset"]), UTC)
-        return f": try again after {when:%H:%M} UTC"
-    return ""

@@ -8,7 +8,6 @@ import base64
 import contextlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,10 @@ KEY, KEY_FILE, PASSWORD, METHOD = (
 _KEYLESS = "keyless"
 _TOKEN = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
 """The variables that GitHub sets in a job that may request an OIDC token."""
+_NO_KEY = (
+    f"is not a private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} does not fit. The path "
+    f"of a key goes into {KEY_FILE}. Make a key: openssl ecparam -genkey -name prime256v1 -noout"
+)
 _NAMED = 5
 """At most this many differing files are named."""
 
@@ -56,7 +59,7 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
             key = configuration().use_elliptic_key_signer(private_key=path, password=secret)
         return ModelSigner(key)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # also UnicodeEncodeError
-        raise ConfigError(f"{variable}: {_mistake(text, password)}") from None
+        raise ConfigError(f"{variable}: {_NO_KEY}") from None
 
 
 class ModelSigner:
@@ -155,31 +158,6 @@ def _text_of(file: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{KEY_FILE}: the key cannot be read ({reason})") from None
-
-
-def _mistake(text: str, password: str) -> str:
-    """Return why a text is not a usable signing key, and what to do. The answer never quotes the text."""
-    name = (re.findall(r"-----BEGIN ([A-Z ]{1,40})-----", text) or [""])[0]
-    is_encrypted = "ENCRYPTED" in name or "Proc-Type: 4,ENCRYPTED" in text
-    if name.endswith("PUBLIC KEY"):
-        return "is a public key, which verifies. Signing needs the private key that belongs to it."
-    if name == "CERTIFICATE":
-        return "is a certificate. Signing needs the private key that it was made for."
-    if name == "OPENSSH PRIVATE KEY":
-        return "is a key in OpenSSH's own form. Turn a copy of it into PEM: ssh-keygen -p -m PKCS8 -f FILE"
-    if is_encrypted:
-        what = f"{PASSWORD} does not decrypt it" if password else f"{PASSWORD} is not set"
-        return f"is an encrypted private key, and {what}."
-    if not name and "\n" not in text.strip() and re.search(r"[/\\]|\.(pem|key)$", text):
-        return f"looks like the path of a file and not like a key. A path goes into {KEY_FILE}."
-    if name and r"\n" in text:
-        return "has a backslash and an n where its lines should end. Give the file: gh secret set NAME < FILE"
-    if name.endswith("PRIVATE KEY") and password:
-        return f"is not encrypted, or no elliptic curve key, and {PASSWORD} is set. Omit the password."
-    return (
-        "is not a private key in PEM on the curve P-256, P-384 or P-521. "
-        "Make one: openssl ecparam -genkey -name prime256v1 -noout"
-    )
 
 
 def _keyless_configuration(environment: Mapping[str, str]) -> Any:

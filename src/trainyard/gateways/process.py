@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -111,33 +111,6 @@ def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> i
         return None
 
 
-def _end_gently(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _kill_after(seconds: float, group: int) -> Iterator[threading.Event]:
-    """Kill a group of processes if the body takes longer than `seconds`; the event is then set."""
-    late = threading.Event()
-
-    def kill() -> None:
-        late.set()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-
-    timer = threading.Timer(seconds, kill)
-    timer.start()
-    try:
-        yield late
-    finally:
-        timer.cancel()
-
-
 def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[str], None]) -> int | None:
     """Run `command` and pass on each line of its stdout and stderr as it arrives.
 
@@ -156,16 +129,32 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
         on_line(f"{command[0]}: {error.strerror}")
         return None
     assert process.stdout is not None
-    with _kill_after(seconds, process.pid) as late:
-        try:
+    late = threading.Event()
+
+    def end_late() -> None:
+        late.set()
+        _signal_group(process, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, end_late)
+    timer.start()
+    try:
+        with process.stdout:
             for line in process.stdout:
                 on_line(line.decode(errors="replace").rstrip("\r\n"))
-            code = process.wait()
-        finally:
-            if process.poll() is None:  # we were interrupted
-                _end_gently(process)
-            process.stdout.close()
+        code = process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:  # we were interrupted
+            _signal_group(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            _signal_group(process, signal.SIGKILL)
     return None if late.is_set() else code
+
+
+def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def run_passing_signals(

@@ -43,12 +43,12 @@ class Prometheus:
         """
         address = f"{self._url}/api/v1/query"
         body = urlencode({"query": expression}).encode()
-        for attempt in range(_ATTEMPTS):
-            status, answer = self._once(address, body, last=attempt == _ATTEMPTS - 1)
-            if status == 200:
-                return _series(answer)
+        for _ in range(_ATTEMPTS):
+            status, answer = self._once(address, body)
             if status not in _RETRIED_STATUSES:
                 break
+        if status == 200:
+            return _series(answer)
         message = answer[:300].decode(errors="replace")
         kind = PermissionRefusedError if status in (401, 403) else ServiceError
         raise kind(f"Prometheus in {self._region} answered {status}: {message}")
@@ -57,7 +57,7 @@ class Prometheus:
     def _session(self) -> Any:
         return botocore_session()
 
-    def _once(self, address: str, body: bytes, *, last: bool) -> tuple[int, bytes]:
+    def _once(self, address: str, body: bytes) -> tuple[int, bytes]:
         from botocore.exceptions import BotoCoreError
         from botocore.httpsession import URLLib3Session
 
@@ -65,9 +65,7 @@ class Prometheus:
             session = URLLib3Session(timeout=(5.0, _SECONDS))
             answer = session.send(self._sign(address, body).prepare())
         except BotoCoreError as error:
-            if last:
-                raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
-            return 503, b""
+            raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
         return int(answer.status_code), bytes(answer.content)
 
     def _sign(self, address: str, body: bytes) -> Any:

@@ -4,13 +4,11 @@ Only a token can reply in a thread and edit messages; a webhook can only post ne
 text. The webhook's URL and the token are secrets and appear in no error.
 """
 
-import contextlib
 import logging
 import os
-import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Protocol
@@ -34,10 +32,10 @@ from trainyard.errors import ServiceError, ServiceTroubleError
 
 CALL_SECONDS = 4
 """The time limit per call."""
-TOTAL_SECONDS = 10.0
-"""The time limit per message with retries and name resolution, but without the waits that Slack requests."""
-RATE_LIMIT_SECONDS = 60.0
-"""The limit of all waits that Slack requests (429, Retry-After); it allows about one message per second."""
+TOTAL_SECONDS = 30.0
+"""The time limit per message with retries, name resolution and the waits that Slack requests."""
+RATE_LIMIT_SECONDS = 15.0
+"""The longest wait that Slack may request (429, Retry-After); it allows about one message per second."""
 _RETRIES = 2
 # slack_sdk logs the webhook's URL in some messages, so it gets a logger that discards everything.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
@@ -93,8 +91,7 @@ def post(
         raise ServiceError(
             "SLACK_BOT_TOKEN is set, but no channel: set SLACK_CHANNEL or notifications.slack.channel"
         )
-    _bounded(lambda time_left: _post_to_webhook(webhook.strip(), text, message, time_left))
-    return PostedMessage()
+    return _bounded(lambda: _post_to_webhook(webhook.strip(), text, message))
 
 
 def edit(
@@ -121,10 +118,7 @@ def owner_of_token(token: str, environment: Mapping[str, str]) -> str:
 
     Raises ServiceError when Slack refuses the token, ServiceTroubleError when it cannot be reached.
     """
-    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
-    _check_address("SLACK_API_URL", server)
-    client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
-    client.proxy = None
+    client = _client(token, environment)
     try:
         answer = client.auth_test()
     except SlackApiError as error:
@@ -134,32 +128,10 @@ def owner_of_token(token: str, environment: Mapping[str, str]) -> str:
     return f"the bot {answer.get('user')} of {answer.get('team')}"
 
 
-class _Deadline:
-    """The time left for one message; only a wait that Slack requests extends it."""
+class _RateLimitHandler(RateLimitErrorRetryHandler):
+    """Waits as long as Slack requests, unless that is too long for a message."""
 
-    def __init__(self) -> None:
-        now = time.monotonic()
-        self._end, self._latest = now + TOTAL_SECONDS, now + TOTAL_SECONDS + RATE_LIMIT_SECONDS
-
-    def seconds(self) -> float:
-        return self._end - time.monotonic()
-
-    def put_off(self, seconds: float) -> bool:
-        """Extend the time by a wait of `seconds`; False when all waits would take too long."""
-        if self._end + seconds > self._latest:
-            return False
-        self._end += seconds
-        return True
-
-
-class _DeadlineRetryHandler(RetryHandler):
-    """Wraps a retry handler of slack_sdk; it gives up when a wait would exceed the message's time limit."""
-
-    def __init__(self, inner: RetryHandler, time_left: _Deadline) -> None:
-        super().__init__(inner.max_retry_count)
-        self._inner, self._time_left = inner, time_left
-
-    def can_retry(
+    def _can_retry(
         self,
         *,
         state: RetryState,
@@ -167,61 +139,44 @@ class _DeadlineRetryHandler(RetryHandler):
         response: HttpResponse | None = None,
         error: Exception | None = None,
     ) -> bool:
-        retries = self._inner.can_retry(state=state, request=request, response=response, error=error)
-        if not retries or (response is not None and not self._time_left.put_off(_retry_after(response))):
+        if not super()._can_retry(state=state, request=request, response=response, error=error):
             return False
-        return self._time_left.seconds() > 0
-
-    def prepare_for_next_attempt(
-        self,
-        *,
-        state: RetryState,
-        request: HttpRequest,
-        response: HttpResponse | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        self._inner.prepare_for_next_attempt(state=state, request=request, response=response, error=error)
+        headers = response.headers if response is not None else {}
+        waits = [values[0] for name, values in headers.items() if name.lower() == "retry-after" and values]
+        return not waits or (waits[0].strip().isdecimal() and float(waits[0]) <= RATE_LIMIT_SECONDS)
 
 
-def _retry_handlers(time_left: _Deadline) -> list[RetryHandler]:
+def _retry_handlers() -> list[RetryHandler]:
     """The retries of one message. A timeout is not retried, because the message may have been posted."""
-    handlers = (
-        RateLimitErrorRetryHandler(_RETRIES),
+    return [
+        _RateLimitHandler(_RETRIES),
         ConnectionErrorRetryHandler(_RETRIES),
         ServerErrorRetryHandler(_RETRIES),
-    )
-    return [_DeadlineRetryHandler(handler, time_left) for handler in handlers]
+    ]
 
 
-def _retry_after(response: HttpResponse | None) -> float:
-    """Return the seconds that Slack requests to wait; 0 without a request."""
-    for name, values in (response.headers if response is not None else {}).items():
-        if name.lower() == "retry-after" and values and values[0].strip().isdecimal():
-            return float(values[0]) + 1  # slack_sdk adds a random wait of up to a second
-    return 0.0
-
-
-def _post_to_webhook(
-    address: str, text: str, blocks: list[dict[str, Any]], time_left: _Deadline
-) -> PostedMessage:
+def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]]) -> PostedMessage:
     _check_address("SLACK_WEBHOOK_URL", address)
-    handlers = _retry_handlers(time_left)
-    client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
-    client.proxy = None  # without it urllib handles the proxy, and honours NO_PROXY
+    client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=_retry_handlers())
+    client.proxy = None
     answer = client.send(text=text, blocks=blocks)
     if answer.status_code != 200:
         raise ServiceError(f"Slack answered {answer.status_code}: {' '.join(answer.body.split())[:200]}")
     return PostedMessage()
 
 
-def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> PostedMessage:
+def _client(token: str, environment: Mapping[str, str]) -> WebClient:
     server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
+    _check_address("SLACK_API_URL", server)
+    client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
+    client.proxy = None  # without it urllib handles the proxy, and honours NO_PROXY
+    return client
 
-    def send(time_left: _Deadline) -> PostedMessage:
-        _check_address("SLACK_API_URL", server)
-        client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
-        client.retry_handlers = _retry_handlers(time_left)
-        client.proxy = None
+
+def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> PostedMessage:
+    def send() -> PostedMessage:
+        client = _client(token, environment)
+        client.retry_handlers = _retry_handlers()
         try:
             answer = client.api_call(method, json=body)
         except SlackApiError as error:
@@ -246,33 +201,26 @@ def _check_address(variable: str, address: str) -> None:
         raise ServiceError(f"{variable} is not an http or https address")
 
 
-def _bounded(send: Callable[[_Deadline], PostedMessage]) -> PostedMessage:
+def _bounded(send: Callable[[], PostedMessage]) -> PostedMessage:
     """Run `send` within the time limit; in a thread, because name resolution has no time limit of its own."""
-    outcome: queue.SimpleQueue[PostedMessage | Exception] = queue.SimpleQueue()
-    time_left = _Deadline()
+    outcome: Future[PostedMessage] = Future()
 
     def attempt() -> None:
         try:
-            outcome.put(send(time_left))
+            outcome.set_result(send())
         except (ServiceError, SlackClientError, OSError, HTTPException, ValueError) as error:
-            outcome.put(error)
+            outcome.set_exception(error)
 
     threading.Thread(target=attempt, daemon=True).start()
-    while (seconds := time_left.seconds()) > 0:
-        with contextlib.suppress(queue.Empty):
-            return _checked(outcome.get(timeout=seconds))
-    raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds")
+    if not wait([outcome], TOTAL_SECONDS).done:
+        raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds")
+    error = outcome.exception()
+    if error is not None and not isinstance(error, ServiceError):
+        raise ServiceError(f"Slack could not be reached: {_cause(error)}")
+    return outcome.result()
 
 
-def _checked(answer: PostedMessage | Exception) -> PostedMessage:
-    if isinstance(answer, ServiceError):
-        raise answer
-    if isinstance(answer, Exception):
-        raise ServiceError(f"Slack could not be reached: {_cause(answer)}")
-    return answer
-
-
-def _cause(failure: Exception) -> str:
+def _cause(failure: BaseException) -> str:
     """Return the cause of a failure, without error texts that may quote the webhook's URL."""
     reason = failure.reason if isinstance(failure, URLError) else failure
     if isinstance(reason, TimeoutError):

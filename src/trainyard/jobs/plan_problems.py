@@ -26,7 +26,7 @@ _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 _MOST_NODES = 100_000
-"""The largest number that a pod accepts (`run.launch_environment`), and that fits the names of its pods."""
+"""The largest number that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _SYSTEM = (

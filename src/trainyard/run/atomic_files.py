@@ -3,14 +3,12 @@
 The module knows nothing about the content of the files.
 """
 
-import errno
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.run.progress import UNSEEN, Progress
@@ -18,21 +16,18 @@ from trainyard.run.progress import UNSEEN, Progress
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
-_READER_SECONDS, _READER_PAUSE = 3.0, 0.05
-"""Seconds without a reader after which a write to a pipe is given up, and between two attempts."""
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`: a reader, or a crash at any time, sees the old file or the new one.
 
     A link stays a link: the file behind it is replaced. A device or a pipe is written to and not replaced.
-    Raises OSError if that is impossible, or if nobody reads the pipe.
+    Raises OSError if that is impossible.
     """
-    if _is_special(path):
-        with _open_special(path) as device:
-            _write_all(device, content)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(content)
         return
-    path = _resolve(path)
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -44,43 +39,6 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def _is_special(path: Path) -> bool:
-    """Return whether `path` leads to something that is neither a regular file nor a directory."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _open_special(path: Path) -> BinaryIO:
-    """Open a device or a pipe for writing. Opening a pipe without a reader would otherwise block forever."""
-    for _ in range(round(_READER_SECONDS / _READER_PAUSE)):
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            time.sleep(_READER_PAUSE)
-        else:
-            os.set_blocking(descriptor, True)
-            return os.fdopen(descriptor, "wb", buffering=0)
-    raise OSError(errno.ENXIO, "nobody reads from it", str(path))
-
-
-def _resolve(path: Path) -> Path:
-    """Return the file that `path` leads to, or would. Raises OSError for a loop of links and for a folder."""
-    try:
-        found = path.resolve()
-    except RuntimeError:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
-    if found.is_dir():
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return found
-
-
-def _write_all(device: BinaryIO, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[device.write(view) :]
 
 
 def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:

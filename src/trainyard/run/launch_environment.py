@@ -5,39 +5,34 @@
     neither                     --> alone, or the only node if several processes were requested
 
 Operators describe nodes and torch describes processes, partly with the same names (`RANK`, `WORLD_SIZE`).
-Contradictions are refused here, before torch is imported. This module starts nothing.
+Contradictions are refused here, before torch is imported; what torchrun refuses by itself is left to it.
 """
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
 
 from trainyard.errors import ConfigError
 
+# A number per node, or one per device. `auto` is one per GPU, and one without a GPU.
 Processes = int | Literal["auto", "gpu", "cpu"]
-"""Processes per node: a number, or one per device. `auto` is one per GPU, and one without a GPU."""
-DEFAULT_PORT = 29500
+# The program that starts workers instead of torchrun in a pod of HyperPod's training operator.
 AGENT = "hyperpodrun"
-"""The program that starts workers instead of torchrun in a pod of HyperPod's training operator."""
 _BY_MACHINE: tuple[Literal["auto", "gpu", "cpu"], ...] = ("auto", "gpu", "cpu")
-_RENDEZVOUS_BACKENDS = ("c10d", "etcd", "etcd-v2")
-_MOST = 100_000
-"""The largest accepted number of nodes or processes."""
 _NODES = ("PET_NNODES", "NNODES")
 _RANKS = ("PET_NODE_RANK", "NODE_RANK", "RANK")
 _PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
 _ADDRESSES = ("PET_MASTER_ADDR", "MASTER_ADDR")
 _PORTS = ("PET_MASTER_PORT", "MASTER_PORT")
 _INDEX = "JOB_COMPLETION_INDEX"
-_NODE_NUMBERS = ("PET_NODE_RANK", "NODE_RANK", _INDEX, "RANK")
+# A launcher removes these from its workers' environment.
 VARIABLES = (
     *(*_NODES, *_RANKS, *_PROCESSES, *_ADDRESSES, *_PORTS),
     *("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
 )
-"""The variables that describe a node or a worker. A launcher removes them from its workers' environment."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +52,8 @@ class NodeLauncher:
     rank: int | None
     """The number of this node; None when the rendezvous or the agent assigns it."""
     processes: Processes
-    address: str | None = None
-    """The first node's host, where all nodes meet; None with a rendezvous endpoint, or for one node."""
-    port: int = DEFAULT_PORT
     rendezvous: tuple[str, ...] = ()
-    """torchrun's options for a rendezvous that numbers the nodes itself."""
+    """torchrun's options by which several nodes find each other."""
     agent: tuple[str, ...] = ()
     """The program that replaces torchrun where an operator requires its own, and its options."""
 
@@ -76,8 +68,7 @@ class NodeLauncher:
         if self.nodes == 1:
             return workers
         which = "" if self.rank is None else f", this is node {self.rank}"
-        where = f"{self.address}:{self.port}" if self.address else "their operator's rendezvous"
-        return f"{self.nodes} nodes of {workers}{which}; they meet at {where}"
+        return f"{self.nodes} nodes of {workers}{which} ({' '.join(self.rendezvous or self.agent)})"
 
 
 def place_in_run(
@@ -89,27 +80,38 @@ def place_in_run(
     is installed. Raises ConfigError for variables that contradict each other or the command line, and when
     a variable that several nodes need is missing.
     """
-    if _variables_set(environment, ("LOCAL_RANK",)):
+    if environment.get("LOCAL_RANK"):
         return _worker(environment, processes)
-    nodes, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
-    rank = _common_number(environment, _RANKS)
+    count, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
+    rank, address = _number(environment, *_RANKS), _value(environment, *_ADDRESSES)
+    number = _number(environment, _INDEX) if rank is None else rank
     per_node = _processes(environment, processes)
-    if nodes is None and world is None and rank is None:
-        _require_no_index(environment)
+    if count is None and world is None:
+        if rank is not None or (number is not None and address):
+            raise _refusal(
+                f"This is node {number}, but the number of nodes is not set: each would train alone. "
+                "Set PET_NNODES to it"
+            )
         return None if per_node is None else NodeLauncher(1, 0, per_node)
-    if nodes is None and world is None:
+    nodes = count or world or 1
+    # WORLD_SIZE counts the nodes in a pod of an operator, or all processes in one of Kubeflow's newer ones.
+    if world not in (None, nodes, nodes * per_node if isinstance(per_node, int) else nodes):
         raise _refusal(
-            f"{_assignment(environment, _RANKS)} is the number of this node, but the number of nodes is not "
-            "set. Set PET_NNODES or WORLD_SIZE to it"
+            f"WORLD_SIZE={world} counts neither the {nodes} nodes nor their processes: set "
+            "PET_NPROC_PER_NODE or --nproc-per-node to those of one node"
         )
-    count = nodes if nodes is not None else world
-    assert count is not None
-    _require_world(environment, nodes=count, world=world, per_node=per_node)
+    if number is not None and number >= nodes:
+        raise _refusal(
+            f"This is node {number}, but the nodes are numbered 0 to {nodes - 1}: set PET_NNODES to "
+            "their number"
+        )
     per_node = 1 if per_node is None else per_node
     if has_agent and _is_hyperpod(environment):
         options = _options(environment, {"AGENT_HOST": "server-host", "AGENT_PORT": "server-port"})
-        return NodeLauncher(count, None, per_node, agent=(AGENT, *options))
-    return _node(environment, nodes=count, rank=rank, per_node=per_node)
+        return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
+    if nodes == 1:
+        return NodeLauncher(1, 0, per_node)
+    return _several(environment, address, NodeLauncher(nodes, number, per_node))
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
@@ -122,8 +124,9 @@ def node_number(environment: Mapping[str, str]) -> int | None:
 
     If an operator sets none, it is the end of the pod's name in TRAINYARD_POD: `-0` for the first node.
     """
-    for name in _variables_set(environment, _NODE_NUMBERS):
-        return _number(environment, name)
+    for name in ("PET_NODE_RANK", "NODE_RANK", _INDEX, "RANK"):
+        if environment.get(name):
+            return _number(environment, name)
     number = re.search(r"-(\d+)$", environment.get("TRAINYARD_POD", ""))
     return None if number is None else int(number[1])
 
@@ -139,12 +142,7 @@ def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) 
         return [f"--nnodes={node.nodes}", count, *stop, *node.agent[1:]]
     if node.nodes == 1:
         return ["--standalone", count]
-    if node.rendezvous:
-        return [f"--nnodes={node.nodes}", count, *node.rendezvous]
-    return [
-        *(f"--nnodes={node.nodes}", count, f"--node-rank={node.rank}"),
-        *(f"--master-addr={node.address}", f"--master-port={node.port}"),
-    ]
+    return [f"--nnodes={node.nodes}", count, *node.rendezvous]
 
 
 def nccl_log(logs: PurePath, node: int | str) -> str:
@@ -166,22 +164,12 @@ def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, st
 
 def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE", least=1)
-    local = _number(environment, "LOCAL_RANK")
-    here = _number(environment, "LOCAL_WORLD_SIZE", least=1)
+    local, here = _number(environment, "LOCAL_RANK"), _number(environment, "LOCAL_WORLD_SIZE", least=1)
     if rank is None or size is None or local is None:
         raise _refusal(
             "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start "
             "workers with --nproc-per-node, or unset LOCAL_RANK"
         )
-    if rank >= size:
-        raise _refusal(f"RANK={rank} is not below WORLD_SIZE={size}: ranks are 0 to {size - 1}")
-    if here is not None and (local >= here or here > size):
-        raise _refusal(
-            f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} contradict each other: "
-            "each must be below or equal to the next, and LOCAL_RANK below LOCAL_WORLD_SIZE"
-        )
-    if size > 1 and not _variables_set(environment, ("MASTER_ADDR",)):
-        raise _refusal(f"WORLD_SIZE={size}, but MASTER_ADDR is not set. Set it to the host of rank 0")
     if processes is not None and here is not None and processes != here:
         raise _refusal(
             f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has already "
@@ -190,60 +178,32 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     return Worker(rank, size, local)
 
 
-def _node(
-    environment: Mapping[str, str], *, nodes: int, rank: int | None, per_node: Processes
-) -> NodeLauncher:
-    if nodes == 1:
-        if rank:
-            raise _refusal(f"{_assignment(environment, _RANKS)}, but the only node has the number 0")
-        if _number(environment, _INDEX):
-            raise _refusal(
-                f"{_INDEX}={environment[_INDEX]} is a further pod of an Indexed Job, but there is one node: "
-                "each pod would train alone. Set PET_NNODES to the number of pods"
-            )
-        return NodeLauncher(1, 0, per_node)
-    endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _common_value(environment, _ADDRESSES)
-    backend = environment.get("PET_RDZV_BACKEND") or "c10d"
-    if endpoint and backend != "static":
-        return NodeLauncher(
-            nodes, None, per_node, rendezvous=_rendezvous(environment, endpoint, backend, address)
+def _several(environment: Mapping[str, str], address: str | None, node: NodeLauncher) -> NodeLauncher:
+    """Return this node of several, by the rendezvous or the address of the first node."""
+    nodes, rank = node.nodes, node.rank
+    endpoint, backend = environment.get("PET_RDZV_ENDPOINT"), environment.get("PET_RDZV_BACKEND") or "c10d"
+    if endpoint:
+        more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
+        meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
+        if backend != "static":
+            return replace(node, rank=None, rendezvous=meet)
+    elif address:
+        meet = (
+            f"--master-addr={address}",
+            f"--master-port={_number(environment, *_PORTS, least=1) or 29500}",
         )
-    port = _port(environment)
-    if endpoint and not address:
-        address, port = _host_and_port(endpoint, port)
-    if not address:
+    else:
         raise _refusal(
             f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
             f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
             "(pip install hyperpod-elastic-agent)"
         )
     if rank is None:
-        rank = _number(environment, _INDEX)
-    if rank is None:
         raise _refusal(
-            f"{nodes} nodes meet at {address}, but the number of this node is not set. Set PET_NODE_RANK to "
-            f"it, from 0 to {nodes - 1}; a pod of an Indexed Job has it in {_INDEX}"
+            f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK to it, "
+            f"from 0 to {nodes - 1}"
         )
-    if rank >= nodes:
-        raise _refusal(
-            f"{_assignment(environment, (*_RANKS, _INDEX))}: the {nodes} nodes are numbered 0 to {nodes - 1}"
-        )
-    return NodeLauncher(nodes, rank, per_node, address, port)
-
-
-def _rendezvous(
-    environment: Mapping[str, str], endpoint: str, backend: str, address: str | None
-) -> tuple[str, ...]:
-    if backend not in _RENDEZVOUS_BACKENDS:
-        raise _refusal(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}, static")
-    host, _ = _host_and_port(endpoint, DEFAULT_PORT)
-    if address and address != host:
-        raise _refusal(
-            f"PET_RDZV_ENDPOINT={endpoint} and {_assignment(environment, _ADDRESSES)} are two rendezvous "
-            "addresses. Unset one of them"
-        )
-    optional = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
-    return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *optional)
+    return replace(node, rendezvous=(f"--node-rank={rank}", *meet))
 
 
 def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
@@ -257,124 +217,54 @@ def _is_hyperpod(environment: Mapping[str, str]) -> bool:
     Its agent receives the number of the node and the address over HTTP.
     """
     others = (*_RANKS, *_ADDRESSES, "WORLD_SIZE", "PET_NNODES", "PET_RDZV_ENDPOINT", _INDEX)
-    numbers = _variables_set(environment, ("NNODES", "NPROC_PER_NODE"))
-    return len(numbers) == 2 and not _variables_set(environment, others)
+    has_numbers = all(environment.get(name) for name in ("NNODES", "NPROC_PER_NODE"))
+    return has_numbers and not any(environment.get(name) for name in others)
 
 
 def _nodes(environment: Mapping[str, str]) -> int | None:
     """Return the number of nodes from torchrun's form, `N` or `MIN:MAX`. A range is refused."""
-    value = _common_value(environment, _NODES)
-    if value is None:
-        return None
-    name = _assignment(environment, _NODES)
-    least, _, most = value.partition(":")
-    if most and most != least:
+    least, _, most = (_value(environment, *_NODES) or "").partition(":")
+    if most not in ("", least):
         raise _refusal(
-            f"{name}: a run keeps its number of nodes, because its global batch (batch_size × "
-            "gradient_accumulation_steps × processes) decides the result. Request one number (elasticPolicy: "
-            "minReplicas = maxReplicas)"
+            f"PET_NNODES={least}:{most}: a run keeps its number of nodes, because its global batch "
+            "(batch_size × gradient_accumulation_steps × processes) decides the result. Request one number "
+            "(elasticPolicy: minReplicas = maxReplicas)"
         )
-    return _parse_number(name, least, least=1)
+    return _parse_number(_NODES[0], least, least=1) if least else None
 
 
 def _processes(environment: Mapping[str, str], requested: int | None) -> Processes | None:
     """Return the processes per node, None if not set. The command line may replace `auto`, not a number."""
-    value = _common_value(environment, _PROCESSES)
-    if value is None:
-        return requested
-    name = _assignment(environment, _PROCESSES)
+    value = _value(environment, *_PROCESSES)
     for word in _BY_MACHINE:
         if value == word:
             return word if requested is None else requested
-    found = _parse_number(name, value, least=1)
-    if requested is not None and requested != found:
+    found = _number(environment, *_PROCESSES, least=1)
+    if None not in (requested, found) and requested != found:
         raise _refusal(
-            f"--nproc-per-node {requested} contradicts {name}, which the job was created with. Omit the "
-            "option, or change the job (nprocPerNode, numProcPerNode)"
+            f"--nproc-per-node {requested} contradicts NPROC_PER_NODE={found} of the job. "
+            "Omit the option, or change the job (nprocPerNode, numProcPerNode)"
         )
-    return found
+    return requested if found is None else found
 
 
-def _require_world(
-    environment: Mapping[str, str], *, nodes: int, world: int | None, per_node: Processes | None
-) -> None:
-    """Refuse a WORLD_SIZE that counts neither the nodes nor all processes."""
-    if world is None or world == nodes:
-        return
-    if isinstance(per_node, int):
-        if world == nodes * per_node:
-            return
-        raise _refusal(
-            f"WORLD_SIZE={world} counts neither the {nodes} nodes nor the {nodes * per_node} processes "
-            f"({nodes} × {per_node} per node)"
-        )
-    raise _refusal(
-        f"WORLD_SIZE={world} contradicts {_assignment(environment, _NODES)}, unless a node has several "
-        "processes. Set PET_NPROC_PER_NODE or --nproc-per-node to their number"
-    )
-
-
-def _require_no_index(environment: Mapping[str, str]) -> None:
-    """Refuse a pod of an Indexed Job that knows the rendezvous address but not the number of pods."""
-    if _variables_set(environment, (_INDEX,)) and (place := _common_value(environment, _ADDRESSES)):
-        raise _refusal(
-            f"This pod of an Indexed Job ({_INDEX}={environment[_INDEX]}) meets others at {place}, but their "
-            "number is not set: each would train alone. Set PET_NNODES to the number of pods"
-        )
-
-
-def _port(environment: Mapping[str, str]) -> int:
-    value = _common_value(environment, _PORTS)
-    return DEFAULT_PORT if value is None else _parse_port(_assignment(environment, _PORTS), value)
-
-
-def _host_and_port(endpoint: str, default: int) -> tuple[str, int]:
-    """Return host and port of `PET_RDZV_ENDPOINT`. The port and brackets around IPv6 are optional."""
-    found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(.*))?", endpoint)
-    if found is None:
-        raise _refusal(f"PET_RDZV_ENDPOINT={endpoint}: expected HOST:PORT")
-    host, port = found[1].strip("[]"), found[2]
-    return host, default if port is None else _parse_port(f"PET_RDZV_ENDPOINT={endpoint}", port)
-
-
-def _parse_port(name: str, value: str) -> int:
-    port = _parse_number(name, value, least=1)
-    if port > 65535:
-        raise _refusal(f"{name}: {port} is not a port (1 to 65535)")
-    return port
-
-
-def _common_number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
-    value = _common_value(environment, names)
-    return None if value is None else _parse_number(_assignment(environment, names), value, least=0)
-
-
-def _common_value(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
+def _value(environment: Mapping[str, str], *names: str) -> str | None:
     """Return the common value of those of `names` that are set. Raises ConfigError when they differ."""
-    given = _variables_set(environment, names)
+    given = {name: environment[name].strip() for name in names if environment.get(name, "").strip()}
     if len(set(given.values())) > 1:
         both = " and ".join(f"{name}={value}" for name, value in given.items())
         raise _refusal(f"{both} contradict each other. Unset the wrong one")
     return next(iter(given.values()), None)
 
 
-def _variables_set(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the variables of `names` that are set; an empty one counts as unset."""
-    return {name: environment[name].strip() for name in names if environment.get(name, "").strip()}
-
-
-def _assignment(environment: Mapping[str, str], names: Sequence[str]) -> str:
-    return next(f"{name}={value}" for name, value in _variables_set(environment, names).items())
-
-
-def _number(environment: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
-    given = _variables_set(environment, (name,))
-    return _parse_number(f"{name}={given[name]}", given[name], least=least) if given else None
+def _number(environment: Mapping[str, str], *names: str, least: int = 0) -> int | None:
+    value = _value(environment, *names)
+    return None if value is None else _parse_number(" or ".join(names), value, least=least)
 
 
 def _parse_number(name: str, value: str, *, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", value) or not least <= int(value) <= _MOST:
-        raise _refusal(f"{name}: expected a whole number from {least} to {_MOST:,}")
+    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) < least:
+        raise _refusal(f"{name} is {value}: expected a whole number, at least {least}")
     return int(value)
 
 

@@ -26,7 +26,7 @@ class LockHolder:
     pid: int
     host: str = ""
     machine: str = ""
-    """The scope of its process ids; an older version did not record it."""
+    """The scope of its process ids."""
     since: float | None = None
     """When it took the lock, in Unix seconds."""
     session: int | None = None
@@ -114,8 +114,7 @@ def is_locked(directory: Path) -> bool:
 def last_holder(directory: Path) -> LockHolder | None:
     """Return who holds the lock of the run directory, or held it last; None if unknown."""
     with suppress(OSError, ValueError, TypeError):
-        found = json.loads((directory / _NAME).read_text(encoding="utf-8"))
-        return LockHolder(found) if isinstance(found, int) else LockHolder(**found)
+        return LockHolder(**json.loads((directory / _NAME).read_text(encoding="utf-8")))
     return None
 
 

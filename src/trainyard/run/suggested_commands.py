@@ -120,18 +120,15 @@ def changed_command(
     The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
     """
     settings = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes.items()]
-    if started_with[:1] == ["trainyard"]:
-        words = [word for setting in settings for word in ("--set", setting)]
-        words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
-        config = str(from_here(directory / "config.yaml"))
-        return trainyard_command(shlex.join(["run", "--config", config, *words, *started_with[2:]]))
-    if started_with:
-        config = f"CONFIG={from_here(directory / 'config.yaml')}"
+    config = from_here(directory / "config.yaml") if started_with else directory / "config.yaml"
+    if started_with[:1] == ["make"]:
+        chosen = f' SET="{" ".join(settings)}"' if settings else ""
         rest = "".join(f" {shlex.quote(word)}" for word in started_with[1:])
-        return shlex.join(["make", "train", config]) + f' SET="{" ".join(settings)}"' + rest
+        return shlex.join(["make", "train", f"CONFIG={config}"]) + chosen + rest
     words = [word for setting in settings for word in ("--set", setting)]
     words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
-    return f"{again_command(directory)} {shlex.join(words)}"
+    command = "run" if started_with else "train"
+    return trainyard_command(shlex.join([command, "--config", str(config), *words, *started_with[2:]]))
 
 
 def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
@@ -139,13 +136,7 @@ def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
 
     With `started_with` (`made_by`) it is that pipeline, so that the new run is stored and proven too.
     """
-    if started_with[:1] == ["trainyard"]:
-        config = str(from_here(directory / "config.yaml"))
-        return trainyard_command(shlex.join(["run", "--config", config, *started_with[2:]]))
-    if started_with:
-        config = f"CONFIG={from_here(directory / 'config.yaml')}"
-        return shlex.join(["make", "train", config, *started_with[1:]])
-    return trainyard_command(f"train --config {shlex.quote(str(directory / 'config.yaml'))}")
+    return changed_command(directory, {}, started_with=started_with)
 
 
 def sync_command(directory: Path | str, *, store: str, run_number: int | None) -> str:

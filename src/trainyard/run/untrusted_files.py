@@ -23,13 +23,6 @@ MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 16 << 20
 MOST_YAML_BYTES = 4 << 20
 MOST_DEPTH = 100
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 
 
 def open_regular(path: Path, *, links: bool = True) -> io.BufferedReader:
@@ -50,7 +43,7 @@ def open_regular(path: Path, *, links: bool = True) -> io.BufferedReader:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise DamagedFileError(f"{path}: {kind}, where a file belongs")
     return open(descriptor, "rb")  # noqa: PTH123 - the caller closes it
 
@@ -115,7 +108,7 @@ def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
     """Parse the object of a JSON document. Raises DamagedFileError when it is not an object."""
     value = parse_json(content, name)
     if not isinstance(value, dict):
-        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, not an object")
+        raise DamagedFileError(f"{name}: damaged: not an object")
     return value
 
 
@@ -196,11 +189,6 @@ def decode_utf8(content: bytes, name: str) -> str:
 
 def _words(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -198,7 +198,6 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "step_proven": "restores records alone, and judges them as trainyard prove does",
         "step_prune_runs": "compares digests of manifests",
         "step_eks": "restores records alone, and proves them by trainyard prove",
-        "step_program": "starts another program and keeps its records",
         "run": "trains by train.py, stores by trainyard store sync, proves by trainyard prove",
         "step_action": "calls run.py with the inputs of a workflow",
         "step": "calls the steps of run.py, as a job of a workflow",

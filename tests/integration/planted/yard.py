@@ -19,6 +19,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
+from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 
@@ -77,7 +78,7 @@ class Yard:
         """Train or resume the run; with `stop_at`, until that step."""
         # Importing torch takes seconds; a process that only judges runs does without it.
         from trainyard.training.data.tokenize_corpus import prepare_data
-        from trainyard.training.recipe import trainer_of
+        from trainyard.training.lifecycle import train
         from trainyard.training.run.run_request import Request
 
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
@@ -88,7 +89,7 @@ class Yard:
         data = prepare_data(config.data, config.model)
         request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)
         try:
-            trainer_of(config)(request, stop=listener.stop, listener=listener)
+            train(request, stop=listener.stop, listener=listener)
         except StoppedError:
             assert stop_at is not None
         (self.run.logs / "trainer.log").write_text("training began\ntraining ended\n")
@@ -209,8 +210,8 @@ def foreign(base: Path) -> Yard:
         "environment": {},
     }
     (own / "program.json").write_text(json.dumps(sheet))
-    files = ("--program", str(own / "program.json"), "--config", str(own / "config.yaml"))
-    assert script("step_program").main([*files, "--run-dir", str(yard.run.path)]) == 0
+    order = ProgramOrder(config=own / "config.yaml", run_dir=yard.run.path, program=own / "program.json")
+    assert train_program(order) == 0
     yard.sync()
     return yard
 

@@ -32,15 +32,11 @@ def install(root: Path, folder: str, source: str) -> Path:
     listener = programs / "Runner.Listener"
     listener.write_text(f"#!/bin/sh\n{'echo 2.336.0' if source == 'program' else 'exit 1'}\n")
     listener.chmod(0o755)
-    (root / "_diag").mkdir()
-    if source == "log":
-        (root / "_diag" / "Worker_20260101-000000-utc.log").write_text("[x INFO Worker] Version: 2.300.0\n")
-        (root / "_diag" / "Worker_20261126-000000-utc.log").write_text("[x INFO Worker] Version: 2.336.0\n")
     return programs
 
 
 @pytest.mark.parametrize("by", ["process", "workspace"])
-@pytest.mark.parametrize("source", ["log", "program", "nothing"])
+@pytest.mark.parametrize("source", ["program", "nothing"])
 @pytest.mark.parametrize("folder", [UPDATED, FIRST])
 def test_the_version_is_found(tmp_path: Path, proc: Path, folder: str, source: str, by: str) -> None:
     root = tmp_path / "actions-runner"
@@ -51,7 +47,7 @@ def test_the_version_is_found(tmp_path: Path, proc: Path, folder: str, source: s
         (proc / "40" / "exe").symlink_to(programs / "Runner.Worker")
     else:
         environment["RUNNER_WORKSPACE"] = str(root / "_work" / "lab")
-    known = {"log": "2.336.0", "program": "2.336.0", "nothing": None}[source]
+    known = {"program": "2.336.0", "nothing": None}[source]
     assert runner_version(process_family(os.getpid(), proc), environment, proc=proc) == (
         "2.337.0" if folder == UPDATED else known
     )
@@ -61,6 +57,6 @@ def test_the_version_is_found(tmp_path: Path, proc: Path, folder: str, source: s
     "change", [{"GITHUB_ACTIONS": ""}, {"RUNNER_ENVIRONMENT": "github-hosted"}, {"RUNNER_WORKSPACE": "/a"}]
 )
 def test_elsewhere_no_version_is_known(tmp_path: Path, proc: Path, change: dict[str, str]) -> None:
-    install(tmp_path / "actions-runner", UPDATED, "log")
+    install(tmp_path / "actions-runner", UPDATED, "program")
     environment = {**JOB, "RUNNER_WORKSPACE": str(tmp_path / "actions-runner/_work/lab"), **change}
     assert runner_version(process_family(os.getpid(), proc), environment, proc=proc) is None

@@ -3,12 +3,9 @@
 import errno
 import hashlib
 import os
-import re
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,26 +76,11 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        ServiceError, match=r"No space left on device \([\d,.]+ (GB|MB|kB|bytes) free, the file has 3\.0 MB\)"
-    ):
+    with pytest.raises(ServiceError, match="No space left on device"):
         store.stage(file, "a", metadata={})
     with pytest.raises(ServiceError, match="No space left on device"):
         store.put_new("b", b"x", metadata={})
     assert names(folder) == []
-
-
-def test_a_nearly_full_store_is_reported_in_suitable_units(
-    store: LocalStore, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    file.write_bytes(bytes(43_100))
-    monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=812))
-    with pytest.raises(ServiceError, match=r"\(812 bytes free, the file has 43\.1 kB\)"):
-        store.stage(file, "a", metadata={})
 
 
 @pytest.mark.parametrize("target", ["nowhere", "../outside", "whole"])
@@ -181,17 +163,6 @@ def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) ->
         list(store.read_chunks("a"))
     with pytest.raises(ServiceError, match="does not exist"):
         list(store.list_objects(""))
-
-
-def test_a_missing_folder_is_answered_with_what_is_near(tmp_path: Path) -> None:
-    (tmp_path / "my store").mkdir()
-    for name, words in (
-        ("my stor", f"; did you mean {tmp_path.as_uri()}/my%20store?"),
-        ("away/store", f"; of its path only {tmp_path} exists."),
-        ("other", "other does not exist."),
-    ):
-        with pytest.raises(ServiceError, match=re.escape(words)):
-            list(LocalStore(tmp_path / name).list_objects(""))
 
 
 def test_a_url_opens_its_folder(tmp_path: Path) -> None:

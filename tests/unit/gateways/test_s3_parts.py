@@ -1,10 +1,7 @@
-"""Files in parts, without a server: which parts are kept, how long the lock is held, how they are read."""
+"""Files in parts, without a server: how they are read, sent and given up."""
 
-import fcntl
 import hashlib
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
 from trainyard.gateways.s3.parts import Parts, _Whole
 from trainyard.gateways.s3.transfer_memory import TransferMemory
-from trainyard.gateways.s3.unfinished import StoredPart, stored_parts
 from trainyard.gateways.s3.uploads import BODY_BYTES, describe_object
 
 MIB = 1 << 20
@@ -23,46 +19,36 @@ CRC = Algorithm.CRC64NVME
 
 
 class ScriptedBucket(Bucket):
-    """Has one upload with the parts in `parts`, and accepts everything that is sent."""
+    """Accepts everything that is sent."""
 
     def __init__(self, encryption: str = "AES256") -> None:
         self.prefix, self.attempts = "", 1
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
-        self.parts: list[dict[str, Any]] = []
         self.sent: dict[int, str] = {}
         """The checksum of each part that was sent, by its number."""
         self.asked: list[str] = []
         self.head: dict[str, Any] = {}
         self.refused: tuple[str, ...] = ()
         self.begun: dict[str, str] | None = {"UploadId": "new", "ChecksumAlgorithm": "CRC64NVME"}
-        self.before_begun: Callable[[], object] = lambda: None
-
-    def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
-        return {"Uploads": [{"Key": "k", "UploadId": "old", "Initiated": 1}]}, ""
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
         self.asked.append(operation)
         if operation in self.refused:
             raise ServiceError("refused")
-        if operation == "list_parts":
-            return {"Parts": self.parts}
         if operation == "upload_part":
             self.sent[arguments["PartNumber"]] = arguments["ChecksumCRC64NVME"]
             return {"ETag": "new"}
         if operation == "create_multipart_upload":
-            self.before_begun()
             return self.begun
         if operation == "complete_multipart_upload":
             return {"ETag": "joined", "ChecksumCRC64NVME": arguments["ChecksumCRC64NVME"]}
         return self.head
 
 
-def part_of(number: int, content: bytes, etag: str = "") -> dict[str, Any]:
-    etag = etag or hashlib.md5(content, usedforsecurity=False).hexdigest()
+def crc_of(content: bytes) -> str:
     crc = CRC.start()
     crc.update(memoryview(content))
-    told = as_text(crc.digest())
-    return {"PartNumber": number, "ETag": f'"{etag}"', "Size": len(content), "ChecksumCRC64NVME": told}
+    return as_text(crc.digest())
 
 
 @pytest.fixture
@@ -77,13 +63,6 @@ def send(bucket: Bucket, file: Path) -> Parts:
     return upload
 
 
-def test_a_part_is_kept_for_its_bytes_and_not_for_a_checksum_that_can_be_forged(file: Path) -> None:
-    bucket = ScriptedBucket()
-    bucket.parts = [part_of(1, b"a" * 16 * MIB), part_of(2, b"b" * 16 * MIB, etag="of-forged-bytes-or-kms")]
-    send(bucket, file).commit()
-    assert sorted(bucket.sent) == [2, 3]
-
-
 def test_parts_go_with_their_checksums_however_short_the_reads_are(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +70,7 @@ def test_parts_go_with_their_checksums_however_short_the_reads_are(
     monkeypatch.setattr(os, "preadv", lambda fd, rooms, at: read(fd, [rooms[0][:700_001]], at))
     stored = send(bucket, file).commit()
     parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
-    assert bucket.sent == {n: part_of(n, part)["ChecksumCRC64NVME"] for n, part in enumerate(parts, 1)}
+    assert bucket.sent == {n: crc_of(part) for n, part in enumerate(parts, 1)}
     assert stored.checksum["value"] == crc64nvme_of(file)
 
 
@@ -161,40 +140,6 @@ def test_a_claim_of_other_parts_or_another_size_counts_for_nothing(file: Path, s
 
 
 @pytest.mark.parametrize(
-    ("checksum", "etag", "algorithm", "held"),
-    [
-        (b"crc", "md5", CRC, True),
-        (b"crc", "other", CRC, False),
-        (b"other", "md5", CRC, False),
-        (b"", "md5", CRC, True),
-        (b"crc", "other", Algorithm.SHA256, True),
-    ],
-)
-def test_what_a_part_is_known_by(checksum: bytes, etag: str, algorithm: Algorithm, held: bool) -> None:
-    md5 = hashlib.md5(b"bytes", usedforsecurity=False).hexdigest()
-    part = StoredPart(f'"{etag.replace("md5", md5)}"', 5, checksum)
-    assert part.holds(b"bytes", b"crc", algorithm) is held
-
-
-def test_parts_whose_checksums_arrive_damaged_are_none() -> None:
-    bucket = ScriptedBucket()
-    bucket.parts = [part_of(1, b"a"), part_of(2, b"b") | {"ChecksumCRC64NVME": "abcde"}]
-    assert stored_parts(bucket, "k", "old", algorithm=CRC) == {}
-
-
-@pytest.mark.parametrize(
-    ("encryption", "sent"), [("none", [2, 3]), ("AES256", [2, 3]), ("aws:kms", [1, 2, 3])]
-)
-def test_no_upload_is_gone_on_with_where_a_key_is_asked_for(
-    encryption: str, sent: list[int], file: Path
-) -> None:
-    bucket = ScriptedBucket(encryption)
-    bucket.parts = [part_of(1, b"a" * 16 * MIB)]
-    send(bucket, file).commit()
-    assert sorted(bucket.sent) == sent
-
-
-@pytest.mark.parametrize(
     ("told", "asked", "as_asked"),
     [
         ("AES256", "aws:kms", False),
@@ -213,54 +158,12 @@ def test_an_object_tells_whether_it_is_encrypted_as_asked(
     assert found.has_requested_encryption is as_asked
 
 
-def is_locked(file: Path) -> bool:
-    with file.open("rb") as other:
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def test_the_file_is_ours_until_the_upload_is_an_object(file: Path) -> None:
-    upload = send(ScriptedBucket(), file)
-    assert is_locked(file)
-    upload.commit()
-    assert not is_locked(file)
-
-
-def test_the_file_is_ours_until_the_upload_is_given_up(file: Path) -> None:
-    bucket = ScriptedBucket()
-    upload = send(bucket, file)
-    bucket.refused = ("complete_multipart_upload",)
-    with pytest.raises(ServiceError):
-        upload.commit()
-    assert is_locked(file), "its caller gives it up now"
-    upload.abort()
-    assert bucket.asked[-1] == "abort_multipart_upload"
-    assert not is_locked(file)
-
-
 def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
     bucket = ScriptedBucket()
     bucket.refused = ("upload_part",)
     with pytest.raises(ServiceError):
         send(bucket, file)
     assert bucket.asked[-1] == "abort_multipart_upload"
-    assert not is_locked(file)
-
-
-def test_the_first_parts_are_read_while_the_upload_is_begun(file: Path) -> None:
-    seen: list[bool] = []
-    bucket, reads = ScriptedBucket(), threading.Semaphore(0)
-    bucket.before_begun = lambda: seen.extend(reads.acquire(timeout=5) for _ in range(3))
-    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: reads.release())
-    assert upload.send(file, {}, CRC, memory=TransferMemory())
-    assert seen == [True, True, True]
-    upload.abort()
-    assert not upload.is_compared
-    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    upload.commit()
 
 
 @pytest.mark.parametrize(
@@ -273,8 +176,7 @@ def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
     bucket.begun = begun
     upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
     assert not upload.send(file, {}, CRC, memory=TransferMemory())
-    assert bucket.asked == ["list_parts", "create_multipart_upload", *given_up]
-    assert not is_locked(file)
+    assert bucket.asked == ["create_multipart_upload", *given_up]
 
 
 def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(file: Path) -> None:
@@ -282,8 +184,7 @@ def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(fi
     bucket.refused = ("create_multipart_upload",)
     with pytest.raises(ServiceError, match="refused"):
         send(bucket, file)
-    assert bucket.asked == ["list_parts", "create_multipart_upload"]
-    assert not is_locked(file)
+    assert bucket.asked == ["create_multipart_upload"]
 
 
 def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
@@ -292,7 +193,6 @@ def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> Non
     with pytest.raises(ServiceError, match="shorter"):
         upload.send(file, {}, CRC, memory=TransferMemory())
     assert bucket.asked[-1] == "abort_multipart_upload"
-    assert not is_locked(file)
 
 
 def test_a_part_is_read_in_pieces_or_whole() -> None:

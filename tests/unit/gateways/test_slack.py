@@ -173,17 +173,6 @@ def test_a_rate_limit_beyond_the_messages_time_limit_is_not_waited_out(
     assert len(server.requests) == 1
 
 
-def test_the_waits_that_slack_asks_for_are_added_up(
-    server: FakeSlack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slack, "TOTAL_SECONDS", 1.0)
-    monkeypatch.setattr(slack, "RATE_LIMIT_SECONDS", 2.5)
-    server.answers = [(429, {"Retry-After": "1"}, "rate_limited")] * 5
-    with pytest.raises(ServiceError, match=r"429|rate_limited"):
-        slack.post("t", BLOCKS, environment=bot(server))
-    assert len(server.requests) == 2  # a second wait would exceed the limit of all waits
-
-
 @pytest.mark.parametrize("credentials", [webhook, bot])
 def test_a_server_error_is_retried(server: FakeSlack, credentials: Any) -> None:
     server.answers = [(503, {}, "oops")]

@@ -411,7 +411,7 @@ def test_build_arguments_keep_their_text() -> None:
     assert parse_build_args(["A=b=c d"], {"A": ""}) == {"A": "b=c d"}
 
 
-@pytest.mark.parametrize(("name", "why"), [("a", "it has 1 letter,"), ("a" * 300, "it has 300 letters,")])
-def test_a_name_of_the_wrong_length_is_refused_with_its_length(name: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+@pytest.mark.parametrize("name", ["a", "a" * 300])
+def test_a_name_of_the_wrong_length_is_refused_with_the_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name is 2 to 256 of a-z"):
         require_repository(name)

@@ -14,8 +14,8 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import Row
 from trainyard.training.checkpoint import writer_process
 from trainyard.training.data.training_data import ready_data
+from trainyard.training.lifecycle import train
 from trainyard.training.pretraining import validation
-from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -129,7 +129,7 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         directory = RunDirectory(tmp_path / name)
         data = ready_data(config.data, config.model)
         request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **fields)
-        return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or Spy())
+        return train(request, stop=stop or StopRequest(), listener=listener or Spy())
 
     return run
 

@@ -6,7 +6,6 @@ describes the stored run.
 """
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -119,18 +118,6 @@ class Contents:
         return tuple(group for group in self.groups if group.name != RECORDS)
 
 
-@dataclass
-class _ContentsDraft:
-    run_number: int
-    named: frozenset[str]
-    """The SHA-256 of each manifest that the events name."""
-    keeps_parts: bool
-    """Whether each machine keeps only its own part of a checkpoint."""
-    groups: list[Group] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def contents_of(
     directory: RunDirectory, run_number: int, scratch: Path, *, version: int | None = None
 ) -> Contents:
@@ -152,14 +139,29 @@ def contents_of(
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # the copy that is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
-    found = _ContentsDraft(run_number, _named_manifests(directory.events_file), keeps_parts(directory))
+    groups, problems, notes = _checkpoint_groups(directory, run_number)
+    notes += [f"{path}: skipped, because its name is not UTF-8" for path in logs if not by_name[path]]
+    notes += _secret_notes([path for path in logs if by_name[path]], directory, scratch)
+    groups.append(Group(RECORDS, (*records, *metrics)))
+    return Contents(run, tuple(groups), tuple(problems), tuple(notes), version, _config(scratch))
+
+
+def _checkpoint_groups(directory: RunDirectory, run_number: int) -> tuple[list[Group], list[str], list[str]]:
+    """Return the complete checkpoints, newest first, problems of others, and notes on partial saves."""
+    groups, problems, notes = list[Group](), list[str](), list[str]()
+    named, is_part = _named_manifests(directory.events_file), keeps_parts(directory)
     for step in reversed(directory.checkpoint_steps()):
-        _add_checkpoint(directory.checkpoint(step), step, found)
-    nameless = [path for path, is_name in by_name.items() if not is_name]
-    found.notes += [f"{path}: skipped, because its name is not UTF-8" for path in nameless]
-    found.notes += _secret_notes([path for path in logs if by_name[path]], directory, scratch)
-    groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
-    return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
+        path = directory.checkpoint(step)
+        try:
+            if (link := link_within(directory.path, path / MANIFEST_NAME)) is not None:
+                raise CheckpointError(f"{link} is a symbolic link")
+            if (path / MANIFEST_NAME).exists():
+                groups.append(checkpoint_group(path, run_number, step, named=named, is_part=is_part))
+            else:
+                notes.append(f"{path}: skipped, because it has no {MANIFEST_NAME}: the save never ended")
+        except CheckpointError as error:
+            problems.append(f"checkpoint-{step} was not uploaded: {error}")
+    return groups, problems, notes
 
 
 def hash_item(item: Item) -> str:
@@ -242,20 +244,6 @@ def _named_manifests(events: Path) -> frozenset[str]:
     return frozenset()
 
 
-def _add_checkpoint(path: Path, step: int, found: _ContentsDraft) -> None:
-    if (link := link_within(path.parents[1], path / MANIFEST_NAME)) is not None:
-        found.problems.append(f"checkpoint-{step} was not uploaded: {link} is a symbolic link")
-        return
-    if not (path / MANIFEST_NAME).exists():
-        found.notes.append(f"{path}: skipped, because it has no {MANIFEST_NAME}: the save never ended")
-        return
-    try:
-        group = checkpoint_group(path, found.run_number, step, named=found.named, is_part=found.keeps_parts)
-        found.groups.append(group)
-    except CheckpointError as error:
-        found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
-
-
 def _checkpoint_item(
     directory: Path, keys: str, file: ManifestFile, *, vouched: bool, is_elsewhere: bool
 ) -> Item:
@@ -275,9 +263,6 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
         copy = scratch / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
-            # A file with holes can be larger than the disk.
-            if os.fstat(source.fileno()).st_size > shutil.disk_usage(scratch).free:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             with copy.open("wb") as target:
                 shutil.copyfileobj(source, target, _CHUNK_BYTES)
             yield Item(prefix + relative.as_posix(), copy)

@@ -36,8 +36,6 @@ class Downloader:
 
     def __init__(self, store: Store, folder: Path, progress: Progress = UNSEEN) -> None:
         self.fetched_bytes = 0
-        self.fetched = 0
-        """Number of files of which any bytes were read from the store."""
         self.kept = 0
         """Number of files that were already complete."""
         self._store, self._folder, self._progress = store, folder, progress
@@ -84,13 +82,12 @@ class Downloader:
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
                 self._count(kept=1)
                 return None
-            self._count(fetched=1)
             return self._fetch(file, entry, digest)
 
     def _download_parts(self, file: FileIO, parted: PartedObject) -> str | None:
         missing = parted.missing(file, self._parts)
         self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
-        self._count(fetched=1) if missing else self._count(kept=1)
+        self._count(kept=int(not missing))
         problem = parted.fetch(
             file, missing, self._parts, on_bytes=lambda count: self._count(fetched_bytes=count)
         )
@@ -127,10 +124,9 @@ class Downloader:
         _empty_file(file)
         return problem
 
-    def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
+    def _count(self, *, fetched_bytes: int = 0, kept: int = 0) -> None:
         self._progress.advance(fetched_bytes)
         with self._counting:
-            self.fetched += fetched
             self.fetched_bytes += fetched_bytes
             self.kept += kept
 

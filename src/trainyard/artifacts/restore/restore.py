@@ -44,18 +44,35 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RestoreReport:
-    """The result of a restore."""
+class RestorePlan:
+    """The plan of a restore."""
 
     store: str
     run_id: str
     run_number: int
     directory: str
     steps: tuple[int, ...]
-    """Steps of the restored checkpoints."""
+    """Steps of the checkpoints."""
     files: int
     bytes: int
     """Size of all files, fetched now or by an earlier attempt."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """Text for people."""
+        steps = ", ".join(str(step) for step in self.steps) or "none"
+        return (
+            f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
+            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
+        )
+
+
+@dataclass(frozen=True)
+class RestoreReport(RestorePlan):
+    """The result of a restore."""
+
     fetched_bytes: int
     """Bytes read from the store now."""
     kept: int
@@ -70,9 +87,6 @@ class RestoreReport:
     is_open: bool = False
     """The run was still going when it was stored, so its last records are missing."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def summary(self) -> str:
         """One line for people."""
         kept = f", {self.kept} of them already there" if self.kept else ""
@@ -83,37 +97,16 @@ class RestoreReport:
         return f"run {self.run_number} → {self.directory}: {what}{less}"
 
 
-@dataclass(frozen=True)
-class RestorePlan:
-    """The plan of a restore."""
-
-    store: str
-    run_id: str
-    run_number: int
-    directory: str
-    steps: tuple[int, ...]
-    files: int
-    bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def text(self) -> str:
-        """Text for people."""
-        steps = ", ".join(str(step) for step in self.steps) or "none"
-        return (
-            f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
-            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
-        )
-
-
 def plan_restore(
     store: Store, selection: Selection, target: Path, *, verifier: "KeyVerifier | None" = None
 ) -> RestorePlan:
     """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
     manifest = _manifest(store, selection.run_number, verifier)[1]
     candidates = select_checkpoints(manifest, selection)
-    wanted = candidates[:1] if selection.newest else candidates
+    return _plan(store, manifest, candidates[:1] if selection.newest else candidates, target)
+
+
+def _plan(store: Store, manifest: RunManifest, wanted: list[Checkpoint], target: Path) -> RestorePlan:
     places = _places(manifest, wanted)
     return RestorePlan(
         store=store.url,
@@ -156,20 +149,15 @@ def restore(
             sync_directory(Path(folder))
         work.rename(target)
         sync_directory(target.parent)
-    steps = tuple(sorted(each.step for each in wanted if each.step is not None))
+    plan = _plan(store, manifest, wanted, target)
+    is_trainers = plan.steps and RunDirectory(target).config_file.is_file()
     return RestoreReport(
-        store=store.url,
-        run_id=manifest.run_id,
-        run_number=manifest.run_number,
-        directory=str(target),
-        steps=steps,
-        files=len(places),
-        bytes=sum(entry.size for entry in places.values()),
+        **vars(plan),
         fetched_bytes=downloader.fetched_bytes,
         kept=downloader.kept,
         seconds=round(time.monotonic() - started, 3),
         passed_over=tuple(passed_over),
-        go_on=resume_command(target) if steps and RunDirectory(target).config_file.is_file() else "",
+        go_on=resume_command(target) if is_trainers else "",
         has_records=not is_loose(manifest),
         is_open=manifest.is_open,
     )

@@ -56,16 +56,6 @@ ProofOf = Callable[[RunDirectory, Mapping[str, Any]], RunProof | None]
 
 
 @dataclass(frozen=True)
-class RemovalRule:
-    """Rule for which of the proven runs stay."""
-
-    keep_last: int
-    """Number of the newest proven runs that stay."""
-    current: Path | None = None
-    """The directory of the run in progress, which stays."""
-
-
-@dataclass(frozen=True)
 class DirectoryDecision:
     """Decision whether an entry of the folder stays, and why."""
 
@@ -92,9 +82,11 @@ class _ObstacleError(Exception):
 
 
 def plan_removal(
-    folder: Path, store: Store, *, rule: RemovalRule, proof_of: ProofOf
+    folder: Path, store: Store, *, keep_last: int, current: Path | None, proof_of: ProofOf
 ) -> list[DirectoryDecision]:
-    """Return a decision for each entry of `folder`. Raises ServiceError when the store cannot be reached."""
+    """Return a decision for each entry of `folder`; the newest `keep_last` proven runs and `current` stay.
+
+    Raises ServiceError when the store cannot be reached."""
     decisions, proven = [], list[_ProvenRun]()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name == storing_speed.FILE:
@@ -108,7 +100,12 @@ def plan_removal(
             decisions.append(DirectoryDecision(path, True, str(obstacle)))
     proven.sort(key=lambda run: (run.finished, run.run_id), reverse=True)
     for position, run in enumerate(proven):
-        decisions.append(_decide(run, position, store, rule))
+        path, reason = run.directory.path, ""
+        if current is not None and path.resolve() == current.resolve():
+            reason = "it is the run of this job"
+        elif position < keep_last:
+            reason = f"it is one of the newest {keep_last} proven runs"
+        decisions.append(DirectoryDecision(path, True, reason) if reason else _decide(run, store))
     return sorted(decisions, key=lambda each: each.path)
 
 
@@ -133,12 +130,8 @@ def remove_directories(decisions: list[DirectoryDecision]) -> Iterator[tuple[Dir
             yield each, ""
 
 
-def _decide(run: _ProvenRun, position: int, store: Store, rule: RemovalRule) -> DirectoryDecision:
+def _decide(run: _ProvenRun, store: Store) -> DirectoryDecision:
     path = run.directory.path
-    if rule.current is not None and path.resolve() == rule.current.resolve():
-        return DirectoryDecision(path, True, "it is the run of this job")
-    if position < rule.keep_last:
-        return DirectoryDecision(path, True, f"it is one of the newest {rule.keep_last} proven runs")
     try:
         _require_stored(run, store)
     except _ObstacleError as obstacle:

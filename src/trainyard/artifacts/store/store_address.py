@@ -6,10 +6,9 @@ The kinds of stores are in `config.registries`; the module of a kind is imported
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError
@@ -18,49 +17,36 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.gateways.s3.bucket_setup import BucketSetup
 
+# Default time limit of one read or write on the connection to a store.
 CALL_SECONDS = 30.0
-"""Default time limit in seconds of one read or write on the connection to a store."""
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
 
 
-def no_pace(count: int) -> None:
-    """The default pace: never wait."""
-
-
-@dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(TypedDict, total=False):
     """The options of a store; a kind of store reads those that apply to it."""
 
-    encryption: str = "AES256"
-    """Requested from S3 for every object: `AES256`, `aws:kms` or `none`."""
-    call_seconds: float = CALL_SECONDS
-    pace: Callable[[int], None] = no_pace
+    encryption: str
+    """Requested from S3 for every object: `AES256` (the default), `aws:kms` or `none`."""
+    call_seconds: float
+    """Time limit of one read or write on the connection."""
+    pace: Callable[[int], None]
     """Called with the number of bytes before each block of a file is read; it may wait."""
-    checksum: str = "CRC64NVME"
-    """The checksum that S3 computes for multipart uploads, or `SHA256` (`gateways.s3.checksums`)."""
-    attempts: int | None = None
+    checksum: str
+    """Of multipart uploads, computed by S3: `CRC64NVME` or `SHA256` (`gateways.s3.checksums`)."""
+    attempts: int | None
     """The most attempts per call, below AWS_MAX_ATTEMPTS."""
-    part_bytes: int | None = None
+    part_bytes: int | None
     """Send every file above this size to S3 in parts of this size, for a check; None for a run."""
 
 
-def open_store(
-    url: str,
-    *,
-    encryption: str = "AES256",
-    call_seconds: float = CALL_SECONDS,
-    pace: Callable[[int], None] = no_pace,
-    checksum: str = "CRC64NVME",
-    attempts: int | None = None,
-    part_bytes: int | None = None,
-) -> "Store":
+def open_store(url: str, **options: Unpack[StoreOptions]) -> "Store":
     """Open the store at `url`, such as `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
 
-    `StoreOptions` documents the options. Raises ConfigError for any other URL.
+    Raises ConfigError for any other URL.
     """
     module, rest = _kind_of_store(url)
-    options = StoreOptions(encryption, call_seconds, pace, checksum, attempts, part_bytes)
-    store: Store = module.open_at(url, rest, options)
+    given: StoreOptions = {"encryption": "AES256", "call_seconds": CALL_SECONDS, **options}
+    store: Store = module.open_at(url, rest, given)
     return store
 
 

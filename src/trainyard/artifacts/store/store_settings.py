@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard.artifacts.store.store_address import CALL_SECONDS, no_pace, open_store
+from trainyard.artifacts.store.store_address import StoreOptions, open_store
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_settings import read_settings, setting
@@ -21,33 +21,13 @@ class StoreSettings(NamedTuple):
     encryption: str
 
 
-class OpenOptions(NamedTuple):
-    """How to open the store of a run."""
-
-    encryption: str | None = None
-    """None for that of the run's configuration."""
-    checksum: str = "CRC64NVME"
-    call_seconds: float = CALL_SECONDS
-
-
-DEFAULTS = OpenOptions()
-
-
 def open_store_of(
-    run_dir: Path | None,
-    url: str | None,
-    options: OpenOptions = DEFAULTS,
-    pace: Callable[[int], None] = no_pace,
+    run_dir: Path | None, url: str | None, options: StoreOptions, pace: Callable[[int], None]
 ) -> "Store":
-    """Open the store at `url`, or else that of the run's configuration."""
-    url, encryption = store_settings(run_dir, url=url, encryption=options.encryption)
-    return open_store(
-        url,
-        encryption=encryption,
-        checksum=options.checksum,
-        call_seconds=options.call_seconds,
-        pace=pace,
-    )
+    """Open the store at `url`, or else that of the run's configuration, whose encryption is the default."""
+    url, encryption = store_settings(run_dir, url=url, encryption=options.get("encryption"))
+    chosen: StoreOptions = {**options, "encryption": encryption, "pace": pace}
+    return open_store(url, **chosen)
 
 
 def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:

@@ -9,17 +9,17 @@ and alone puts manifests. A part that no manifest lists does not count as stored
 import logging
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainyard.artifacts.record.contents import Group, checkpoint_group
 from trainyard.artifacts.record.run_numbers import claim_number, number_of_run
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.layout import run_prefix
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience
+from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, Watch, follow
 from trainyard.artifacts.upload.sync import retry_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
-from trainyard.errors import CheckpointError, ConfigError, RunConflictError, ServiceError, VerificationError
+from trainyard.errors import CheckpointError, ConfigError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -27,10 +27,6 @@ from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.suggested_commands import sync_command
 
-_SETTLE_SECONDS = 30.0
-"""A run that has ended may be about to resume. It is over if no trainer starts within these seconds."""
-_PAUSE_SECONDS = 10.0
-"""Seconds between attempts while the store is down."""
 _logger = logging.getLogger(__name__)
 
 
@@ -57,23 +53,17 @@ def follow_node(
     store: Store, directory: RunDirectory, wanted: int | None, *, stop: threading.Event, patience: Patience
 ) -> FollowReport:
     """Store this machine's part of each checkpoint as it appears, until the trainer ends or `stop` is set."""
-    watch, parts = _Watch(directory, stop, patience), None
-    away_since = 0.0
-    while True:
-        ending = watch.ending()
-        try:
-            parts = parts or _Parts(store, directory, _node_of(directory), wanted)
-            report = parts.send_new()
-            away_since = 0.0
-            if ending is not None:
-                return FollowReport(ending, parts.stored, None, report.problems)
-            stop.wait(patience.poll_seconds)
-        except (ServiceError, RunConflictError, VerificationError, OSError) as error:
-            away_since = away_since or time.monotonic()
-            if stop.is_set() or time.monotonic() - away_since > patience.outage_seconds:
-                raise
-            _logger.warning("%s\nTrying again in %.0f s.", error, _PAUSE_SECONDS)
-            stop.wait(_PAUSE_SECONDS)
+    files = (node_file(directory), directory.checkpoints, directory.logs)
+    watch = Watch(lambda: _node_of(directory).is_over, files, patience, stop)
+    parts: _Parts | None = None
+
+    def store_new(ending: Ending | None) -> FollowReport | None:
+        nonlocal parts
+        parts = parts or _Parts(store, directory, _node_of(directory), wanted)
+        report = parts.send_new()
+        return None if ending is None else FollowReport(ending, parts.stored, None, report.problems)
+
+    return follow(watch, store_new)
 
 
 def _node_of(directory: RunDirectory) -> NodeFolder:
@@ -81,37 +71,6 @@ def _node_of(directory: RunDirectory) -> NodeFolder:
     if node is None:
         raise ConfigError(f"{node_file(directory)}: missing, so this is not the folder of a further machine")
     return node
-
-
-@dataclass
-class _Watch:
-    """Watches this machine's `node.json` and folders, and the request to stop."""
-
-    directory: RunDirectory
-    stop: threading.Event
-    patience: Patience
-
-    def __post_init__(self) -> None:
-        self._was_going = False
-        self._seen: tuple[float, ...] = ()
-        self._changed = time.monotonic()
-
-    def ending(self) -> Ending | None:
-        """Return why to end now, None to continue."""
-        seen = tuple(
-            path.stat().st_mtime if path.exists() else 0.0
-            for path in (node_file(self.directory), self.directory.checkpoints, self.directory.logs)
-        )
-        if seen != self._seen:
-            self._seen, self._changed = seen, time.monotonic()
-        quiet = time.monotonic() - self._changed
-        if not _node_of(self.directory).is_over:
-            self._was_going = True
-            if self.stop.is_set():
-                return Ending.STOPPED
-            return Ending.SILENT if quiet > self.patience.silence_seconds else None
-        is_settled = self._was_going or quiet >= _SETTLE_SECONDS or self.stop.is_set()
-        return Ending.OUTCOME if is_settled else None
 
 
 class _Parts:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -70,10 +71,11 @@ class Ending(StrEnum):
     """The run wrote nothing for too long, so it was probably killed. Its checkpoints are stored."""
 
 
-_EXIT_CODES = {
-    Ending.OUTCOME: ExitCode.DONE,
-    Ending.STOPPED: ExitCode.STOPPED,
-    Ending.SILENT: ExitCode.TIMED_OUT,
+# Reason -> the exit code, and the reason in words.
+_ENDINGS = {
+    Ending.OUTCOME: (ExitCode.DONE, "the run is over"),
+    Ending.STOPPED: (ExitCode.STOPPED, "a stop was requested"),
+    Ending.SILENT: (ExitCode.TIMED_OUT, "the run stopped writing without an outcome"),
 }
 
 
@@ -91,7 +93,7 @@ class FollowReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        return ExitCode.NO if self.problems else _EXIT_CODES[self.ending]
+        return ExitCode.NO if self.problems else _ENDINGS[self.ending][0]
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -105,12 +107,7 @@ class FollowReport:
         """One line for people."""
         if self.last is not None:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        why = {
-            Ending.OUTCOME: "the run is over",
-            Ending.STOPPED: "a stop was requested",
-            Ending.SILENT: "the run stopped writing without an outcome",
-        }[self.ending]
-        return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
+        return f"{self.checkpoints} checkpoints stored while it was trained; {_ENDINGS[self.ending][1]}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
@@ -133,10 +130,8 @@ def _holds_run(directory: RunDirectory) -> bool:
     if not directory.run_file.is_file():
         return False
     # Of several machines, records that came from the store do not name the machine that this will be.
-    return not keeps_parts(directory) or _is_of_one_machine(directory)
-
-
-def _is_of_one_machine(directory: RunDirectory) -> bool:
+    if not keeps_parts(directory):
+        return True
     hardware = read_run(directory.run_file).get("hardware")
     hardware = hardware if isinstance(hardware, dict) else {}
     return bool(hardware.get("world_size") == hardware.get("local_world_size", 0))
@@ -156,50 +151,66 @@ def follow_run(
     Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
     when the number belongs to another run.
     """
-    watch = _Watch(directory, patience, stop)
     run_id = str(read_run(directory.run_file)["run_id"])
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
     ):
         number = claim_number(store, run_id, wanted)
+    files = (directory.run_file, directory.metrics_file, directory.events_file, directory.checkpoints)
+    watch = Watch(lambda: "outcome" in read_run(directory.run_file), files, patience, stop)
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
     ):
-        return _RunFollower(store, directory, number, signer=signer).follow(watch, patience)
+        follower = _RunFollower(store, directory, number, patience=patience, signer=signer)
+        return follow(watch, follower.store_new)
 
 
-class _Watch:
-    """Watches the run directory from outside, and the request to stop."""
+class Watch:
+    """Watches the files of a run from outside, and the request to stop."""
 
-    def __init__(self, directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
-        self._directory, self._patience, self.stop = directory, patience, stop
+    def __init__(
+        self, is_over: Callable[[], bool], files: Sequence[Path], patience: Patience, stop: threading.Event
+    ) -> None:
+        self._is_over, self._files, self.patience, self.stop = is_over, files, patience, stop
         self._was_going = False
-        self._seen: tuple[object, ...] = ()
+        self._seen: tuple[int | None, ...] = ()
         self._changed = time.monotonic()
 
     def ending(self) -> Ending | None:
         """Return why to end now, None to continue."""
-        silent = self._is_silent()
-        if "outcome" not in read_run(self._directory.run_file):
-            self._was_going = True
-            return Ending.STOPPED if self.stop.is_set() else Ending.SILENT if silent else None
-        settled = self._was_going or time.monotonic() - self._changed >= _SETTLE_SECONDS
-        return Ending.OUTCOME if settled or self.stop.is_set() else None
-
-    def complete_checkpoints(self) -> frozenset[tuple[int, int]]:
-        """Return step and modification time (ns) of each checkpoint that has a manifest."""
-        found = set()
-        for step in self._directory.checkpoint_steps():
-            if (written := _modification_time(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
-                found.add((step, written))
-        return frozenset(found)
-
-    def _is_silent(self) -> bool:
-        files = (self._directory.run_file, self._directory.metrics_file, self._directory.events_file)
-        seen = tuple(_modification_time(path) for path in (*files, self._directory.checkpoints))
+        seen = tuple(map(_modification_time, self._files))
         if seen != self._seen:
             self._seen, self._changed = seen, time.monotonic()
-        return time.monotonic() - self._changed > self._patience.silence_seconds
+        quiet = time.monotonic() - self._changed
+        if not self._is_over():
+            self._was_going = True
+            if self.stop.is_set():
+                return Ending.STOPPED
+            return Ending.SILENT if quiet > self.patience.silence_seconds else None
+        is_settled = self._was_going or quiet >= _SETTLE_SECONDS or self.stop.is_set()
+        return Ending.OUTCOME if is_settled else None
+
+
+def follow(watch: Watch, store_new: Callable[[Ending | None], FollowReport | None]) -> FollowReport:
+    """Call `store_new` with the reason to end, None for none yet, until it returns a report.
+
+    It is called again after an outage of the store that is not longer than the patience allows.
+    """
+    away_since, pause = 0.0, _FIRST_PAUSE
+    while True:
+        ending = watch.ending()
+        try:
+            if (report := store_new(ending)) is not None:
+                return report
+            away_since, pause = 0.0, _FIRST_PAUSE
+            watch.stop.wait(watch.patience.poll_seconds)
+        except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
+            away_since = away_since or time.monotonic()
+            if watch.stop.is_set() or time.monotonic() - away_since > watch.patience.outage_seconds:
+                raise
+            _logger.warning("%s\nTrying again in %.0f s.", error, pause)
+            watch.stop.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _modification_time(path: Path) -> int | None:
@@ -212,50 +223,45 @@ class _RunFollower:
     """Stores one run in one store."""
 
     def __init__(
-        self, store: Store, directory: RunDirectory, number: int, *, signer: "ModelSigner | None"
+        self,
+        store: Store,
+        directory: RunDirectory,
+        number: int,
+        *,
+        patience: Patience,
+        signer: "ModelSigner | None",
     ) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._others_seconds = patience.others_seconds
         self._run = RunningRun(store, directory, number, signer=signer)
-        self._done: frozenset[tuple[int, int]] = frozenset()
+        self._done: frozenset[tuple[int, int | None]] = frozenset()
         self._damaged: dict[str, str] = {}
         """Why a checkpoint could not be stored, by its name."""
         self._stored = 0
 
-    def follow(self, watch: _Watch, patience: Patience) -> FollowReport:
-        away_since, pause = 0.0, _FIRST_PAUSE
-        while True:
-            ending = watch.ending()
-            try:
-                if (followed := self._pass(ending, watch, patience)) is not None:
-                    return followed
-                away_since, pause = 0.0, _FIRST_PAUSE
-                watch.stop.wait(patience.poll_seconds)
-            except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
-                away_since = away_since or time.monotonic()
-                if watch.stop.is_set() or time.monotonic() - away_since > patience.outage_seconds:
-                    raise
-                _logger.warning("%s\nTrying again in %.0f s.", error, pause)
-                watch.stop.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _pass(self, ending: Ending | None, watch: _Watch, patience: Patience) -> FollowReport | None:
+    def store_new(self, ending: Ending | None) -> FollowReport | None:
+        """Store what is new, and all of a run that is over; return the report if there is a reason to end."""
         if ending is Ending.OUTCOME:
             last = sync_run(
                 self._store,
                 self._directory,
                 self._number,
                 signer=self._signer,
-                others_seconds=patience.others_seconds,
+                others_seconds=self._others_seconds,
             )
             return FollowReport(ending, self._stored, last, last.problems)
-        self._store_new(watch)
+        self._store_checkpoints()
         if ending is None:
             return None
         return FollowReport(ending, self._stored, None, tuple(self._damaged.values()))
 
-    def _store_new(self, watch: _Watch) -> None:
+    def _store_checkpoints(self) -> None:
         """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
-        complete = watch.complete_checkpoints()
+        steps = self._directory.checkpoint_steps()
+        markers = {
+            step: _modification_time(self._directory.checkpoint(step) / MANIFEST_NAME) for step in steps
+        }
+        complete = frozenset((step, written) for step, written in markers.items() if written is not None)
         if complete <= self._done:
             return
         while (report := self._run.store_newest(frozenset(self._damaged))) is not None:

@@ -26,24 +26,10 @@ from trainyard.cluster.checks import (
     webhook,
 )
 
-CHECKS: tuple[Check, ...] = (
-    api_server.CHECK,
-    own_permissions.CHECK,
-    namespace.CHECK,
-    gpu.CHECK,
-    device_plugin.CHECK,
-    node_health.CHECK,
-    efa.CHECK,
-    placement.CHECK,
-    gang.CHECK,
-    job_api.CHECK,
-    operator.CHECK,
-    webhook.CHECK,
-    auto_resume.CHECK,
-    queue.CHECK,
-    quota.CHECK,
-    pod_security.CHECK,
-    storage.CHECK,
-    image.CHECK,
-    skew.CHECK,
+CHECKS: tuple[Check, ...] = tuple(
+    module.CHECK
+    for module in (
+        *(api_server, own_permissions, namespace, gpu, device_plugin, node_health, efa, placement, gang),
+        *(job_api, operator, webhook, auto_resume, queue, quota, pod_security, storage, image, skew),
+    )
 )

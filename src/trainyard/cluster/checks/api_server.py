@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, not_readable, success
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(facts.snapshot.groups, MissingData):
-        yield not_readable(facts.snapshot.groups)
+        yield Outcome.not_readable(facts.snapshot.groups)
         return
-    yield success(f"{facts.snapshot.server} answers, Kubernetes {facts.snapshot.version}")
+    yield Outcome.success(f"{facts.snapshot.server} answers, Kubernetes {facts.snapshot.version}")
 
 
 CHECK = Check("api", "the API server and its version", judge, essential=True)

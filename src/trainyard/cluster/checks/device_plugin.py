@@ -6,17 +6,7 @@ If every node offers its GPUs, nothing is wrong, whoever installed the plugin.
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error_unless_enough,
-    list_names,
-    not_applicable,
-    not_checked,
-    not_readable,
-    success,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.checks.installers import InstalledDaemonSet, has_built_in_plugin, nvidia_plugins
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.fitness import Fitness
@@ -27,23 +17,23 @@ INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.wants_gpus or not facts.fits:
-        yield not_applicable("there is no node with GPUs to check")
+        yield Outcome.not_applicable("there is no node with GPUs to check")
         return
     if isinstance(facts.snapshot.daemons, MissingData):
-        yield not_readable(facts.snapshot.daemons)
+        yield Outcome.not_readable(facts.snapshot.daemons)
         return
     plugins = nvidia_plugins(facts.snapshot.daemons)
     counted = [fitness for fitness in facts.fits if not fitness.uncounted]
     if not counted:
-        yield not_checked(UNCOUNTED)
+        yield Outcome.not_checked(UNCOUNTED)
         return
     bare = [fitness for fitness in counted if fitness.gpus is None and not _offers_pieces(fitness)]
     if bare:
         why, remedy = _explain_missing_gpus(bare, plugins)
         nodes = list_names(fitness.node.name for fitness in bare)
-        yield error_unless_enough(facts, f"{nodes}: {why}", remedy)
+        yield facts.error_unless_enough(f"{nodes}: {why}", remedy)
     else:
-        yield success(_describe_provider(counted, plugins))
+        yield Outcome.success(_describe_provider(counted, plugins))
 
 
 def _offers_pieces(fitness: Fitness) -> bool:

@@ -5,20 +5,9 @@ network interface. That is not a finding if all nodes of the type are like this.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    error_unless_enough,
-    list_names,
-    not_applicable,
-    not_checked,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.checks.installers import efa_plugins
 from trainyard.cluster.demand import EFA, EFA_DRIVER
 from trainyard.cluster.fitness import Fitness
@@ -32,15 +21,15 @@ _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if facts.demand.nodes == 1:
-        yield not_applicable("one node needs no network")
+        yield Outcome.not_applicable("one node needs no network")
         return
     usable = [fitness for fitness in facts.fits if fitness.fit]
     if not usable:
-        yield not_applicable("there is no fit node to check")
+        yield Outcome.not_applicable("there is no fit node to check")
         return
     with_efa = [fitness for fitness in usable if fitness.expected_efa or fitness.efa]
     if not with_efa:
-        yield not_applicable(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
+        yield Outcome.not_applicable(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
         return
     found = [
         *_missing(facts, with_efa),
@@ -51,7 +40,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         counts = Counter(fitness.efa for fitness in with_efa)
-        yield success("; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items()))
+        yield Outcome.success(
+            "; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items())
+        )
 
 
 def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
@@ -60,7 +51,9 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
         return
     listed = list_names(fitness.node.name for fitness in without)
     if facts.snapshot.has_driver(EFA_DRIVER):
-        yield not_checked(f"{listed}: the interfaces that the driver {EFA_DRIVER} offers are not counted")
+        yield Outcome.not_checked(
+            f"{listed}: the interfaces that the driver {EFA_DRIVER} offers are not counted"
+        )
         return
     rest = len(nodes) - len(without)
     expected = without[0].expected_efa
@@ -68,9 +61,9 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     why, remedy = _explain_missing_efa(facts)
     fast = without[0].node.instance_type.startswith(_FAST)
     if fast and rest < facts.demand.nodes and not facts.snapshot.may_grow:
-        yield error(f"{text}; {why}. The nodes would train over TCP", remedy)
+        yield Outcome.error(f"{text}; {why}. The nodes would train over TCP", remedy)
     else:
-        yield warning(f"{text}; {why}", remedy)
+        yield Outcome.warning(f"{text}; {why}", remedy)
 
 
 def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
@@ -87,43 +80,46 @@ def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
 
 
 def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
-    by_type: dict[str, list[Fitness]] = {}
-    for fitness in nodes:
-        if fitness.efa:
-            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
-    for name, group in by_type.items():
-        most = max(fitness.efa or 0 for fitness in group)
-        expected = group[0].expected_efa
-        odd = [fitness for fitness in group if fitness.efa != most]
-        if odd:
+    for name, group in _by_type(fitness for fitness in nodes if fitness.efa):
+        most, expected = max(fitness.efa or 0 for fitness in group), group[0].expected_efa
+        if odd := [fitness for fitness in group if fitness.efa != most]:
             yield _judge_odd_nodes(facts, odd, group, most)
         if expected and most < expected - 1:
-            yield warning(f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces", _TEMPLATE)
+            text = f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces"
+            yield Outcome.warning(text, _TEMPLATE)
 
 
 def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
-    by_type: dict[str, list[Fitness]] = {}
-    for fitness in nodes:
-        if fitness.expected_efa is not None and (fitness.efa or 0) > fitness.expected_efa:
-            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
-    rest = len(nodes) - sum(map(len, by_type.values()))
-    for name, group in by_type.items():
-        have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in group}))
+    known = [(fitness, fitness.expected_efa) for fitness in nodes if fitness.expected_efa is not None]
+    excess = [fitness for fitness, expected in known if (fitness.efa or 0) > expected]
+    enough = len(nodes) - len(excess) >= facts.demand.nodes
+    for name, group in _by_type(excess):
         listed = list_names(fitness.node.name for fitness in group)
-        yield (warning if rest >= facts.demand.nodes else error)(
-            f"{listed}: {have} EFA interfaces, and {name} has {group[0].expected_efa}",
+        yield (Outcome.warning if enough else Outcome.error)(
+            f"{listed}: {_counts(group)} EFA interfaces, and {name} has {group[0].expected_efa}",
             "check that one EFA device plugin runs on each node, and that it counts each interface once",
         )
 
 
+def _by_type(nodes: Iterable[Fitness]) -> Iterable[tuple[str, list[Fitness]]]:
+    found: dict[str, list[Fitness]] = {}
+    for fitness in nodes:
+        found.setdefault(fitness.node.instance_type, []).append(fitness)
+    return found.items()
+
+
+def _counts(nodes: Iterable[Fitness]) -> str:
+    return ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in nodes}))
+
+
 def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
-    have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
-    text = f"{list_names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
+    nodes = list_names(fitness.node.name for fitness in odd)
+    text = f"{nodes}: {_counts(odd)} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
     if len(group) - len(odd) >= facts.demand.nodes:
-        return warning(text, remedy)
-    return error_unless_enough(facts, text, remedy)
+        return Outcome.warning(text, remedy)
+    return facts.error_unless_enough(text, remedy)
 
 
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
@@ -132,16 +128,10 @@ def _infiniband(facts: Facts) -> Iterator[Outcome]:
     if isinstance(pods, MissingData):
         return
     known = {fitness.node.name for fitness in facts.fits}
-    past = [
-        f"{pod.namespace}/{pod.name}"
-        for pod in pods
-        if pod.raw_infiniband
-        and pod.node in known
-        and pod.namespace != "kube-system"
-        and EFA not in pod.requests
-    ]
+    users = (pod for pod in pods if pod.raw_infiniband and pod.node in known and EFA not in pod.requests)
+    past = [f"{pod.namespace}/{pod.name}" for pod in users if pod.namespace != "kube-system"]
     if past:
-        yield warning(
+        yield Outcome.warning(
             f"{list_names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
             "count as free are in use",
             f"have the pods request {EFA} instead of the host path",

@@ -4,17 +4,7 @@ from collections.abc import Iterator
 
 from trainyard.cluster.admission import AdmissionTime
 from trainyard.cluster.capacity import Fit
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    not_applicable,
-    not_checked,
-    not_readable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.snapshot import MissingData
 
 _HOLDERS = 3
@@ -23,11 +13,11 @@ _HOLDERS = 3
 def judge(facts: Facts) -> Iterator[Outcome]:
     capacity, wanted = facts.capacity, facts.demand.nodes
     if capacity.uncounted and capacity.fit is Fit.UNKNOWN:
-        yield not_checked(f"{capacity.places} places for {wanted} are known; {capacity.unseen}")
+        yield Outcome.not_checked(f"{capacity.places} places for {wanted} are known; {capacity.unseen}")
     elif capacity.fit is Fit.UNKNOWN:
-        yield not_readable(MissingData(capacity.unseen))
+        yield Outcome.not_readable(MissingData(capacity.unseen))
     elif capacity.fit is Fit.NOW:
-        yield success(
+        yield Outcome.success(
             f"{capacity.places} places for {wanted}, {capacity.gpus_free} of {capacity.gpus} GPUs free"
         )
     elif capacity.fit is Fit.NEVER:
@@ -38,7 +28,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
         text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all GPUs are free"
         waits = facts.outlook.when in (AdmissionTime.NOW, AdmissionTime.LATER, AdmissionTime.NOT_CHECKED)
-        judge_it = warning if waits or facts.snapshot.may_grow else error
+        judge_it = Outcome.warning if waits or facts.snapshot.may_grow else Outcome.error
         remedy = (
             "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
         )
@@ -48,13 +38,13 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _never(facts: Facts) -> Outcome:
     capacity, wanted = facts.capacity, facts.demand.nodes
     if not facts.fits:
-        return not_applicable("there is no node to count: see check gpu")
+        return Outcome.not_applicable("there is no node to count: see check gpu")
     unfit = sum(not fitness.fit for fitness in facts.fits)
     rest = f"; {unfit} of {len(facts.fits)} nodes are not fit: see above" if unfit else ""
     text = f"{capacity.places_empty} places for {wanted}, even if nothing ran there{rest}"
     if facts.snapshot.may_grow:
-        return not_checked(f"{text}; whether Karpenter adds nodes is not known here")
-    return error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
+        return Outcome.not_checked(f"{text}; whether Karpenter adds nodes is not known here")
+    return Outcome.error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
 
 
 CHECK = Check("capacity", "room for the complete gang", judge)

@@ -7,40 +7,29 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    judge_nodes,
-    list_names,
-    not_applicable,
-    not_checked,
-    not_readable,
-    success,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.demand import GPU, plain_type
 from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(facts.snapshot.nodes, MissingData):
-        yield not_readable(facts.snapshot.nodes)
+        yield Outcome.not_readable(facts.snapshot.nodes)
         return
     if not facts.wants_gpus:
-        yield not_applicable("the plan asks for no GPU")
+        yield Outcome.not_applicable("the plan asks for no GPU")
         return
     if not facts.fits:
         yield _no_node(facts)
         return
-    found = list(judge_nodes(facts, "gpu"))
+    found = list(facts.judge_nodes("gpu"))
     yield from found
     uncounted = [fitness.node.name for fitness in facts.fits if fitness.uncounted]
     if uncounted:
-        yield not_checked(f"{list_names(uncounted)}: {UNCOUNTED}")
+        yield Outcome.not_checked(f"{list_names(uncounted)}: {UNCOUNTED}")
     counts = Counter(fitness.gpus for fitness in facts.fits if not fitness.uncounted)
     if counts and not found:
-        yield success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
+        yield Outcome.success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
 
 
 def _no_node(facts: Facts) -> Outcome:
@@ -50,8 +39,10 @@ def _no_node(facts: Facts) -> Outcome:
     wanted = f"of type {name}" if name else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
     if facts.snapshot.may_grow:
-        return not_checked(f"no node {wanted} now{offers}; whether Karpenter adds some is not known here")
-    return error(
+        return Outcome.not_checked(
+            f"no node {wanted} now{offers}; whether Karpenter adds some is not known here"
+        )
+    return Outcome.error(
         f"no node {wanted}{offers}; none offers {GPU}",
         "add a node group with such instances, or name another instance type",
     )

@@ -2,17 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    list_names,
-    not_applicable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.snapshot import Image, MissingData
 
 _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
@@ -20,31 +10,33 @@ _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverP
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.demand.image:
-        yield not_applicable("no image is named (--image-uri)")
+        yield Outcome.not_applicable("no image is named (--image-uri)")
         return
     failing = list(_failing(facts))
     yield from failing
     image = facts.snapshot.image
     if isinstance(image, MissingData):
-        yield not_applicable(f"the registry was not queried: {image.reason}")
+        yield Outcome.not_applicable(f"the registry was not queried: {image.reason}")
         return
     found = list(_judge_image(image, facts))
     yield from found
     if not found and not failing:
-        yield success(f"{image.uri} exists" + (f" ({image.digest[:19]}…)" if image.digest else ""))
+        yield Outcome.success(f"{image.uri} exists" + (f" ({image.digest[:19]}…)" if image.digest else ""))
 
 
 def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
     region = facts.snapshot.region
     if not image.found:
-        yield error(f"{image.uri} does not exist in {image.registry}", "push it, or correct --image-uri")
+        yield Outcome.error(
+            f"{image.uri} does not exist in {image.registry}", "push it, or correct --image-uri"
+        )
     if image.region and region and image.region != region:
-        yield warning(
+        yield Outcome.warning(
             f"{image.uri} is in {image.region}, the cluster in {region}: every node pulls it across regions",
             f"copy the image to ECR in {region}",
         )
     if image.found and "@sha256:" not in image.uri:
-        yield info(
+        yield Outcome.info(
             f"{image.uri} is a tag, which can move while the job is restarted",
             f"name its digest: {image.uri.partition(':')[0]}@{image.digest}"
             if image.digest
@@ -59,7 +51,7 @@ def _failing(facts: Facts) -> Iterator[Outcome]:
     wanted = facts.demand.image
     failing = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.waiting in _PULL and wanted in pod.images]
     if failing:
-        yield error(
+        yield Outcome.error(
             f"{list_names(failing)}: cannot pull this image now",
             "see its events for the reason: kubectl describe pod; nodes need ecr:BatchGetImage and "
             "ecr:GetDownloadUrlForLayer, or imagePullSecrets",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_readable, success
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.needed_apis import NeededApi, serves
 from trainyard.cluster.snapshot import MissingData
 
@@ -10,31 +10,31 @@ from trainyard.cluster.snapshot import MissingData
 def judge(facts: Facts) -> Iterator[Outcome]:
     groups, resources = facts.snapshot.groups, facts.snapshot.resources
     if isinstance(groups, MissingData):
-        yield not_readable(groups)
+        yield Outcome.not_readable(groups)
         return
     undiscovered = facts.snapshot.undiscovered
     unknown = [undiscovered[a.group_version] for a in facts.kind.apis if a.group_version in undiscovered]
     if unknown:
-        yield not_readable(unknown[0])
+        yield Outcome.not_readable(unknown[0])
         return
     kinds = facts.demand.kinds
     if facts.demand.kind in ("", "auto") and not any(serves(kind.api, resources) for kind in kinds):
         known = ", ".join(kind.api_kind for kind in kinds)
-        yield error(f"none of {known} is served", _install(facts.kind.api))
+        yield Outcome.error(f"none of {known} is served", _install(facts.kind.api))
         return
     missing = [api for api in facts.kind.apis if not serves(api, resources)]
     for api in missing:
         versions = groups.get(api.group, ())
         offered = [v for v in versions if api.resource in resources.get(f"{api.group}/{v}", ())]
         if offered:
-            yield error(
+            yield Outcome.error(
                 f"{api.name} is served in {', '.join(offered)} only, and {api.version} is needed",
                 f"install a release of {api.installs} that serves {api.version}",
             )
         else:
-            yield error(f"{api.name} is not served", _install(api))
+            yield Outcome.error(f"{api.name} is not served", _install(api))
     if not missing:
-        yield success(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
+        yield Outcome.success(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
 
 
 def _install(api: NeededApi) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_readable, success
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.snapshot import MissingData
 
 
@@ -10,19 +10,21 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     name = facts.demand.namespace
     space, secrets = facts.snapshot.namespace, facts.snapshot.secrets
     if isinstance(space, MissingData):
-        yield not_readable(space)
+        yield Outcome.not_readable(space)
     elif not space.exists:
-        yield error(f"there is no namespace {name}", f"kubectl create namespace {name}")
+        yield Outcome.error(f"there is no namespace {name}", f"kubectl create namespace {name}")
         return
     elif space.terminating:
-        yield error(f"the namespace {name} is being deleted", "wait until it is gone, or name another one")
+        yield Outcome.error(
+            f"the namespace {name} is being deleted", "wait until it is gone, or name another one"
+        )
     else:
-        yield success(f"{name} exists")
+        yield Outcome.success(f"{name} exists")
     for secret, exists in ({} if isinstance(secrets, MissingData) else secrets).items():
         if isinstance(exists, MissingData):
-            yield not_readable(exists)
+            yield Outcome.not_readable(exists)
         elif not exists:
-            yield error(
+            yield Outcome.error(
                 f"the namespace {name} has no secret {secret}",
                 f"kubectl -n {name} create secret generic {secret} --from-file=KEY=FILE",
             )

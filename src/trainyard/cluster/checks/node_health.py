@@ -6,29 +6,21 @@ are known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    judge_nodes,
-    not_applicable,
-    not_readable,
-    success,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(facts.snapshot.nodes, MissingData):
-        yield not_readable(facts.snapshot.nodes)
+        yield Outcome.not_readable(facts.snapshot.nodes)
         return
     if not facts.fits:
-        yield not_applicable("there is no node to check")
+        yield Outcome.not_applicable("there is no node to check")
         return
-    found = list(judge_nodes(facts, "node-health"))
+    found = list(facts.judge_nodes("node-health"))
     yield from found
     if not found:
-        yield success(f"all {len(facts.fits)} nodes are ready and without a known fault")
+        yield Outcome.success(f"all {len(facts.fits)} nodes are ready and without a known fault")
 
 
 CHECK = Check("node-health", "readiness, taints and faults of the nodes", judge)

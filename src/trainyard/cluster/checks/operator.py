@@ -5,17 +5,7 @@ A controller outside the cluster has no Deployment. It counts as running if its 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    not_applicable,
-    not_readable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.needed_apis import Controller, serves
 from trainyard.cluster.snapshot import MissingData, Workload
 
@@ -23,14 +13,14 @@ from trainyard.cluster.snapshot import MissingData, Workload
 def judge(facts: Facts) -> Iterator[Outcome]:
     unknown = facts.snapshot.undiscovered.get(facts.kind.api.group_version)
     if unknown is not None:
-        yield not_readable(unknown)
+        yield Outcome.not_readable(unknown)
         return
     if not serves(facts.kind.api, facts.snapshot.resources):
-        yield not_applicable(f"{facts.kind.api.name} is not served")
+        yield Outcome.not_applicable(f"{facts.kind.api.name} is not served")
         return
     deployments = facts.snapshot.deployments
     if isinstance(deployments, MissingData):
-        yield not_readable(deployments)
+        yield Outcome.not_readable(deployments)
         return
     found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
     has_none = not any(found.values())
@@ -46,25 +36,25 @@ def _judge_controller(
     """Judge a controller; `has_none`: no controller of the kind has a Deployment."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
-        return success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
+        return Outcome.success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
     if found:
         first = found[0]
-        return error(
+        return Outcome.error(
             f"{controller.name}: {first.namespace}/{first.name} has {first.available} of {first.wanted} pods "
             "ready",
             f"kubectl -n {first.namespace} describe deployment {first.name}; "
             f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
     if has_none and _webhook_answered(facts):
-        return success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
+        return Outcome.success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
     space = facts.snapshot.namespace
     is_missing = not isinstance(space, MissingData) and not space.exists
     if has_none and facts.kind.has_webhook and is_missing:
-        return not_applicable(
+        return Outcome.not_applicable(
             f"{controller.name}: no Deployment of it was found, and its webhook can be asked only in the "
             f"namespace {facts.demand.namespace}, which is missing"
         )
-    judge_it = error if facts.kind.has_webhook else warning
+    judge_it = Outcome.error if facts.kind.has_webhook else Outcome.warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "
         "served, but nothing acts on it",
@@ -98,9 +88,9 @@ def _is_of(controller: Controller, workload: Workload) -> bool:
 def _runtimes(facts: Facts) -> Iterator[Outcome]:
     runtimes = facts.snapshot.runtimes
     if isinstance(runtimes, MissingData):
-        yield not_readable(runtimes)
+        yield Outcome.not_readable(runtimes)
     elif not runtimes:
-        yield info(
+        yield Outcome.info(
             "there is no ClusterTrainingRuntime: a job that is sent from here includes its own runtime",
             "kubectl apply --server-side -k "
             "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",

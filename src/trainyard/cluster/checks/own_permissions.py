@@ -2,16 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    list_names,
-    not_applicable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.snapshot import Permission
 
 
@@ -22,22 +13,26 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     in_namespace = [permission for permission in refused if permission.namespace]
     elsewhere = [permission for permission in refused if not permission.namespace]
     if in_namespace:
-        yield error(f"not allowed: {'; '.join(p.text for p in in_namespace)}", _role(in_namespace, facts))
+        yield Outcome.error(
+            f"not allowed: {'; '.join(p.text for p in in_namespace)}", _role(in_namespace, facts)
+        )
     if elsewhere:
-        yield warning(
+        yield Outcome.warning(
             f"not allowed: {list_names(p.text for p in elsewhere)}: capacity cannot be judged",
             "ask for a ClusterRole with these verbs, bound to your group",
         )
     if unknown:
-        yield not_applicable(f"the API server did not answer for: {list_names(p.text for p in unknown)}")
+        yield Outcome.not_applicable(
+            f"the API server did not answer for: {list_names(p.text for p in unknown)}"
+        )
     if not refused and not unknown:
-        yield success(f"all {len(needed)} that the plan needs")
+        yield Outcome.success(f"all {len(needed)} that the plan needs")
 
 
 def _role(refused: list[Permission], facts: Facts) -> str:
     """Return the commands that grant the permissions."""
     verbs = ",".join(dict.fromkeys(p.verb for p in refused))
-    resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
+    resources = ",".join(dict.fromkeys(p.kind for p in refused))
     space = facts.demand.namespace
     return (
         f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it to "

@@ -7,16 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import Fit, Room, places_by_zone
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    not_applicable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 
 _LAYERS = "topology.k8s.aws/network-node-layer-2"
 
@@ -24,11 +15,11 @@ _LAYERS = "topology.k8s.aws/network-node-layer-2"
 def judge(facts: Facts) -> Iterator[Outcome]:
     wanted = facts.demand.nodes
     if wanted == 1:
-        yield not_applicable("one node has no neighbours")
+        yield Outcome.not_applicable("one node has no neighbours")
         return
     rooms = [room for room in facts.capacity.rooms if room.places_empty]
     if sum(room.places_empty for room in rooms) < wanted:
-        yield not_applicable("too few fit nodes: see check capacity")
+        yield Outcome.not_applicable("too few fit nodes: see check capacity")
         return
     # By the label that the pods require of each other.
     free, zones = places_by_zone(facts.snapshot, facts.demand)
@@ -36,7 +27,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     for room in rooms:
         layers[room.fitness.node.labels.get(_LAYERS, "")] += room.places_empty
     if not zones.keys() - {""}:
-        yield not_applicable("the nodes have no zone labels")
+        yield Outcome.not_applicable("the nodes have no zone labels")
         return
     if _most(zones) < wanted:
         yield _across(facts, rooms, zones)
@@ -46,13 +37,13 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     if len(layers.keys() - {""}) > 1 and max(n for name, n in layers.items() if name) < wanted:
         parts = ", ".join(f"{count} below {name}" for name, count in layers.most_common() if name)
-        yield info(
+        yield Outcome.info(
             f"the gang spans parts of the network: {parts}",
             "use one placement group for faster communication",
         )
         return
     zone, count = zones.most_common(1)[0]
-    yield success(f"{count} places in {zone or 'one zone'} for {wanted}")
+    yield Outcome.success(f"{count} places in {zone or 'one zone'} for {wanted}")
 
 
 def _most(zones: "Counter[str]") -> int:
@@ -65,9 +56,9 @@ def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str 
     parts = ", ".join(f"{count} in {zone or 'an unknown zone'}" for zone, count in listed)
     text = f"no zone has room for {facts.demand.nodes} nodes{now}: {parts}"
     if not any(room.fitness.efa for room in rooms):
-        return warning(text, "nodes in one zone exchange faster, and without charge")
+        return Outcome.warning(text, "nodes in one zone exchange faster, and without charge")
     remedy = "wait until one zone is free" if now else "add nodes in one zone, in one placement group"
-    return error(f"{text}; EFA does not cross zones", remedy)
+    return Outcome.error(f"{text}; EFA does not cross zones", remedy)
 
 
 CHECK = Check("placement", "zone and closeness of the nodes", judge)

@@ -3,17 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    Severity,
-    error,
-    info,
-    not_applicable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import namespace, quota
 from trainyard.cluster.snapshot import MissingData, Trial
 
@@ -31,28 +21,28 @@ _ELSEWHERE = (
 def judge(facts: Facts) -> Iterator[Outcome]:
     space = facts.snapshot.namespace
     level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
-    found: list[Outcome] = []
-    trial = facts.snapshot.pod_trial
+    enforces = f"namespace {facts.demand.namespace} enforces the level {level}"
+    found, trial = list[Outcome](), facts.snapshot.pod_trial
     if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
         why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
-            error(
-                f"namespace {facts.demand.namespace} enforces the level restricted, {why}",
+            Outcome.error(
+                f"{enforces}, {why}",
                 "use --kind trainjob, one node, or a namespace of the level baseline",
             )
         )
     elif level == "restricted":
         found.append(
-            warning(
-                f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with host "
+            Outcome.warning(
+                f"{enforces}: pods as root, with host "
                 "paths or with IPC_LOCK (which EFA may need) are refused",
                 "run as another user with seccompProfile RuntimeDefault, or use another namespace",
             )
         )
     elif level == "baseline":
         found.append(
-            info(
-                f"namespace {facts.demand.namespace} enforces the level baseline: no host paths, no IPC_LOCK",
+            Outcome.info(
+                f"{enforces}: no host paths, no IPC_LOCK",
                 "mount claims instead of host paths",
             )
         )
@@ -61,11 +51,17 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         and trial.status in (400, 403, 422)
         and not _is_reported_elsewhere(trial, facts)
     ):
-        found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts)))
+        found.append(
+            Outcome.error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts))
+        )
     yield from found
     if not found:
         accepted = not isinstance(trial, MissingData) and trial.accepted
-        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_skip_reason(trial))
+        yield (
+            Outcome.success("a pod was accepted as a dry run")
+            if accepted
+            else Outcome.not_applicable(_skip_reason(trial))
+        )
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:

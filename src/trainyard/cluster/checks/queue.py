@@ -3,18 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.admission import AdmissionTime, uncovered_efa
-from trainyard.cluster.check_definition import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    not_applicable,
-    not_checked,
-    not_readable,
-    success,
-    warning,
-)
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.demand import EFA
 from trainyard.cluster.snapshot import MissingData
 
@@ -23,27 +12,31 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     expected = facts.outlook
     lacking = uncovered_efa(facts.snapshot, facts.demand, facts.fits)
     if lacking and expected.when is not AdmissionTime.NEVER:
-        yield warning(
+        yield Outcome.warning(
             f"ClusterQueue {lacking} has no quota for {EFA}, which the pods request: they are never "
             "admitted, unless Kueue leaves it out (excludeResourcePrefixes)",
             f"add {EFA} to the covered resources of {lacking}",
         )
     if expected.when is AdmissionTime.NO_QUEUE:
-        yield not_applicable("no queue is named")
+        yield Outcome.not_applicable("no queue is named")
         queues = facts.snapshot.queues
         if not isinstance(queues, MissingData) and queues:
             named = ", ".join(queue.name for queue in queues)
-            yield info(f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue")
+            yield Outcome.info(
+                f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue"
+            )
     elif expected.when is AdmissionTime.NOT_CHECKED:
-        yield not_checked(expected.evidence)
+        yield Outcome.not_checked(expected.evidence)
     elif expected.when is AdmissionTime.UNKNOWN:
-        yield not_readable(MissingData(expected.evidence))
+        yield Outcome.not_readable(MissingData(expected.evidence))
     elif expected.when is AdmissionTime.NEVER:
-        yield error(expected.evidence, expected.remedy or "name another queue with --queue")
+        yield Outcome.error(expected.evidence, expected.remedy or "name another queue with --queue")
     elif expected.when is AdmissionTime.LATER:
-        yield warning(expected.evidence, "wait, or name another queue; a higher priority class may preempt")
+        yield Outcome.warning(
+            expected.evidence, "wait, or name another queue; a higher priority class may preempt"
+        )
     else:
-        yield success(expected.evidence)
+        yield Outcome.success(expected.evidence)
 
 
 CHECK = Check("queue", "the queue of Kueue and its quota", judge)

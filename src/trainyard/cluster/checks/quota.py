@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from trainyard.cluster.admission import gpus_wanted
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_readable, success
+from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
 from trainyard.cluster.snapshot import Limit, MissingData, Quota, Scope
@@ -13,19 +13,19 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     quotas, limits = facts.snapshot.quotas, facts.snapshot.limits
     found: list[Outcome] = []
     if isinstance(quotas, MissingData):
-        found.append(not_readable(quotas))
+        found.append(Outcome.not_readable(quotas))
     else:
         wanted, priority = _gang_amounts(facts), facts.demand.priority_class
         counting = [quota for quota in quotas if all(_counts(scope, priority) for scope in quota.scopes)]
         found += [outcome for quota in counting for outcome in _quota(quota, wanted)]
     if isinstance(limits, MissingData):
-        found.append(not_readable(limits))
+        found.append(Outcome.not_readable(limits))
     else:
         found += _limits(limits, facts)
     found += _priority(facts)
     yield from found
     if not found:
-        yield success("nothing would refuse the gang")
+        yield Outcome.success("nothing would refuse the gang")
 
 
 def _gang_amounts(facts: Facts) -> Mapping[str, int]:
@@ -55,7 +55,7 @@ def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:
             hard, used, more = (
                 format_quantity(each, name) for each in (quota.hard[name], quota.used.get(name, 0), amount)
             )
-            yield error(
+            yield Outcome.error(
                 f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {more} more wanted",
                 "ask for fewer nodes, wait until others end, or have the quota raised",
             )
@@ -65,13 +65,13 @@ def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Outcome]:
     each = (gpus_wanted(facts.demand, facts.fits) or 0) // facts.demand.nodes * 1000
     for limit in limits:
         if each and GPU in limit.max and limit.max[GPU] < each:
-            yield error(
+            yield Outcome.error(
                 f"LimitRange {limit.name}: a {limit.type} may have {format_quantity(limit.max[GPU], GPU)} "
                 f"{GPU}, {each // 1000} are wanted",
                 "ask for fewer GPUs per node, or have the limit raised",
             )
         if limit.type == "Container" and "memory" in limit.default:
-            yield info(
+            yield Outcome.info(
                 f"LimitRange {limit.name}: a container without a limit of its own gets "
                 f"{format_quantity(limit.default['memory'], 'memory')} of memory",
                 "give every container a limit of memory",
@@ -83,10 +83,10 @@ def _priority(facts: Facts) -> Iterator[Outcome]:
     if not name:
         return
     if isinstance(known, MissingData):
-        yield not_readable(known)
+        yield Outcome.not_readable(known)
     elif name not in known:
         others = ", ".join(sorted(n for n in known if not n.startswith("system-"))) or "none"
-        yield error(
+        yield Outcome.error(
             f"there is no PriorityClass {name}; there are: {others}", "name one of them, or create it"
         )
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, list_names, success, warning
+from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.snapshot import MissingData
 
 CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0
@@ -16,7 +16,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     found = [*_clock(facts), *_versions(facts)]
     yield from found
     if not found:
-        yield success(f"clocks agree, kubelets fit {facts.snapshot.version}")
+        yield Outcome.success(f"clocks agree, kubelets fit {facts.snapshot.version}")
 
 
 def _clock(facts: Facts) -> Iterator[Outcome]:
@@ -24,7 +24,7 @@ def _clock(facts: Facts) -> Iterator[Outcome]:
     if offset is None or abs(offset) < CLOCK_WARNING:
         return
     text = f"the server's clock is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} ours"
-    judge_it = error if abs(offset) >= CLOCK_ERROR else warning
+    judge_it = Outcome.error if abs(offset) >= CLOCK_ERROR else Outcome.warning
     yield judge_it(text, "set the clock of this machine by NTP: tokens and signatures depend on it")
 
 
@@ -38,7 +38,7 @@ def _versions(facts: Facts) -> Iterator[Outcome]:
     for nodes, how in ((newer, "newer"), (older, f"more than {_OLDEST} releases older")):
         if nodes:
             text = f"{list_names(nodes)}: the kubelet is {how} than the API server ({facts.snapshot.version})"
-            yield warning(text, "update nodes and control plane to supported versions")
+            yield Outcome.warning(text, "update nodes and control plane to supported versions")
 
 
 def _minor(version: str) -> int | None:

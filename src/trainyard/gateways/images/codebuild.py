@@ -68,7 +68,8 @@ class CodeBuild:
         absent = ("404", "NoSuchKey", "NotFound")
         is_new = self._aws.call("s3", "head_object", absent=absent, **words) is None
         if is_new:
-            self._aws.call("s3", "upload_file", Filename=str(archive), **words)
+            with archive.open("rb") as content:
+                self._aws.call("s3", "put_object", Body=content, **words)
         return is_new
 
     def start(

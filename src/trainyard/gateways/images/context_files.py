@@ -24,7 +24,6 @@ LISTING = ".trainyard-source.txt"
 _GIT_SECONDS = 60
 _THREADS = 4
 _BLOCK = 1 << 20
-_HEAD = 64 * 1024
 _HEAD_OF_TEXT = 1024
 """A file with a null byte in its first bytes counts as binary."""
 _OVERLAP = 4096
@@ -90,10 +89,7 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
     """
     path = given if given.is_file() else context / given
     if not path.is_file():
-        places = ("Dockerfile", "*/Dockerfile", "*/*/Dockerfile")
-        near = [each.relative_to(context) for place in places for each in sorted(context.glob(place))]
-        hint = f"; {context} has {near[0]}" if near else ""
-        raise ConfigError(f"{given}: there is no such Dockerfile{hint}. Name it with --dockerfile FILE")
+        raise ConfigError(f"{given}: there is no such Dockerfile. Name it with --dockerfile FILE")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -131,26 +127,21 @@ def hash_files(
                 target = os.fsencode(os.readlink(path))  # noqa: PTH115 - thousands of them
                 return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
             with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
-                # Small first: a buffer of a whole block per file costs more than reading a small file.
-                digest = hashlib.sha256(head := stream.read(_HEAD))
-                secret = examine(head)
-                searches = secret is None and b"\0" not in head[:_HEAD_OF_TEXT]
-                last, block = head, stream.read(_BLOCK) if len(head) == _HEAD else b""
-                while block:
+                digest = hashlib.sha256(last := stream.read(_BLOCK))
+                secret = examine(last)
+                searches = secret is None and b"\0" not in last[:_HEAD_OF_TEXT]
+                while block := stream.read(_BLOCK):
                     digest.update(block)
                     if searches:
                         secret = examine(last[-_OVERLAP:] + block)
                         searches = secret is None
-                    last, block = block, stream.read(_BLOCK)
+                    last = block
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
         return HashedFile(name, mode, digest.hexdigest(), secret)
 
-    # One task per thread, not per file: for small files, starting a task costs more than reading the file.
-    every = list(files)
-    parts = [every[start::_THREADS] for start in range(_THREADS)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [one for part in pool.map(lambda part: [read(one) for one in part], parts) for one in part]
+        return list(pool.map(read, files))
 
 
 def copy_files(sources: Mapping[str, Path], folder: Path) -> None:

@@ -3,6 +3,7 @@
 A value that is in no file is written into one that only this user can read, for the time of the build.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +47,6 @@ def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount])
 
 
 def _member(what: str, value: str, key: str) -> str:
-    import json
-
     try:
         return str(json.loads(value)[key])
     except (ValueError, KeyError, TypeError):

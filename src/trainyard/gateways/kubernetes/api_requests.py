@@ -4,7 +4,7 @@
     create, apply, merge, delete ──> one request that changes something: sent again only after 429
     stream                       ──> lines as they come: a watch, a log
 
-Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
+Lists arrive page by page.
 Reads are repeated after errors that a retry can fix: 429 (after Retry-After), 5xx, broken connections. With
 429 the server has refused a request before it read it, so a change is sent again too. An expired token is
 renewed once. The official client is not used: `docs/decisions/0018` has the reasons.
@@ -13,11 +13,9 @@ renewed once. The official client is not used: `docs/decisions/0018` has the rea
 import json
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -30,7 +28,7 @@ from trainyard.errors import (
     ServiceTroubleError,
 )
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.tls import pool_of, ssl_context
+from trainyard.gateways.kubernetes.tls import pool_of
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
@@ -49,9 +47,6 @@ _BUSY = (429, 502, 503)
 """Statuses after which a dry run is sent again; its 500 and 504 come from a webhook that does not answer."""
 _RESTARTS = 2
 """Restarts of a list whose pages became too old to continue (410)."""
-_CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
-_HEAD = 4096
-"""The metadata of a list is within this many bytes."""
 _PIECE = 1 << 16
 """Bytes to read from a stream at once."""
 _MOST_REFUSAL = 1 << 16
@@ -76,7 +71,6 @@ class ApiRequests:
         self.access, self._seconds = access, call_seconds
         self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
-        self._certificates: ssl.SSLContext | None = None
         self.server_time: float | None = None
         """The server's time in its last answer, in Unix seconds."""
         self.clock_at_answer = 0.0
@@ -98,8 +92,8 @@ class ApiRequests:
         Raises the errors of `get`, and ServiceError if there is no such list.
         """
         for _ in range(_RESTARTS + 1):
-            with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(TooOldError):
-                pages = self._pages(path, query, ahead)
+            with suppress(TooOldError):
+                pages = self._pages(path, query)
                 return tuple(kept for page in pages for raw in page if (kept := reduce(raw)) is not None)
         raise ServiceTroubleError(
             f"The list {path} changes faster than it can be read (410 Gone, {_RESTARTS + 1} times)"
@@ -170,16 +164,7 @@ class ApiRequests:
 
     def identity(self, *, refused: str = "") -> dict[str, str]:
         """Return the headers that identify us; not with the token that was `refused`, if there is another."""
-        return self._identity(self._current_token(refused))
-
-    def certificates(self) -> ssl.SSLContext:
-        """Return the certificates for connections outside of the pool; reading them takes milliseconds.
-
-        Raises ConfigError if they cannot be used.
-        """
-        with self._lock:
-            self._certificates = self._certificates or ssl_context(self.access)
-            return self._certificates
+        return _identity(self._current_token(refused))
 
     def unknown_caller(self) -> CredentialsRefusedError:
         """Return the error for an answer 401."""
@@ -194,28 +179,17 @@ class ApiRequests:
             return time.time()
         return time.time() + self.server_time - self.clock_at_answer
 
-    def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
-        def ask(token: str) -> "Future[bytes | None]":
-            more = {"continue": token} if token else {}
-            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", PLAIN)
-
-        coming = ask("")
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[list[Json]]:
+        more: dict[str, str] = {}
         while True:
-            body = coming.result()
-            if body is None:
+            answer = self.get(f"{path}?{urlencode({**query, 'limit': PAGE, **more})}")
+            if answer is None:
                 raise ServiceError(f"The cluster has no list {path} (404)")
-            token = _next_page(body)
-            if token:
-                coming = ask(token)
-            answer = _parse(body, path)
-            del body
-            if answer.get("items"):
-                yield answer["items"]
-            left = str((answer.get("metadata") or {}).get("continue") or "")
-            if not left:
+            yield answer.get("items") or []
+            token = (answer.get("metadata") or {}).get("continue")
+            if not token:
                 return
-            if left != token:
-                coming = ask(left)
+            more = {"continue": str(token)}
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
         return self._accepted_body(
@@ -282,14 +256,14 @@ class ApiRequests:
         """
         token = self._current_token()
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
-        answer = self._once(method, path, {**headers, **self._identity(token)}, body, silence=silence)
+        answer = self._once(method, path, {**headers, **_identity(token)}, body, silence=silence)
         if answer[0] == 401 and self.access.credentials.token is not None:
             renewed = self._current_token(token)
             if renewed != token:
                 if silence is not None:
                     answer[1].drain_conn()
                     answer[1].release_conn()
-                again = {**headers, **self._identity(renewed)}
+                again = {**headers, **_identity(renewed)}
                 answer = self._once(method, path, again, body, silence=silence)
         if answer[0] == 401 and silence is None:
             raise self.unknown_caller()
@@ -309,16 +283,6 @@ class ApiRequests:
             if self._token == refused and self.access.credentials.token is not None:
                 self._token = self.access.credentials.token()
             return self._token
-
-    def _identity(self, token: str) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        elif self.access.credentials.basic:
-            import urllib3
-
-            headers.update(urllib3.make_headers(basic_auth=self.access.credentials.basic))
-        return headers
 
     def _once(
         self,
@@ -403,6 +367,10 @@ class Stream:
             self._answer.release_conn()  # the place in the pool, for a new connection
 
 
+def _identity(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def unreachable(server: str, error: Exception) -> str:
     cause = getattr(error, "reason", None) or error
     text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
@@ -416,12 +384,6 @@ def _sleep(pause: float, wait: float | None) -> None:
 
 def _seconds_of(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
-
-
-def _next_page(body: bytes) -> str:
-    """Return the token of the next page, from the first bytes of a list; empty if they do not hold it."""
-    seen = _CONTINUE.search(body, 0, _HEAD)
-    return seen[1].decode() if seen else ""
 
 
 def _parse(body: bytes, path: str) -> Json:

@@ -3,8 +3,8 @@
     parsed kubeconfig --context--> Access: server, trust, client certificate, a source of tokens
 
 A source of tokens is used once, and again when the API server rejects its token. Sources are a token, a
-file that is rotated, a program that prints one (`exec`), and EKS, whose tokens are signed here (`eks_token`):
-a kubeconfig that uses the aws CLI for tokens works without the CLI. No token is logged.
+file that is rotated, a program that prints one (`exec`), and EKS by a cluster's name, whose tokens are signed
+here (`eks_token`). No token is logged.
 """
 
 import base64
@@ -24,7 +24,6 @@ from trainyard.gateways.kubernetes.eks_token import eks_token
 from trainyard.gateways.process import run_program
 
 EXEC_SECONDS = 60
-_EKS_PROGRAMS = ("aws", "aws-iam-authenticator")
 _POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TokenSource = Callable[[], str]
 Json = Mapping[str, Any]
@@ -35,8 +34,6 @@ class Credentials:
     """The credentials of a request."""
 
     token: TokenSource | None = None
-    basic: str = ""
-    """`user:password`."""
     certificate: bytes = b""
     """A client's certificate with its key, PEM."""
     key: bytes = field(default=b"", repr=False)
@@ -136,8 +133,7 @@ def _list_at(entry: Json, key: str) -> list[Any]:
 def _credentials(user: Json, *, cluster: Json, path: Path) -> Credentials:
     certificate = _content(user, "client-certificate", path)
     key = _content(user, "client-key", path)
-    basic = f"{user['username']}:{user.get('password', '')}" if user.get("username") else ""
-    return Credentials(_token_source(user, cluster=cluster, path=path), basic, certificate, key)
+    return Credentials(_token_source(user, cluster=cluster, path=path), certificate, key)
 
 
 def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | None:
@@ -158,14 +154,11 @@ def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | Non
 
 
 def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
-    """Runs the program that a kubeconfig names, or signs the token that this program would print for EKS."""
+    """Return a function that runs the program that a kubeconfig names."""
     command, arguments = str(plugin.get("command") or ""), [str(a) for a in _list_at(plugin, "args")]
     own = {
         str(e.get("name")): str(e.get("value", "")) for e in _list_at(plugin, "env") if isinstance(e, dict)
     }
-    eks = _eks_arguments(command, arguments, own)
-    if eks is not None:
-        return lambda: eks_token(**eks)
     program = str(path.parent / command) if "/" in command and not command.startswith("/") else command
 
     def ask() -> str:
@@ -174,7 +167,8 @@ def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
         done = run_program([program, *arguments], seconds=EXEC_SECONDS, environment=environment)
         if not done.ok:
             message = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"
-            raise PermissionRefusedError(f"{path}: {command} gave no credentials: {message}")
+            hint = "; --cluster and --region reach a cluster of EKS without it" if "eks" in arguments else ""
+            raise PermissionRefusedError(f"{path}: {command} gave no credentials: {message}{hint}")
         return _token_in(done.stdout, command, path)
 
     return ask
@@ -195,37 +189,6 @@ def _exec_info(plugin: Json, cluster: Json) -> str:
         spec["cluster"] = {"server": cluster.get("server")}
     version = plugin.get("apiVersion") or "client.authentication.k8s.io/v1"
     return json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
-
-
-def _eks_arguments(
-    command: str, arguments: list[str], environment: Mapping[str, str]
-) -> dict[str, Any] | None:
-    """The arguments with which `eks_token` makes the program's token; None for programs not for EKS."""
-    program = Path(command).name
-    if program not in _EKS_PROGRAMS or (program == "aws" and not {"eks", "get-token"} <= set(arguments)):
-        return None
-    given = _options(arguments)
-    name = given.get("cluster-name") or given.get("cluster-id") or given.get("i")
-    known = {"cluster-name", "cluster-id", "i", "region", "role-arn", "role", "r", "profile", "output"}
-    if not name or not set(given) <= known or not set(environment) <= {"AWS_PROFILE", "AWS_REGION"}:
-        return None
-    return {
-        "cluster": name,
-        "region": given.get("region") or environment.get("AWS_REGION", ""),
-        "role": given.get("role-arn") or given.get("role") or given.get("r", ""),
-        "profile": given.get("profile") or environment.get("AWS_PROFILE", ""),
-    }
-
-
-def _options(arguments: list[str]) -> dict[str, str]:
-    """Parse `--name value` and `--name=value` into values by name."""
-    found: dict[str, str] = {}
-    rest = iter(arguments)
-    for argument in rest:
-        if argument.startswith("-"):
-            name, equals, value = argument.lstrip("-").partition("=")
-            found[name] = value if equals else next(rest, "")
-    return found
 
 
 def _impersonation_headers(user: Json) -> tuple[tuple[str, str], ...]:

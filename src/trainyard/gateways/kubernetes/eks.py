@@ -3,17 +3,9 @@
 Every call has a time limit and botocore's bounded retries. Nothing is changed.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
-from trainyard.gateways.aws_refusals import client_settings, code_of
-from trainyard.gateways.aws_session import boto3_session
-
-_DENIED = ("UnauthorizedOperation", "UnrecognizedClientException", "SignatureDoesNotMatch")
-"""Codes of refused callers, besides those with `AccessDenied` or `Token` in them."""
-_MOST_CLUSTERS = 500
+from trainyard.gateways.aws_refusals import AwsAccount, call_aws
 
 
 @dataclass(frozen=True)
@@ -50,22 +42,29 @@ class EksCluster:
 
 def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
     """The clusters of the account in a region. Raises ServiceError when AWS refuses or cannot be reached."""
-    client = cluster_client("eks", region)
-    pages = client.get_paginator("list_clusters").paginate()
-    names = _call(lambda: [name for page in pages for name in page["clusters"]], "list its clusters")
-    found = (_describe(client, name) for name in names[:_MOST_CLUSTERS])
+    aws = AwsAccount(region)
+    pages = aws.client("eks").get_paginator("list_clusters").paginate()
+    names = call_aws(
+        lambda: [name for page in pages for name in page["clusters"]],
+        "list its clusters",
+        service="eks",
+        region=aws.region,
+    )
+    found = (_describe(aws, name) for name in names)
     return tuple(cluster for cluster in found if cluster is not None)
 
 
 def describe_cluster(name: str, region: str = "") -> EksCluster | None:
     """One cluster by its name; None if there is none of this name."""
-    return _describe(cluster_client("eks", region), name)
+    return _describe(AwsAccount(region), name)
 
 
-def _describe(client: Any, name: str) -> EksCluster | None:
-    found = _call(lambda: client.describe_cluster(name=name)["cluster"], f"describe the cluster {name}")
-    if found is None:
+def _describe(aws: AwsAccount, name: str) -> EksCluster | None:
+    what, absent = f"describe the cluster {name}", ("ResourceNotFoundException",)
+    answer = aws.call("eks", "describe_cluster", what=what, absent=absent, name=name)
+    if answer is None:
         return None
+    found = answer["cluster"]
     return EksCluster(
         name=name,
         arn=str(found.get("arn", "")),
@@ -75,42 +74,3 @@ def _describe(client: Any, name: str) -> EksCluster | None:
         authority=str((found.get("certificateAuthority") or {}).get("data") or ""),
         authentication=str((found.get("accessConfig") or {}).get("authenticationMode") or ""),
     )
-
-
-def _call(work: Callable[[], Any], what: str) -> Any:
-    """Return the answer of `work`; None if there is no such cluster."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        return work()
-    except (BotoCoreError, ClientError) as error:
-        if isinstance(error, ClientError) and code_of(error)[0] == "ResourceNotFoundException":
-            return None
-        raise cluster_refusal(error, what) from None
-
-
-def cluster_client(service: str, region: str) -> Any:
-    """boto3's client for `eks` or `sagemaker`. Raises ConfigError for AWS settings that cannot be used."""
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        return boto3_session(region=region).client(service, config=client_settings())
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
-
-
-def cluster_refusal(error: Exception, what: str) -> ServiceError:
-    """Return the error for a call that AWS refused or did not answer; `what` completes "AWS refused to …"."""
-    from botocore.exceptions import ClientError, NoCredentialsError
-
-    if isinstance(error, ClientError):
-        code, message = code_of(error)
-        if code in _DENIED or "AccessDenied" in code or "Token" in code:
-            return PermissionRefusedError(f"AWS does not allow to {what} ({code}): {message}")
-        return ServiceError(f"AWS refused to {what} ({code}): {message}")
-    if isinstance(error, NoCredentialsError):
-        return PermissionRefusedError(
-            f"There are no AWS credentials to {what} with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY"
-        )
-    return ServiceTroubleError(f"AWS could not be reached to {what}: {error}")

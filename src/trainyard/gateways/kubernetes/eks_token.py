@@ -9,7 +9,6 @@ import base64
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError
-from trainyard.gateways.aws_refusals import client_settings
 from trainyard.gateways.aws_session import boto3_session
 
 _PREFIX = "k8s-aws-v1."
@@ -17,28 +16,21 @@ _HEADER = "x-k8s-aws-id"
 _SIGNED_SECONDS = 60
 
 
-def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = "") -> str:
-    """Return a token for `cluster`, with the AWS credentials of this process, of `profile`, or of `role`.
+def eks_token(cluster: str, *, region: str = "") -> str:
+    """Return a token for `cluster`, with the AWS credentials of this process.
 
     Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
 
     try:
-        session = boto3_session(profile=profile, region=region)
-        if role:
-            session = _assume_role(session, role)
-        return (
-            _PREFIX
-            + base64.urlsafe_b64encode(_presigned_url(session, cluster).encode()).rstrip(b"=").decode()
-        )
+        url = _presigned_url(boto3_session(region=region), cluster)
+        return _PREFIX + base64.urlsafe_b64encode(url.encode()).rstrip(b"=").decode()
     except NoCredentialsError:
         raise PermissionRefusedError(
             f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
             "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
-    except ClientError as error:
-        raise PermissionRefusedError(f"{role} cannot be assumed: {error}") from None
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
 
@@ -64,17 +56,4 @@ def _presigned_url(session: Any, cluster: str) -> str:
             ExpiresIn=_SIGNED_SECONDS,
             HttpMethod="GET",
         )
-    )
-
-
-def _assume_role(session: Any, role: str) -> Any:
-    import boto3
-
-    client = session.client("sts", config=client_settings())
-    answer = client.assume_role(RoleArn=role, RoleSessionName="trainyard")["Credentials"]
-    return boto3.session.Session(
-        aws_access_key_id=answer["AccessKeyId"],
-        aws_secret_access_key=answer["SecretAccessKey"],
-        aws_session_token=answer["SessionToken"],
-        region_name=session.region_name,
     )

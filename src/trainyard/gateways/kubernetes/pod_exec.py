@@ -21,7 +21,7 @@ import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api_requests import RETRIED_STATUSES, ApiRequests, message_in, unreachable
-from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of
+from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
 
 if TYPE_CHECKING:
     from trainyard.jobs.volumes.place import Place
@@ -180,7 +180,7 @@ def _connect(api: ApiRequests) -> socket.socket:
             plain.setsockopt(level, option, value)
         if server.scheme != "https":
             return plain
-        return api.certificates().wrap_socket(plain, server_hostname=access.server_name or host)
+        return ssl_context(access).wrap_socket(plain, server_hostname=access.server_name or host)
     except (OSError, ssl.SSLError, http.client.HTTPException) as error:
         connection.close()
         raise ServiceTroubleError(unreachable(access.server, error)) from None

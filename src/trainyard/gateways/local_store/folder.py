@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,12 @@ class LocalStore:
     def folders(self) -> Iterator[str]:
         with name_refusals(self._root):
             if self._root.is_dir():
-                yield from sorted(entry.name for entry in self._root.iterdir() if _is_visible_folder(entry))
+                entries = [each for each in self._root.iterdir() if each.is_dir() and not each.is_symlink()]
+                yield from sorted(entry.name for entry in entries if entry.name != _INCOMING)
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         if not self._root.is_dir():
-            what = "is a file and no folder." if self._root.exists() else f"does not exist{_near(self._root)}"
+            what = "is a file and no folder." if self._root.exists() else "does not exist."
             raise ServiceError(f"The store's folder {self._root} {what}")
         with name_refusals(self._root):
             for path in sorted(self._files_below(prefix)):
@@ -184,7 +184,7 @@ class LocalStore:
         claim: object = None,  # noqa: ARG002 - the whole file is read, and read back
     ) -> "LocalUpload":
         target = self._path(key)
-        with name_refusals(target, path.stat().st_size), contextlib.ExitStack() as undo:
+        with name_refusals(target), contextlib.ExitStack() as undo:
             temporary = self._incoming_folder() / secrets.token_hex(8)
             undo.callback(temporary.unlink, missing_ok=True)
             digest, size = copy_file(path, temporary, self._pace)
@@ -279,21 +279,6 @@ class LocalUpload:
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self.temporary.unlink(missing_ok=True)
-
-
-def _near(missing: Path) -> str:
-    """Return the end of a sentence about a missing folder: its existing parent, or a similar name."""
-    with contextlib.suppress(OSError):
-        if not missing.parent.is_dir():
-            return f"; of its path only {next(each for each in missing.parents if each.is_dir())} exists."
-        beside = [entry.name for entry in missing.parent.iterdir() if _is_visible_folder(entry)]
-        if near := get_close_matches(missing.name, beside, 1):
-            return f"; did you mean {missing.with_name(near[0]).as_uri()}?"
-    return "."
-
-
-def _is_visible_folder(entry: Path) -> bool:
-    return entry.is_dir() and not entry.is_symlink() and entry.name != _INCOMING
 
 
 def _checksum(digest: bytes) -> dict[str, str]:

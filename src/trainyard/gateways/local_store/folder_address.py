@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from trainyard.errors import ConfigError
-from trainyard.gateways import SHOWN_CHARACTERS
 from trainyard.gateways.local_store.folder import LocalStore
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.store_address import StoreOptions
 
-_NAME_BYTES, _PATH_BYTES = 255, 3500
-"""The limits of names and paths on Linux (4,095 bytes), less what is stored below the folder."""
-
 
 def open_at(url: str, rest: str, options: "StoreOptions") -> LocalStore:
     """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
-    return LocalStore(folder_at(url, rest), options.pace)
+    pace = options.get("pace")
+    return LocalStore(folder_at(url, rest), pace) if pace else LocalStore(folder_at(url, rest))
 
 
 def require_address(url: str, rest: str) -> None:
@@ -43,9 +40,4 @@ def folder_at(url: str, rest: str) -> Path:
     encoded = unquote_to_bytes(path.encode(errors="surrogateescape"))  # names are bytes, of any encoding
     if b"\0" in encoded:
         raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
-    if len(encoded) > _PATH_BYTES or any(len(name) > _NAME_BYTES for name in encoded.split(b"/")):
-        raise ConfigError(
-            f"{url[:SHOWN_CHARACTERS]}…: no path of a folder: a name has at most {_NAME_BYTES} bytes, "
-            f"and a store's path at most {_PATH_BYTES:,}"
-        )
     return Path(os.fsdecode(encoded))

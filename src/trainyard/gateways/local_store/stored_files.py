@@ -7,7 +7,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,35 +17,15 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
-def name_refusals(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn an error of the file system into a ServiceError that names the path and the free space."""
+def name_refusals(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into a ServiceError that names the path."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if (file := _file_in_the_way(path)) is not None:
-            kind = "a file" if os.path.exists(file) else "a link to nothing"  # noqa: PTH110 - a loop raises
-            raise ServiceError(f"The store cannot use {path}: {file} is {kind} and no folder.") from error
-        room = f" ({_free(path)} free" + (f", the file has {_size(needed)})" if needed else ")")
         refusal = PermissionRefusedError if error.errno in _DENIED else ServiceError
-        raise refusal(f"The store cannot use {path}: {error.strerror}{room}.") from error
-
-
-def _file_in_the_way(path: Path) -> Path | None:
-    """The file that is in the way of `path`'s folder; None if all parents are folders or do not exist yet."""
-    with contextlib.suppress(OSError):
-        return next((each for each in path.parents if os.path.lexists(each) and not each.is_dir()), None)
-    return None
-
-
-def _free(path: Path) -> str:
-    """Return the free space where `path` is or would be, measured at the nearest accessible folder."""
-    for folder in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            if folder.is_dir():
-                return _size(shutil.disk_usage(folder).free)
-    return "an unknown number of bytes"
+        raise refusal(f"The store cannot use {path}: {error.strerror}.") from error
 
 
 def refuse_link(path: Path) -> None:
@@ -58,14 +37,6 @@ def refuse_link(path: Path) -> None:
             f"{path}: a symbolic link, which is never part of a store. "
             "Remove it, and store the run again if the link stood for one of its files."
         )
-
-
-def _size(count: int) -> str:
-    """Bytes in a suitable unit: `812 bytes`, `43.1 MB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count} bytes"
 
 
 def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[bytes, int]:

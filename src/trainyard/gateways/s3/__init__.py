@@ -2,12 +2,11 @@
 
     store            the operations of a store, on S3
     uploads          upload one file in one request
-    parts            multipart upload of a large file, hashed while read; `unfinished` finds interrupted ones
+    parts            multipart upload of a large file, hashed while read
     transfer_memory  the buffers for parts and ranges: one budget for all files
     checksums        the checksums that S3 computes over parts
     bucket           one S3 operation, with bounded retries of errors that boto3 does not retry
     access           boto3's client, made from AWS's settings
-    clock            the time that signs requests, corrected when the machine's clock is refused
     refusals         errors of S3 or the network, in words for the person who can fix them
 
 boto3 makes all requests. Large files do not use awscrt's transfers, which support neither our part checksums

@@ -5,18 +5,12 @@ style, and the accelerate, dual-stack and FIPS endpoints. The client comes from 
 `boto3.client("s3")`: importing boto3's resources and transfers, which are not used, takes 35 ms.
 """
 
-import contextlib
 import functools
 import os
-import sys
-from collections.abc import Iterator
-from datetime import datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_session import botocore_session
-from trainyard.gateways.s3.clock import Clock, sign_by
 
 CONNECTIONS = 80
 """Maximum number of open connections, for the threads that transfer small files and parts."""
@@ -24,42 +18,24 @@ _CONNECT_SECONDS = 5.0
 _SENT_UNASKED_BYTES = 1 << 20
 
 
-def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
+def connect(*, attempts: int, call_seconds: float) -> Any:
     """Return boto3's client with the current credentials.
 
     Raises ConfigError for unusable settings, ServiceError when a workflow's role cannot be assumed.
     """
-    with _without_pyopenssl():
-        from botocore.exceptions import BotoCoreError
-        from botocore.handlers import add_expect_header
+    from botocore.exceptions import BotoCoreError
+    from botocore.handlers import add_expect_header
 
     try:
         core = botocore_session()
         core.register_component("data_loader", _definitions(core.get_config_variable("data_path")))
-        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
         region = core.get_config_variable("region") or os.environ.get("AWS_REGION") or "us-east-1"
         client = core.create_client("s3", region_name=region, config=_settings(attempts, call_seconds))
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.PutObject", _ask_before_a_large_body)
-    sign_by(client, clock, core.get_credentials())
     return client
-
-
-@contextlib.contextmanager
-def _without_pyopenssl() -> Iterator[None]:
-    """Let botocore take Python's own TLS at once; importing the same class from pyOpenSSL takes 40 ms."""
-    name = "urllib3.contrib.pyopenssl"
-    if name in sys.modules or "botocore.httpsession" in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]  # so that its import fails
-    try:
-        yield
-    finally:
-        if sys.modules.get(name) is None:
-            sys.modules.pop(name, None)  # another thread may have been faster
 
 
 @functools.cache
@@ -68,15 +44,6 @@ def _definitions(path: str | None) -> Any:
     from botocore.loaders import create_loader
 
     return create_loader(path)
-
-
-def _time_of(text: str) -> datetime:
-    """Parse a time in a response. botocore's parser takes 70 % of a listing's time, 7 % of a small GET's."""
-    from botocore.utils import parse_timestamp
-
-    with contextlib.suppress(ValueError):
-        return parsedate_to_datetime(text) if text.endswith("GMT") else datetime.fromisoformat(text)
-    return cast("datetime", parse_timestamp(text))
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:

@@ -20,7 +20,6 @@ from trainyard.errors import (
     VerificationError,
 )
 from trainyard.gateways.s3.access import connect
-from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import DENIED, UNSUPPORTED, explain_refusal
 
 _ATTEMPTS = 5
@@ -68,11 +67,9 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
-        self._clock = Clock()
         self._client = self._connect()
         self._renewing = threading.Lock()
         self.endpoint = str(self._client.meta.endpoint_url)
-        self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
@@ -86,14 +83,6 @@ class Bucket:
         """Like `call`, for operations that create an object: with the store's encryption."""
         return self.call(operation, key, unless=unless, **self._encryption, **arguments)
 
-    def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Raise VerificationError when S3 reports that a new object lacks the requested encryption."""
-        if not self.has_requested_encryption(answer):
-            raise VerificationError(
-                f"{key}: encrypted by {answer['ServerSideEncryption']}, requested "
-                f"{self._encryption['ServerSideEncryption']}: it resumed an older upload"
-            )
-
     def has_requested_encryption(self, answer: Mapping[str, Any]) -> bool:
         """Return False only if S3 reports another encryption for the object than was requested."""
         stated, requested = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
@@ -103,15 +92,6 @@ class Bucket:
     def is_aws(self) -> bool:
         """Return whether the endpoint is Amazon's, which reports the encryption of every encrypted object."""
         return ".amazonaws.com" in self.endpoint
-
-    @property
-    def resumes_uploads(self) -> bool:
-        """Return whether interrupted uploads may be resumed: not if a KMS key is requested.
-
-        S3 does not report with which encryption an upload was started, and with KMS the ETags prove nothing
-        about the parts.
-        """
-        return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.
@@ -161,18 +141,6 @@ class Bucket:
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """Return S3's response; send it once more if S3 refused our time."""
-        from botocore.exceptions import ClientError
-
-        signed_by = self._clock.offset
-        try:
-            return self._answer_once(client, operation, arguments)
-        except ClientError as error:
-            if not self._clock.adjust(error.response, signed_by):
-                raise
-            return self._answer_once(client, operation, arguments)
-
-    def _answer_once(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
             body.seek(0)  # botocore rewinds it only between its own attempts
         return getattr(client, operation)(Bucket=self.name, **arguments)
@@ -184,7 +152,7 @@ class Bucket:
                 self._client = self._connect()
 
     def _connect(self) -> Any:
-        return connect(attempts=self.attempts, call_seconds=self._call_seconds, clock=self._clock)
+        return connect(attempts=self.attempts, call_seconds=self._call_seconds)
 
     def explained(self, operation: str, error: Exception) -> str:
         """Return an error message for the person who can fix the problem."""

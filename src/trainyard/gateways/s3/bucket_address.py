@@ -20,15 +20,7 @@ def open_at(url: str, rest: str, options: "StoreOptions") -> "S3Store":
     """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for an invalid address."""
     from trainyard.gateways.s3.store import S3Store
 
-    return S3Store(
-        *bucket_of(url, rest),
-        encryption=options.encryption,
-        call_seconds=options.call_seconds,
-        pace=options.pace,
-        checksum=options.checksum,
-        attempts=options.attempts,
-        part_bytes=options.part_bytes,
-    )
+    return S3Store(*bucket_of(url, rest), **options)
 
 
 def open_setup(url: str, rest: str, encryption: str, call_seconds: float) -> "BucketSetup":

@@ -1,20 +1,18 @@
 """Multipart upload of a large file; the parts are joined when the caller commits.
 
-    for each part, several at a time: memory → read with its checksum → SHA-256 of the file, in order → send
+    for each part, in order: memory → read with its checksum and the file's SHA-256 → send, several at a time
 
 Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the file. The
-SHA-256 of the file is not computed if the digests of the parts imply it. An interrupted upload of the same
-file is resumed (`unfinished`): parts that S3 has are not sent again.
+SHA-256 of the file is not computed if the digests of the parts imply it. An interrupted upload is sent again
+from the start of its file.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import mmap
 import os
-import threading
 from collections.abc import Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -24,21 +22,14 @@ from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
 from trainyard.gateways.s3.transfer_memory import TransferMemory
-from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirm_checksum, object_of, part_bytes
 
 PARTS_AT_ONCE = 8
 """Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
-_READS_AT_ONCE = max(2, os.cpu_count() or 1)
-"""If more parts were read at once than there are processors, the first would be sent later."""
 _PIECE_BYTES = 1 << 18
 """Size of one read, checksummed while in the processor's cache: from memory it costs twice as much."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
 """Responses of stores that do not support the checksum."""
-
-
-class _UnknownChecksumError(Exception):
-    """The store does not support the checksum."""
 
 
 @dataclass(frozen=True)
@@ -46,45 +37,6 @@ class _SentPart:
     etag: str
     checksum: bytes
     size: int
-
-
-class _OrderedHash:
-    """Computes the SHA-256 of the file from parts in several threads, in the order of the parts."""
-
-    def __init__(self) -> None:
-        self._whole, self._next = hashlib.sha256(), 1
-        self._turn, self.is_over = threading.Condition(), False
-
-    def update(self, number: int, content: memoryview) -> None:
-        """Add the part after the earlier ones. Raises CancelledError when an earlier part failed."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._next == number or self.is_over)
-            if self.is_over:
-                raise CancelledError
-            self._whole.update(content)
-            self._next += 1
-            self._turn.notify_all()
-
-    def end(self) -> None:
-        """Stop all threads that wait."""
-        with self._turn:
-            self.is_over = True
-            self._turn.notify_all()
-
-    def hexdigest(self) -> str:
-        return self._whole.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part to send, and its resources."""
-
-    number: int
-    """Counted from 1."""
-    buffer: mmap.mmap
-    memory: TransferMemory
-    """The pool to which the buffer is returned."""
-    whole: _OrderedHash
 
 
 class DeclaredPart(Protocol):
@@ -131,22 +83,17 @@ class Parts:
         claim: DeclaredFile | None = None,
         part_size: int | None = None,
     ) -> None:
-        """`part_size` other than None is that of a check, which aborts no upload of another check."""
+        """`part_size` is that of a check; None is the size that suits the file."""
         self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
-        self._part_bytes, self._resumes = part_size or part_bytes(size), part_size is None
+        self._part_bytes = part_size or part_bytes(size)
         fits = claim is not None and (claim.size, claim.part_bytes) == (size, self._part_bytes)
         self._claim = claim if fits else None
         self._hashes = self._claim is None or not self._claim.is_vouched_for
-        self._count = -(-size // self._part_bytes)
         self._algorithm = Algorithm.SHA256
         self._sent: list[_SentPart] = []
-        self._there: Mapping[int, StoredPart] = {}
         self._upload_id, self._is_given_up = "", False
-        self._reading = threading.Semaphore(_READS_AT_ONCE)
-        self._held = contextlib.ExitStack()
-        """The open file and its lock, held until the upload ends."""
 
     @property
     def is_compared(self) -> bool:
@@ -155,20 +102,18 @@ class Parts:
     def send(
         self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, memory: TransferMemory
     ) -> bool:
-        """Send all parts that S3 does not have; return False, with nothing started, for an unknown checksum.
+        """Send all parts; return False, with nothing started, for an unknown checksum.
 
         When one part fails permanently, the upload is aborted.
         """
         self._algorithm = algorithm
         with contextlib.ExitStack() as undo:
-            file = undo.enter_context(path.open("rb", buffering=0))
             undo.callback(self.abort)
-            try:
-                self._sent = self._send_parts(file, metadata, memory)
-            except _UnknownChecksumError:
+            if not self._start(metadata):
                 return False
+            with path.open("rb", buffering=0) as file:
+                self._sent = self._send_parts(file, memory)
             undo.pop_all()
-            self._held.callback(file.close)
         return True
 
     def commit(self) -> S3Object:
@@ -186,10 +131,8 @@ class Parts:
             MultipartUpload={"Parts": parts},
             **self._algorithm.completed(checksum),
         )
-        self._bucket.require_encrypted(self._key, answer or {})
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
         stored = confirm_checksum(self._bucket, stored, algorithm=self._algorithm, expected=as_text(checksum))
-        self._held.close()
         self._upload_id = ""
         return stored
 
@@ -200,18 +143,14 @@ class Parts:
 
     def abort(self) -> None:
         upload_id, self._upload_id = self._upload_id, ""
-        with self._held, contextlib.suppress(ServiceError, VerificationError):
+        with contextlib.suppress(ServiceError, VerificationError):
             if upload_id:
                 self._bucket.call(
                     "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=upload_id
                 )
 
-    def _begin(self, file: FileIO, metadata: Mapping[str, str]) -> None:
-        """Start or resume the upload; raises _UnknownChecksumError."""
-        if self._resumes and _is_ours_alone(file) and self._bucket.resumes_uploads:
-            self._resume_upload()
-        if self._upload_id:
-            return
+    def _start(self, metadata: Mapping[str, str]) -> bool:
+        """Start the upload; return whether the store supports the checksum."""
         fast = self._algorithm is Algorithm.CRC64NVME
         answer = self._bucket.create(
             "create_multipart_upload",
@@ -221,69 +160,40 @@ class Parts:
             **self._algorithm.created(),
         )
         if answer is None:
-            raise _UnknownChecksumError
+            return False
         self._upload_id = str(answer["UploadId"])
         if self._is_given_up:
             raise ServiceError(f"{self._key}: its upload was given up")
-        if fast and answer.get("ChecksumAlgorithm") != self._algorithm:
-            raise _UnknownChecksumError
+        return not fast or answer.get("ChecksumAlgorithm") == self._algorithm
 
-    def _resume_upload(self) -> None:
-        """Resume an interrupted upload of this file if its parts have the same length as ours."""
-        algorithm = self._algorithm
-        upload_id = newest_unfinished(self._bucket, self._key, algorithm)
-        there = stored_parts(self._bucket, self._key, upload_id, algorithm=algorithm) if upload_id else {}
-        if there and all(self._length(number) == part.size for number, part in there.items()):
-            self._upload_id, self._there = upload_id, there
+    def _send_parts(self, file: FileIO, memory: TransferMemory) -> list[_SentPart]:
+        """Read the parts in order, and send each one while the next ones are read."""
+        whole, parts = hashlib.sha256(), list[Future[_SentPart]]()
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+            for start in range(0, self.size, self._part_bytes):
+                buffer = memory.take(self._part_bytes)
+                assert buffer is not None
+                content = memoryview(buffer)[: min(self._part_bytes, self.size - start)]
+                with contextlib.ExitStack() as undo:
+                    undo.callback(memory.give, buffer)
+                    checksum = self._read(file.fileno(), start, content)
+                    if self._hashes:
+                        whole.update(content)
+                    undo.pop_all()  # the thread that sends the part returns it
+                number = len(parts) + 1
+                parts.append(
+                    pool.submit(self._send_part, number, content, checksum, buffer=buffer, memory=memory)
+                )
+                if any(part.done() and part.exception() for part in parts):
+                    break
+        self.sha256 = self._claim.sha256 if self._claim and not self._hashes else whole.hexdigest()
+        return [part.result() for part in parts]
 
-    def _length(self, number: int) -> int:
-        return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
-
-    def _send_parts(
-        self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory
-    ) -> list[_SentPart]:
-        """Send each part in order; the first ones are read while the upload is being started."""
-        ordered, parts = _OrderedHash(), list[Future[_SentPart]]()
-        with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
-            started = pool.submit(self._begin, file, metadata)
-            try:
-                for number in range(1, self._count + 1):
-                    buffer = memory.take(self._part_bytes)
-                    assert buffer is not None
-                    part = _Part(number, buffer, memory, ordered)
-                    parts.append(pool.submit(self._transfer_part, file.fileno(), part, started))
-                    if ordered.is_over:
-                        break
-                sent = [part.result() for part in parts if _is_no_consequence(part)]
-            finally:
-                ordered.end()
-        self.sha256 = self._claim.sha256 if self._claim and not self._hashes else ordered.hexdigest()
-        return sent
-
-    def _transfer_part(self, descriptor: int, part: _Part, started: Future[None]) -> _SentPart:
-        """Read a part, hash it after the earlier ones, and send it."""
-        sent = None
-        try:
-            if part.whole.is_over:
-                raise CancelledError
-            content = memoryview(part.buffer)[: self._length(part.number)]
-            with self._reading:
-                checksum = self._read(descriptor, part.number, content)
-            if self._hashes:
-                part.whole.update(part.number, content)
-            started.result()  # raises if the upload could not be started
-            sent = self._send_part(part.number, content, checksum)
-            return sent
-        finally:
-            if sent is None:
-                part.whole.end()
-            part.memory.give(part.buffer)
-
-    def _read(self, descriptor: int, number: int, content: memoryview) -> bytes:
+    def _read(self, descriptor: int, offset: int, content: memoryview) -> bytes:
         """Fill `content` with the part; return its checksum."""
         self._pace(len(content))
-        left, offset, checksum = content, (number - 1) * self._part_bytes, self._algorithm.start()
-        check = self._claim.part(number - 1) if self._claim else None
+        left, checksum = content, self._algorithm.start()
+        check = self._claim.part(offset // self._part_bytes) if self._claim else None
         while left:
             count = os.preadv(descriptor, [left[:_PIECE_BYTES]], offset)
             if not count:
@@ -296,19 +206,22 @@ class Parts:
             check.require()
         return checksum.digest()
 
-    def _send_part(self, number: int, content: memoryview, checksum: bytes) -> _SentPart:
-        there = self._there.get(number)
-        if there is not None and there.holds(content, checksum, self._algorithm):
-            return _SentPart(there.etag, checksum, len(content))
+    def _send_part(
+        self, number: int, content: memoryview, checksum: bytes, *, buffer: mmap.mmap, memory: TransferMemory
+    ) -> _SentPart:
+        """Send a part, and return its buffer."""
         arguments: dict[str, Any] = self._algorithm.sent(checksum)
-        answer = self._bucket.call(
-            "upload_part",
-            self._key,
-            UploadId=self._upload_id,
-            PartNumber=number,
-            Body=_Whole(content),
-            **arguments,
-        )
+        try:
+            answer = self._bucket.call(
+                "upload_part",
+                self._key,
+                UploadId=self._upload_id,
+                PartNumber=number,
+                Body=_Whole(content),
+                **arguments,
+            )
+        finally:
+            memory.give(buffer)
         return _SentPart(str(answer["ETag"]), checksum, len(content))
 
 
@@ -337,19 +250,3 @@ class _Whole:
 
     def tell(self) -> int:
         return self._at
-
-
-def _is_no_consequence(part: Future[_SentPart]) -> bool:
-    """Wait for the part; return whether it was sent or failed by itself, not because another part failed."""
-    return not isinstance(part.exception(), CancelledError)
-
-
-def _is_ours_alone(file: FileIO) -> bool:
-    """Return whether no other process sends this file; the lock is held until the file is closed.
-
-    Two processes must not share one upload.
-    """
-    with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False

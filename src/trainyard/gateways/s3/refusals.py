@@ -6,8 +6,6 @@ Pure: errors in, text out. The text never contains a secret, nor the access key.
 import re
 from typing import Any
 
-from trainyard.gateways.s3.clock import difference, stated_offset
-
 _PERMISSIONS = {
     "list_objects_v2": "ListBucket",
     "head_object": "GetObject",
@@ -56,9 +54,9 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     if code in _CREDENTIALS:
         return f"{endpoint} refuses the AWS credentials: {_CREDENTIALS[code]} ({code})."
     if code in DENIED:
-        return _explain_denied(bucket, action, message, called=called)
+        return _explain_denied(bucket, action, message)
     if code == "RequestTimeTooSkewed":
-        return difference(endpoint, stated_offset(response))
+        return f"This machine's clock differs too much from {endpoint}'s ({code}). Set it (chrony, NTP)."
     if code in _REGION:
         return f"The bucket {bucket} is in another region ({code}: {message}). {_SET_REGION}"
     if code == "BadDigest":
@@ -81,14 +79,12 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     return f"The bucket {bucket} refuses {called}: {reason}."
 
 
-def _explain_denied(bucket: str, action: str, message: str, *, called: str) -> str:
+def _explain_denied(bucket: str, action: str, message: str) -> str:
     who = re.search(r"arn:[\w:/+=,.@-]+", message)
     resource = f"arn:aws:s3:::{bucket}" + ("" if action == "ListBucket" else "/*")
     hint = " Without s3:ListBucket, S3 answers this for missing objects too." if action == "GetObject" else ""
-    step = "" if called in (action, "HeadObject", "ListObjectsV2") else f" ({called})"
     return (
-        f"The bucket {bucket} answers, but refuses {action}{step}{f' for {who[0]}' if who else ''} "
-        "(AccessDenied). "
+        f"The bucket {bucket} answers, but refuses {action}{f' for {who[0]}' if who else ''} (AccessDenied). "
         f"The missing permission is s3:{action} on {resource}.{hint} "
         "The complete policy is in docs/runbooks/permissions.md#artifacts."
     )
@@ -101,12 +97,7 @@ def _explain_connection(error: Exception, bucket: str, endpoint: str) -> str:
             f"There are no AWS credentials for s3://{bucket}. "
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role."
         )
-    if kind in (
-        "CredentialRetrievalError",
-        "TokenRetrievalError",
-        "SSOTokenLoadError",
-        "UnauthorizedSSOTokenError",
-    ):
+    if kind.endswith(("RetrievalError", "SSOTokenLoadError", "SSOTokenError")):
         return f"The AWS credentials for s3://{bucket} could not be obtained: {error}"
     if kind == "ParamValidationError":
         return f"The request to S3 is not valid: {error}"

@@ -16,8 +16,6 @@ class TransferMemory:
 
     def __init__(self, budget: int = BUDGET_BYTES) -> None:
         self._budget, self._lent = budget, 0
-        self._spare: list[mmap.mmap] = []
-        """Returned buffers, all of one size, for reuse: the system fills new ones with zeros first."""
         self._changed = threading.Condition()
 
     def take(self, size: int, *, wait: bool = True) -> mmap.mmap | None:
@@ -30,16 +28,12 @@ class TransferMemory:
                 return None
             self._changed.wait_for(lambda: self._has_room(size))
             self._lent += size
-            if self._spare and len(self._spare[0]) != size:
-                self._spare = []
-            return self._spare.pop() if self._spare else mmap.mmap(-1, size)
+            return mmap.mmap(-1, size)
 
     def give(self, buffer: mmap.mmap) -> None:
         """Take back a buffer that nobody reads or fills any more."""
         with self._changed:
             self._lent -= len(buffer)
-            if not self._spare or len(self._spare[0]) == len(buffer):
-                self._spare.append(buffer)
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

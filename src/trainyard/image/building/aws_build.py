@@ -94,7 +94,8 @@ class AwsBuilder:
 
         Raises ConfigError and ServiceError before any build is started, and what `BuildPoll.follow` raises.
         """
-        held = {request.image: self._usable_image(request) for request in requests}
+        held = {request.image: self._find_existing_image(request) for request in requests}
+        held |= {one.image: None for one in requests if self.options.rebuild or one.unpinned}
         starts = {
             request.image: self._start(request, held[request.image])
             for request in requests
@@ -103,16 +104,13 @@ class AwsBuilder:
         ended = self.poll.follow(starts)
         return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
 
-    def _usable_image(self, request: BuildRequest) -> ExistingImage | None:
-        """Return the image in ECR that makes a build unnecessary; None if the image must be built."""
-        held = self._find_existing_image(request)  # also for a rebuild: fails if there is no repository
-        return None if self.options.rebuild or request.unpinned else held
-
     def _start(self, request: BuildRequest, held: ExistingImage | None) -> Callable[[int], str]:
         """Send the source; return a function that starts the build, or only the check of a held image."""
         if request.unpinned:
             named = ", ".join(request.unpinned)
-            self._log(request, f"built again: {named} is not pinned by digest, so it may have changed")
+            self.poll.log(
+                request.image, f"built again: {named} is not pinned by digest, so it may have changed"
+            )
         options, secrets = self.options, dict[str, str]()
         source, context = self._source(request)
         if held is None:
@@ -131,8 +129,8 @@ class AwsBuilder:
             variables |= plain
         else:
             why = f"not known to have passed the {options.level} check"
-            self._log(request, f"already in ECR, but {why}: it is checked again")
-            uri = self._record(request, held.digest, None)["uri"]
+            self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
+            uri = aws_result(request, (self.account, self.aws.region), held.digest, None)["uri"]
             variables = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": options.level}
         return lambda attempt: self.aws.start(
             options.project,
@@ -147,23 +145,19 @@ class AwsBuilder:
     ) -> dict[str, Any] | TrainyardError:
         if isinstance(ended, TrainyardError):
             return ended
+        place = (self.account, self.aws.region)
         try:
-            if held is not None:
-                record = self._record(request, held.digest, None)
-                if ended is not None:
-                    spec = (self.root / "buildspec.yml").read_bytes()
-                    exported_answers(ended, record["uri"], self.options.level, spec)
-                return record
-            assert ended is not None
-            return self._record(request, same_digest(request, ended, partial(self._digest, request)), ended)
+            if held is None:
+                assert ended is not None
+                digest = same_digest(request, ended, partial(self._digest, request))
+                return aws_result(request, place, digest, ended)
+            record = aws_result(request, place, held.digest, None)
+            if ended is not None:
+                spec = (self.root / "buildspec.yml").read_bytes()
+                exported_answers(ended, record["uri"], self.options.level, spec)
+            return record
         except TrainyardError as error:
             return error
-
-    def _record(self, request: BuildRequest, digest: str, ended: CompletedBuild | None) -> dict[str, Any]:
-        return aws_result(request, (self.account, self.aws.region), digest, ended)
-
-    def _log(self, request: BuildRequest, text: str) -> None:
-        self.poll.log(request.image, text)
 
     def _find_existing_image(self, request: BuildRequest) -> ExistingImage | None:
         """Return the image that every needed tag names; None if there is no such image with this content."""
@@ -204,7 +198,9 @@ class AwsBuilder:
             project=self.options.project,
             bucket=self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}",
         )
-        self._log(request, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' existed'}")
+        self.poll.log(
+            request.image, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' existed'}"
+        )
         return source, folder or FOREIGN
 
 

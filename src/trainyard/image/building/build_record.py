@@ -118,23 +118,17 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
     """
     state = ended.state
     pushed = state.exported.get("IMAGE_DIGEST", "")
-    if not pushed:
-        raise VerificationError(
-            f"{request.image}: the build {state.build_id} succeeded, but exported no IMAGE_DIGEST, so it "
-            "may not have pushed an image. The project must build with the buildspec.yml of this "
-            f"repository. {state.log_address}".rstrip()
-        )
-    held = find("", pushed)
-    if held is None:
-        raise VerificationError(
-            f"{request.image}: the build {state.build_id} succeeded, but ECR has no image "
-            f"{request.image}@{pushed}. {state.log_address}".rstrip()
-        )
-    if pushed != held:
-        raise VerificationError(
-            f"{request.image}: the build {state.build_id} pushed {pushed}, but ECR holds {held} for it"
-        )
-    return held
+    held = find("", pushed) if pushed else None
+    if held and held == pushed:
+        return held
+    says = "exported no IMAGE_DIGEST. The project must build with the buildspec.yml of this repository"
+    if pushed:
+        says = f"ECR has no image {request.image}@{pushed}"
+    if held:
+        says = f"it pushed {pushed}, and ECR holds {held} for it"
+    raise VerificationError(
+        f"{request.image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+    )
 
 
 def exported_answers(
@@ -182,9 +176,7 @@ def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the results for people."""
     lines = []
     for one in results:
-        how = "already in ECR, nothing was built"
-        if one["built"]:
-            how = f"built in {_took(one)}"
+        how = f"built in {_took(one)}" if one["built"] else "already in ECR, nothing was built"
         lines += [f"  {one['image']:<13} {how}", f"  {'':<13} {one['uri']}"]
     return lines
 

@@ -80,17 +80,10 @@ class BuildRequest:
 
     def record(self) -> dict[str, Any]:
         """Return the request as plain data."""
-        return {
-            "image": self.image,
-            "context": self.context,
-            "dockerfile": self.dockerfile,
-            "platform": self.platform,
-            "target": self.target,
+        same = ("image", "context", "dockerfile", "platform", "target", "commit", "dirty", "tag")
+        return {key: getattr(self, key) for key in same} | {
             "build_args": dict(self.build_args),
-            "commit": self.commit,
-            "dirty": self.dirty,
             "content": self.digest,
-            "tag": self.tag,
             "files": len(self.names),
             "bytes": self.total_bytes,
             "unpinned": list(self.unpinned),

@@ -88,9 +88,8 @@ def _problems(parameters: Mapping[str, Any], given: Mapping[str, str]) -> Iterat
 
 def _too_long(template: Mapping[str, Any], given: Mapping[str, str], account: Account) -> Iterator[str]:
     names = resource_names(template, given, account)
-    buckets = [
-        name for each, name in names.items() if template["Resources"][each]["Type"] == "AWS::S3::Bucket"
-    ]
+    types = {name: resource["Type"] for name, resource in template["Resources"].items()}
+    buckets = [name for each, name in names.items() if types[each] == "AWS::S3::Bucket"]
     longest, project = max(buckets, key=len), given["Project"]
     if len(longest) > _BUCKET_LETTERS:
         yield (

@@ -25,7 +25,7 @@ from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 
 
-def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     row = next((one for one in rows_with("efa", "families") if machine.family in one["families"]), {})
     wanted = (
         ("EFA installer", declared.efa_installer, "installer"),
@@ -35,33 +35,32 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
     for name, found, key in wanted:
         if machine.efa and row and found and found < version(row[key]):
             yield ImageFinding(
-                "efa-versions",
-                ERROR,
-                declared.dockerfile,
                 0,
                 f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
                 f"take {name} {row[key]} or newer",
             )
+
+
+def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     if machine.efa and not declared.has_efa and declared.base.kind not in ("dlc", "other"):
         yield ImageFinding(
-            "efa-missing",
-            WARNING,
-            declared.dockerfile,
             declared.base.line,
             "the machine has EFA, but neither the EFA installer nor aws-ofi-nccl is installed",
             "NCCL finds no plugin and uses TCP, several times slower, without an error",
             "install both as docker/fsdp/Dockerfile does",
+            severity=WARNING,
         )
+
+
+def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     if declared.has_latest_efa:
         yield ImageFinding(
-            "efa-latest",
-            WARNING,
-            declared.dockerfile,
             0,
             "aws-efa-installer-latest is a different installer each month",
             "two builds of one commit may differ in libfabric and in the plugin, and the new one is untested",
             "name a version, such as aws-efa-installer-1.49.0.tar.gz",
+            severity=WARNING,
         )
 
 
@@ -90,31 +89,27 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         and not without
     ):
         yield ImageFinding(
-            "efa-nccl",
-            ERROR if machine.rdma else WARNING,
-            declared.dockerfile,
             0,
             f"NCCL {version_text(nccl)} does not run with EFA installer "
             f"{version_text(declared.efa_installer)}",
             "with GPUDirect RDMA it ends with 'Unable to register memory (type = 2) … Invalid argument'",
             f"take installer {version_text(needed)} or newer, or set {row['unless']}",
+            severity=ERROR if machine.rdma else WARNING,
         )
 
 
-def _system_nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
     first = next((one for one in paths if "nccl" in one.value.replace("ofi-nccl", "")), None)
     if first and own and declared.nccl and declared.nccl < own:
         yield ImageFinding(
-            "two-nccl",
-            WARNING,
-            declared.dockerfile,
             first.line,
             f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
             "the loader takes the first; a function that the older one lacks is an undefined symbol",
             "leave NCCL to torch, or install the newer one",
+            severity=WARNING,
         )
 
 
@@ -147,14 +142,12 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
             why, remedy = found.reason, found.remedy
         if severity:
             yield ImageFinding(
-                "environment",
-                severity,
-                declared.dockerfile,
                 variable.line,
                 f"ENV {name}={value}",
                 why,
                 remedy,
-                Edit(variable.line, name, "") if severity == ERROR else None,
+                severity=severity,
+                edit=Edit(variable.line, name, "") if severity == ERROR else None,
             )
 
 
@@ -168,34 +161,30 @@ def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str)
     return WARNING, "aws-ofi-nccl finds RDMA by itself since 1.7; =1 aborts on a device without RDMA"
 
 
-def _pinning(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
         yield ImageFinding(
-            "unpinned",
-            WARNING,
-            declared.dockerfile,
             stage.line,
             f"{stage.image} is a tag, which can move",
             "two builds of one commit may differ, and a build of the same content is never skipped",
             f"add its digest: {stage.image}@sha256:…",
+            severity=WARNING,
         )
 
 
-def _user(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     user = declared.parsed.last("USER")
     if user is None or user.text.split(":")[0] in ("root", "0"):
         yield ImageFinding(
-            "user",
-            WARNING,
-            declared.dockerfile,
             user.line if user else declared.parsed.stages[-1].line,
             "the image runs as root",
             "the restricted Pod Security Standard refuses it, and root owns what it writes to shared volumes",
             "end the last stage with USER and a number, such as USER 1000",
+            severity=WARNING,
         )
 
 
-def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     for instruction in declared.parsed.instructions:
         if instruction.name == "ARG":
             values = {key: value or "" for key, value in arguments_of(instruction.text, {}, {}).items()}
@@ -209,13 +198,11 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
                 severity = ERROR
             if severity:
                 yield ImageFinding(
-                    "secret",
-                    severity,
-                    declared.dockerfile,
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
                     "build arguments and variables stay readable in its history, for all who can pull it",
                     "use RUN --mount=type=secret, or hand it to the job as a Secret",
+                    severity=severity,
                 )
 
 
@@ -228,12 +215,14 @@ def _severity_of_argument(name: str, value: str) -> str:
     return WARNING if is_secret_name(name) else ""
 
 
-CONTAINER_RULES: tuple[Rule, ...] = (
-    _efa,
-    _memory_registration,
-    _system_nccl,
-    _variables,
-    _pinning,
-    _user,
-    _secrets,
-)
+CONTAINER_RULES: dict[str, Rule] = {
+    "efa-versions": _efa_versions,
+    "efa-missing": _efa_missing,
+    "efa-latest": _efa_latest,
+    "efa-nccl": _memory_registration,
+    "two-nccl": _system_nccl,
+    "environment": _variables,
+    "unpinned": _pinning,
+    "user": _user,
+    "secret": _secrets,
+}

@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from packaging.version import InvalidVersion
+from packaging.version import Version as PackageVersion
+
 from trainyard.image.conflict.lock_files import read_lock, read_project
 from trainyard.image.conflict.stated_packages import (
-    MAIN_INDEXES,
-    OTHER_INDEXES,
     Package,
-    PackageReader,
     RequirementsFile,
     StatedRequirement,
     conda_requirement,
     read_requirement,
     read_requirements,
 )
-from trainyard.image.conflict.version_facts import Version, minor, row_of, version
+from trainyard.image.conflict.version_facts import Version, minor, row_of, torch_builds, version
 from trainyard.image.context.copied_files import context_paths
-from trainyard.image.context.dockerfile import Dockerfile, Instruction, Stage, is_stated, pairs_of
+from trainyard.image.context.dockerfile import Dockerfile, Stage, is_stated, pairs_of
 from trainyard.image.context.install_commands import Install, installs_of
 from trainyard.image.context.resolved_text import ResolvedInstruction, resolve_text
 
@@ -46,11 +46,17 @@ _SYSTEM_NCCL = re.compile(r"libnccl2=(\d+\.\d+\.\d+)")
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 """Text of commands that may make pip and uv use another index."""
 _OTHER_ENVIRONMENT = re.compile(r"\b(?:venv|virtualenv|conda|mamba|micromamba)\b")
-_SYSTEMS = frozenset(
-    (
-        *("scratch", "ubuntu", "debian", "alpine", "amazonlinux", "fedora", "rockylinux", "almalinux"),
-        *("centos", "busybox", "buildpack-deps"),
-    )
+_SYSTEMS = {
+    *("scratch", "ubuntu", "debian", "alpine", "amazonlinux", "fedora", "rockylinux", "almalinux"),
+    *("centos", "busybox", "buildpack-deps"),
+}
+_PYTORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/(?:(cu\d{3}|cpu)/?|torch_stable\.html)")
+_PYPI = re.compile(r"https?://(?:pypi\.org|pypi\.python\.org)/simple/?")
+# Variables that name indexes to pip and uv.
+_MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+_OTHER_INDEXES = (
+    *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
+    *("UV_TORCH_BACKEND", "PIP_CONFIG_FILE"),
 )
 _CUDA_TAG = re.compile(r"cu(?:da)?-?(\d{2})\.?(\d)")
 _PYTHON_TAG = re.compile(r"(?:^|[-_])py(?:thon)?(\d)\.?(\d{1,2})(?:[-_.]|$)")
@@ -101,7 +107,17 @@ class InstallStep:
             if one := read_word(word):
                 yield one, (dockerfile, self.line)
         for name, content in self.files:
-            yield from ((one, (name, one.line or self.line)) for one in content.requirements)
+            yield from ((one, (name, one.line)) for one in content.requirements)
+
+    @property
+    def index_urls(self) -> tuple[str, list[str]]:
+        """The index that replaces PyPI, empty for none, and the others; of options, files and variables."""
+        named = (self.install, *(content.indexes for _, content in self.files))
+        main = [one.main_index for one in named if one.main_index]
+        main += [self.indexes[name] for name in _MAIN_INDEXES if self.indexes.get(name)]
+        others = [url for one in named for url in one.other_indexes]
+        others += [url for name in _OTHER_INDEXES for url in self.indexes.get(name, "").split()]
+        return (main or [""])[0], others
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,7 @@ class DeclaredVersions:
     bases: Mapping[int, BaseImage] = field(default_factory=dict)
     """The base image of each stage."""
     torch_build: str = ""
-    """Where torch comes from; see `PackageReader`."""
+    """Where torch comes from; see `_PackageReader`."""
     base_is_used: bool = False
     """Whether torch comes from the base image."""
     removed: frozenset[str] = frozenset()
@@ -178,72 +194,48 @@ def declare(
     `locked` is the content of the named locks: package -> version, line and file. If it is empty, the files
     that the Dockerfile copies and installs from are read with `read`.
     """
-    lines = resolve_text(parsed)
-    stages = parsed.used_stages()
-    used = {stage.number for stage in stages}
-    last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
-    bases = {stage.number: _base_of(parsed, stage, lines) for stage in stages}
-    base = bases[len(parsed.stages) - 1]
-    known, variables, unread = dict[str, str](), list[Variable](), list[str]()
-    efa, plugin, reader = Version(), Version(), PackageReader()
+    lines, final = resolve_text(parsed), len(parsed.stages) - 1
+    bases = {stage.number: _base_of(parsed, stage, lines) for stage in parsed.used_stages()}
+    last = {stage.number for stage in parsed.ancestors(final)}
+    base, reader, files = bases[final], _PackageReader(), _FileReader(parsed, lines, read)
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
-    runs = [line.text for line in lines if line.instruction.name == "RUN" and line.instruction.stage in used]
-    waiting = any(install.files for text in runs for install in installs_of(text))
+    used = [(place, line) for place, line in enumerate(lines) if line.instruction.stage in bases]
+    runs = [(place, line) for place, line in used if line.instruction.name == "RUN"]
+    waiting = any(install.files for _, line in runs for install in installs_of(line.text))
     if not waiting:  # no command installs files: the named locks count as installed first
-        settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
-        _take_named(reader, packages, Install(), settings=settings, base=(base.kind, base.torch))
-    has_efa, latest, nccl, steps = False, False, Version(), list[InstallStep]()
-    for place, line in enumerate(lines):
-        instruction, text = line.instruction, line.text
-        if instruction.stage not in used:
-            continue
+        reader.take_named(
+            packages, InstallStep(Install(), (), (), _index_variables(lines, parsed), base, 0, final)
+        )
+    known, variables, steps = dict[str, str](), list[Variable](), list[InstallStep]()
+    for _, line in used:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
-        if instruction.name == "ENV" and instruction.stage in last:
-            variables += [Variable(key, line.values[key], instruction.line) for key in pairs_of(instruction)]
-        if instruction.name != "RUN":
-            continue
-        where = Package("", "", name, instruction.line, instruction.stage)
-        here = bases[instruction.stage]
-        facts = (here.kind, here.torch)
-        settings = _index_variables(lines[: place + 1], instruction.stage, parsed)
-        for install in installs_of(text):
+        if line.instruction.name == "ENV" and line.instruction.stage in last:
+            pairs = pairs_of(line.instruction)
+            variables += [Variable(key, line.values[key], line.instruction.line) for key in pairs]
+    for place, line in runs:
+        settings, stage = _index_variables(lines[: place + 1], parsed), line.instruction.stage
+        for install in installs_of(line.text):
+            contents = () if packages else files.read_all(place, install)
+            constraints = files.read_constraints(place, install)
+            step = InstallStep(
+                install, contents, constraints, settings, bases[stage], line.instruction.line, stage
+            )
             if install.files and waiting:
                 waiting = False
-                _take_named(reader, packages, install, settings=settings, base=facts)
-            beside = _FileReader(parsed, lines, place, install=install, read=read)
-            contents = [] if packages else beside.read_all()
-            constraints = [
-                one for path in install.constraints if (one := beside.read_one(path, read_requirements))
-            ]
-            unread += beside.unread
-            reader.opaque = reader.opaque or beside.opaque or bool(packages and install.projects)
-            reader.take(install, contents, variables=settings, where=where, base=facts)
-            steps.append(
-                InstallStep(
-                    install,
-                    tuple(contents),
-                    tuple(content for _, content in constraints),
-                    settings,
-                    here,
-                    instruction.line,
-                    instruction.stage,
-                )
-            )
-        efa = version(match[1]) if (match := _EFA.search(text)) else efa
-        plugin = version(match[1]) if (match := _PLUGIN.search(text)) else plugin
-        nccl = version(match[1]) if (match := _SYSTEM_NCCL.search(text)) else nccl
-        latest = latest or "aws-efa-installer-latest" in text
-        has_efa = has_efa or bool(re.search(r"efa[-_]installer|aws-ofi-nccl", text))
-    stated = reader.packages
-    nccl = nccl or version(known.get("NCCL_VERSION", "").removeprefix("v"))
+                reader.take_named(packages, step)
+            reader.opaque = reader.opaque or files.opaque or bool(packages and install.projects)
+            reader.take(step, name)
+            steps.append(step)
+    text = "\n".join(line.text for _, line in runs)
+    stated, unread = reader.packages, files.unread
     wheel = next((stated[one].version for one in stated if one.startswith("nvidia-nccl-cu")), ())
     torch_kept = "torch" not in stated and "torch" not in reader.unknown and not reader.opaque
-    environment = any(
-        _OTHER_ENVIRONMENT.search(line.text) for line in lines if line.instruction.stage in used
-    )
+    environment = any(_OTHER_ENVIRONMENT.search(line.text) for _, line in used)
     build = "" if reader.torch_build == "base" and environment else reader.torch_build
-    efa = efa or version(known.get("EFA_INSTALLER_VERSION", ""))
-    plugin = plugin or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v"))
+    efa = _last_version(_EFA, text) or version(known.get("EFA_INSTALLER_VERSION", ""))
+    plugin = _last_version(_PLUGIN, text) or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v"))
+    nccl = _last_version(_SYSTEM_NCCL, text) or version(known.get("NCCL_VERSION", "").removeprefix("v"))
+    copied = [i.text for i in parsed.instructions if i.name in ("COPY", "ADD")]
     return DeclaredVersions(
         dockerfile=name,
         parsed=parsed,
@@ -253,55 +245,142 @@ def declare(
         torch_build=build,
         base_is_used=bool(base.torch) and (torch_kept or ("torch" in stated and build == "base")),
         removed=frozenset(reader.removed),
-        unknown=_unknown_facts(base, stated, reader, unread),
+        unknown=_unknown_facts(base, reader, unread),
         has_unstated=bool(unread or reader.opaque or reader.unknown),
         variables=tuple(variables),
         efa_installer=efa,
         efa_plugin=plugin,
-        has_efa=has_efa or bool(efa or plugin),
-        installs_trainyard="trainyard-ci" in stated or any(_copies_trainyard(i) for i in parsed.instructions),
+        has_efa=bool(efa or plugin or re.search(r"efa[-_]installer|aws-ofi-nccl", text)),
+        installs_trainyard="trainyard-ci" in stated or any("src/trainyard" in one for one in copied),
         nccl=wheel or nccl,
-        has_latest_efa=latest,
+        has_latest_efa="aws-efa-installer-latest" in text,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
         steps=tuple(steps),
     )
 
 
+def _last_version(pattern: re.Pattern[str], text: str) -> Version:
+    found = pattern.findall(text)
+    return version(found[-1]) if found else ()
+
+
 @dataclass
 class _FileReader:
-    """Reads the files that an installing command names."""
+    """Reads the files that installing commands name, from the build context."""
 
     parsed: Dockerfile
     lines: tuple[ResolvedInstruction, ...]
-    place: int
-    install: Install
     read: ContextReader | None
     unread: list[str] = field(default_factory=list)
     opaque: bool = False
     """Whether any of them cannot be read."""
 
-    def read_all(self) -> list[tuple[str, RequirementsFile]]:
+    def read_all(self, place: int, install: Install) -> tuple[tuple[str, RequirementsFile], ...]:
         """Return name and content of the files that can be read, and note the others."""
-        found = [self.read_one(path, read_requirements, note=True) for path in self.install.files]
-        for path in self.install.locks:
-            named = [extra for _, extras in self.install.projects for extra in extras]
-            found.append(self.read_one(path, partial(read_lock, path, extras=named), note=True))
-        if not any(found) or not self.install.locks:
-            for folder, extras in self.install.projects:
+        extras = [extra for _, named in install.projects for extra in named]
+        parsers = [(path, read_requirements) for path in install.files]
+        parsers += [(path, partial(read_lock, path, extras=extras)) for path in install.locks]
+        found = [self._read_one(place, install, path, parse) for path, parse in parsers]
+        self.unread += [path for (path, _), one in zip(parsers, found, strict=True) if one is None]
+        self.opaque = self.opaque or None in found
+        if not any(found) or not install.locks:
+            for folder, named in install.projects:
                 path = posixpath.join(folder, "pyproject.toml")
-                found.append(self.read_one(path, partial(read_project, extras=extras)))
+                found.append(self._read_one(place, install, path, partial(read_project, extras=named)))
                 self.opaque = self.opaque or not found[-1]
-        return [one for one in found if one]
+        return tuple(one for one in found if one)
 
-    def read_one(
-        self, path: str, parse: Callable[[str], RequirementsFile], *, note: bool = False
+    def read_constraints(self, place: int, install: Install) -> tuple[RequirementsFile, ...]:
+        found = (self._read_one(place, install, path, read_requirements) for path in install.constraints)
+        return tuple(one[1] for one in found if one)
+
+    def _read_one(
+        self, place: int, install: Install, path: str, parse: Callable[[str], RequirementsFile]
     ) -> tuple[str, RequirementsFile] | None:
-        paths = context_paths(self.parsed, self.lines, self.place, install=self.install, path=path)
+        paths = context_paths(self.parsed, self.lines, place, install=install, path=path)
         found = self.read(paths) if self.read and paths else None
-        if found is None and note:
-            self.unread.append(path)
-            self.opaque = True
         return (found[0], parse(found[1])) if found else None
+
+
+@dataclass
+class _PackageReader:
+    """Follows the installing commands of a Dockerfile."""
+
+    packages: dict[str, Package] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    """Packages that are removed, or installed in a version that is not stated."""
+    removed: set[str] = field(default_factory=set)
+    opaque: bool = False
+    """Whether something was installed that cannot be read here."""
+    torch_build: str = ""
+    """Where the pinned torch comes from: pypi, named (an index or a suffix of PyTorch's own), private (its
+    suffix is known, its index is not), cpu, base, or empty for unknown."""
+
+    def take_named(self, packages: Mapping[str, Package], step: InstallStep) -> None:
+        """Add the packages of the named locks, as if `step` had installed them."""
+        self.packages |= packages
+        if torch := packages.get("torch"):
+            pinned = replace(
+                step.install, words=(f"torch=={torch.text}",), files=(), certain=True, opaque=False
+            )
+            self.take(replace(step, install=pinned, line=torch.line, stage=torch.stage), torch.file)
+
+    def take(self, step: InstallStep, dockerfile: str) -> None:
+        """Add what a command installs."""
+        install, here = step.install, list(step.requirements(dockerfile))
+        self.opaque = self.opaque or install.opaque or any(content.opaque for _, content in step.files)
+        self.opaque = self.opaque or any(not one.name for one, _ in here)
+        self.removed |= {one.name for one, _ in here if install.removes}
+        for one, (file, line) in here:
+            pins = {other.pin for other, _ in here if other.name == one.name and other.pin}
+            if one.pin and install.certain and not install.removes and len(pins) == 1:
+                self.packages[one.name] = Package(one.name, one.pin, file, line, step.stage)
+                self.unknown.discard(one.name)
+                if one.name == "torch":
+                    self._set_build(step)
+            elif not self._is_kept(one, step):
+                self.packages.pop(one.name, None)
+                self.unknown.add(one.name)
+
+    def _is_kept(self, one: StatedRequirement, step: InstallStep) -> bool:
+        """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
+        install, before = step.install, self.packages.get(one.name)
+        if install.removes or one.pin or (not install.certain and (one.allowed is None or one.allowed)):
+            return False
+        text = before.text if before else ""
+        if not text and one.name == "torch" and "torch" not in self.unknown:
+            text = ".".join(map(str, step.base.torch))
+        if not text or install.upgrades or one.allowed is None:
+            return False
+        try:
+            return one.allowed.contains(PackageVersion(text), prereleases=True)
+        except InvalidVersion:
+            return False
+
+    def _set_build(self, step: InstallStep) -> None:
+        torch, kind, base_torch = self.packages["torch"], step.base.kind, step.base.torch
+        main, others = step.index_urls
+        main = "" if _PYPI.fullmatch(main) else main
+        urls = [*filter(None, [main]), *(url for url in others if not _PYPI.fullmatch(url))]
+        indexes = [_PYTORCH_INDEX.fullmatch(url) for url in urls]
+        official = step.install.wheels and all(indexes)
+        suffix = next((match[1] for match in indexes if match and match[1]), "")
+        self.torch_build, builds = "", torch_builds(torch.version)
+        if "+" in torch.text:
+            self.torch_build = "cpu" if "+cpu" in torch.text else "named" if official else "private"
+        elif base_torch and base_torch == torch.version and not step.install.upgrades:
+            self.torch_build = "base"
+        elif not official or (
+            not main and (kind == "other" or (kind in ("pytorch", "dlc") and not base_torch))
+        ):
+            return
+        elif not indexes:
+            self.torch_build = "pypi"
+        elif suffix == "cpu":
+            self.torch_build = "cpu" if len(indexes) == 1 and main else ""
+        elif suffix and len(indexes) == 1 and (main or version(f"{suffix[2:4]}.{suffix[4:]}") in builds):
+            self.packages["torch"] = replace(torch, text=f"{torch.text}+{suffix}", index=suffix)
+            self.torch_build = "named"
 
 
 def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction, ...]) -> BaseImage:
@@ -320,13 +399,11 @@ def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction,
     return found
 
 
-def _index_variables(
-    lines: tuple[ResolvedInstruction, ...], stage: int, parsed: Dockerfile
-) -> dict[str, str]:
-    """Return the variables that name indexes to pip and uv; `$` stands for an unknown index."""
-    numbers = {one.number for one in parsed.ancestors(stage)}
+def _index_variables(lines: tuple[ResolvedInstruction, ...], parsed: Dockerfile) -> dict[str, str]:
+    """Return the variables that name indexes to pip and uv at the last line; `$` is an unknown index."""
+    numbers = {one.number for one in parsed.ancestors(lines[-1].instruction.stage)}
     here = [line for line in lines if line.instruction.stage in numbers]
-    names = (*MAIN_INDEXES, *OTHER_INDEXES)
+    names = (*_MAIN_INDEXES, *_OTHER_INDEXES)
     found = {name: here[-1].values[name] for name in names if here[-1].values.get(name)}
     for line in here:
         declared = line.instruction.name == "ARG" and line.instruction.text.partition("=")[0].split()
@@ -336,25 +413,7 @@ def _index_variables(
     return found
 
 
-def _take_named(
-    reader: PackageReader,
-    packages: Mapping[str, Package],
-    install: Install,
-    *,
-    settings: Mapping[str, str],
-    base: tuple[str, Version],
-) -> None:
-    """Add the packages of the named locks, as if `install` had installed them."""
-    reader.packages |= packages
-    if "torch" in packages:
-        torch = packages["torch"]
-        pinned = replace(install, words=(f"torch=={torch.text}",), files=(), certain=True, opaque=False)
-        reader.take(pinned, (), variables=settings, where=torch, base=base)
-
-
-def _unknown_facts(
-    base: BaseImage, packages: Mapping[str, Package], reader: PackageReader, unread: list[str]
-) -> tuple[str, ...]:
+def _unknown_facts(base: BaseImage, reader: _PackageReader, unread: list[str]) -> tuple[str, ...]:
     found = []
     if not is_stated(base.image):
         found.append(f"the base image {base.image}: a variable in it has no value; give one with --build-arg")
@@ -362,13 +421,9 @@ def _unknown_facts(
         f"{path}: the build context here has no such file, or a command changes it; see --context and --lock"
         for path in dict.fromkeys(unread)
     ]
-    if "torch" not in packages and ("torch" in reader.unknown or (reader.opaque and not unread)):
+    if "torch" not in reader.packages and ("torch" in reader.unknown or (reader.opaque and not unread)):
         found.append("torch: its version is not stated")
     return tuple(found)
-
-
-def _copies_trainyard(instruction: Instruction) -> bool:
-    return instruction.name in ("COPY", "ADD") and "src/trainyard" in instruction.text
 
 
 def base_image(image: str, line: int = 0) -> BaseImage:

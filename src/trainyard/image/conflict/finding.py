@@ -36,19 +36,21 @@ class Edit:
 class ImageFinding:
     """One problem."""
 
-    rule: str
-    severity: str
-    file: str
     line: int
     what: str
     why: str
     remedy: str
+    severity: str = ERROR
+    file: str = ""
+    """Empty in a rule stands for the Dockerfile."""
     edit: Edit | None = None
+    rule: str = ""
+    """Set by `judge_versions`."""
 
     def record(self) -> dict[str, Any]:
         """Return the finding as plain data."""
-        facts = {key: value for key, value in vars(self).items() if key != "edit"}
-        return facts | {"fixable": self.edit is not None}
+        keys = ("rule", "severity", "file", "line", "what", "why", "remedy")
+        return {key: getattr(self, key) for key in keys} | {"fixable": self.edit is not None}
 
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[ImageFinding]]

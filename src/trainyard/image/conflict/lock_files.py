@@ -3,7 +3,6 @@
 Each reader returns a RequirementsFile, which also says whether the file names packages that cannot be read.
 """
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,7 +20,6 @@ from trainyard.image.conflict.stated_packages import (
     read_requirements,
 )
 
-_FILES = re.compile(r"^(?:(?:wheels|files) = \[\n(?: +\{[^\n]*\},?\n)*\]|sdist = \{[^\n]*\})\n", re.MULTILINE)
 _UNREADABLE = RequirementsFile(opaque=True)
 
 
@@ -29,22 +27,14 @@ def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsF
     """Return the content of a lock, whose format is known by the name of its file."""
     try:
         if path.endswith("uv.lock"):
-            return _read_uv_lock(tomllib.loads(_without_files(text)), set(extras))
+            return _read_uv_lock(tomllib.loads(text), set(extras))
         if path.endswith("poetry.lock"):
-            return _read_poetry_lock(tomllib.loads(_without_files(text)))
+            return _read_poetry_lock(tomllib.loads(text))
         if path.endswith((".yml", ".yaml")):
             return _read_conda_environment(parse_yaml(text, path))
     except (tomllib.TOMLDecodeError, DamagedFileError, AttributeError, KeyError, TypeError, ValueError):
         return _UNREADABLE
     return read_requirements(text)
-
-
-def _without_files(text: str) -> str:
-    """Return a lock without its lists of wheels and hashes, which are most of its text and not needed.
-
-    Lists are removed if they have the form of uv and poetry, one file a line; others are parsed in full.
-    """
-    return _FILES.sub("", text)
 
 
 def read_project(text: str, extras: Iterable[str] = ()) -> RequirementsFile:

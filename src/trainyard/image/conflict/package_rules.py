@@ -4,11 +4,11 @@ A rule that does not know a version reports nothing.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
-from trainyard.image.conflict.stated_packages import Package, StatedRequirement
+from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
     minor,
@@ -27,12 +27,10 @@ _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "ap
 """Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
 OLDEST_PYTHON = (3, 11)
 """The oldest Python that Trainyard runs on."""
-_BUILD_TOOLS = frozenset(
-    (
-        *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
-        *("pybind11",),
-    )
-)
+_BUILD_TOOLS = {
+    *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
+    "pybind11",
+}
 """Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
@@ -40,16 +38,13 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 """Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
 
-def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
     python = base.python
     oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
     if torch and oldest and python and not oldest <= python <= newest:
         span = f"{version_text(oldest)} to {version_text(newest)}"
         yield ImageFinding(
-            "torch-python",
-            ERROR,
-            declared.dockerfile,
             base.line,
             f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
@@ -57,13 +52,10 @@ def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
         )
 
 
-def _own_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _own_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     python = declared.base.python
     if declared.installs_trainyard and python and python < OLDEST_PYTHON:
         yield ImageFinding(
-            "python",
-            ERROR,
-            declared.dockerfile,
             declared.base.line,
             f"{declared.base.image} has Python {version_text(python)}",
             f"Trainyard, which is in the image, needs Python {version_text(OLDEST_PYTHON)} or newer",
@@ -71,7 +63,7 @@ def _own_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator
         )
 
 
-def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
     if "torch" in declared.removed:
         return  # what was compiled against the base's torch may be removed, too
@@ -79,9 +71,6 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         return
     compiled = base.kind == "ngc"
     yield ImageFinding(
-        "torch-twice",
-        ERROR if compiled else WARNING,
-        torch.file,
         torch.line,
         f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
         "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
@@ -89,10 +78,12 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         if compiled
         else "the image contains both, some 5 GB too much, and the loader may mix their CUDA libraries",
         "start from nvidia/cuda or python, or omit torch from the lock and take the base's",
+        severity=ERROR if compiled else WARNING,
+        file=torch.file,
     )
 
 
-def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
     if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
@@ -106,14 +97,12 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
         base = declared.base_of(torch).cuda
         right = base if base in builds else version(torch_row(torch.version)["pypi_cuda"])
         yield ImageFinding(
-            "torch-cuda",
-            ERROR,
-            torch.file,
             torch.line,
             f"there is no torch {torch.text}",
             f"torch {version_text(minor(torch.version))} is built with {wheels}",
             f"take +cu{right[0]}{right[1]}, or another torch",
-            _other_build(declared, torch, right) if not base or base[0] == right[0] else None,
+            file=torch.file,
+            edit=_other_build(declared, torch, right) if not base or base[0] == right[0] else None,
         )
 
 
@@ -128,33 +117,29 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
 
 
-def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     cuda = cuda_of(declared)
     compiled = sorted(name for name in _COMPILED if name in declared.packages)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
+    has = f"{base.image} has CUDA {version_text(base.cuda)}, torch"
     if compiled and base.has_compiler:
         yield ImageFinding(
-            "base-cuda",
-            ERROR,
-            declared.dockerfile,
             base.line,
-            f"{base.image} has CUDA {version_text(base.cuda)}, torch is built with {version_text(cuda)}",
+            f"{has} is built with {version_text(cuda)}",
             f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
             "version that was used to compile PyTorch'",
             f"take a base image with CUDA {version_text(cuda)}",
         )
     else:
         yield ImageFinding(
-            "base-cuda",
-            WARNING,
-            declared.dockerfile,
             base.line,
-            f"{base.image} has CUDA {version_text(base.cuda)}, torch includes {version_text(cuda)}",
+            f"{has} includes {version_text(cuda)}",
             "torch's wheels contain CUDA libraries, but the loader takes those of the base first if "
             "LD_LIBRARY_PATH names them",
             f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
+            severity=WARNING,
         )
 
 
@@ -167,15 +152,14 @@ def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     # Code for sm_100 runs on sm_103, which has the same major architecture.
     runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
     yield ImageFinding(
-        "architecture",
-        WARNING if runs else ERROR,
-        file,
         line,
         f"CUDA {version_text(cuda)} does not support {machine.architecture}",
         "code for sm_100 runs there, but nothing can be compiled for it"
         if runs
         else "the first kernel ends with 'no kernel image is available for execution on the device'",
         f"take a torch that is built with CUDA {version_text(needed)} or newer",
+        severity=WARNING if runs else ERROR,
+        file=file,
     )
 
 
@@ -193,14 +177,11 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     oldest = oldest_cuda(machine.architecture)
     compiles = not declared.base.cuda or declared.base.cuda >= oldest
     yield ImageFinding(
-        "arch-list",
-        ERROR,
-        declared.dockerfile,
         line,
         f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
         f"add {wanted}",
-        Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
+        edit=Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
         if line and compiles
         else None,
     )
@@ -211,9 +192,6 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Imag
     needed = oldest_driver(cuda)
     if machine.driver and needed and machine.driver < needed:
         yield ImageFinding(
-            "driver",
-            ERROR,
-            declared.dockerfile,
             declared.base.line,
             f"CUDA {version_text(cuda)} needs driver {version_text(needed)} or newer, the machine has "
             f"{version_text(machine.driver)}",
@@ -222,19 +200,17 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Imag
         )
 
 
-def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     cuda = cuda_of(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
         if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
             yield ImageFinding(
-                "cuda-suffix",
-                ERROR,
-                package.file,
                 package.line,
                 f"{name} is for CUDA {match[1]}, torch is built with {version_text(cuda)}",
                 "two CUDA runtimes in one process end in undefined symbols or a crash at the first kernel",
                 f"take {name[: match.start()]}-cu{cuda[0]}",
+                file=package.file,
             )
 
 
@@ -242,17 +218,15 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
         yield ImageFinding(
-            "flash-attn",
-            ERROR,
-            third.file,
             third.line,
             f"flash-attn-3 has kernels for sm_90 only, not for {machine.architecture}",
             "it imports, and the first forward pass fails",
             "take flash-attn 2, or PyTorch's own scaled_dot_product_attention",
+            file=third.file,
         )
 
 
-def _flash_attention_build(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch_is_there = False
     for step in declared.steps:
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
@@ -261,50 +235,40 @@ def _flash_attention_build(declared: DeclaredVersions, _machine: TargetMachine) 
         if source and install.wheels and not install.removes and not install.other_indexes:
             name = source.written or "flash-attn"
             if not base.has_compiler and base.kind != "other" and is_stated(base.image):
-                certain = install.certain and not _MAY_HAVE_CUDA.search(_texts_of(declared, step))
+                certain = install.certain and not _may_have_cuda(declared, step)
                 yield ImageFinding(
-                    "flash-attn-build",
-                    ERROR if certain else WARNING,
-                    declared.dockerfile,
                     step.line,
                     f"{name} is compiled where there is no nvcc ({base.image})",
                     "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
                     "set' or 'nvcc was not found'",
                     "install a wheel from its release page for this torch, CUDA and Python, or build it in a "
                     "stage that starts from a -devel image",
+                    severity=ERROR if certain else WARNING,
                 )
             elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
                 yield ImageFinding(
-                    "flash-attn-build",
-                    ERROR,
-                    declared.dockerfile,
                     step.line,
                     f"{name} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     "install torch first, and flash-attn after it with --no-build-isolation",
                 )
-        torch_is_there = torch_is_there or install.opaque or _may_install_torch(step, stated)
+        if install.opaque or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
+            torch_is_there = True  # more than build tools may include torch
 
 
 _MAY_HAVE_CUDA = re.compile(r"(?<!whl/)(?:cuda|nvcc|conda\b|SKIP_CUDA_BUILD|\.run\b)", re.IGNORECASE)
 """Text of commands that may install nvcc, or build flash-attn without it."""
 
 
-def _texts_of(declared: DeclaredVersions, step: InstallStep) -> str:
-    """Return the instructions up to a command that may install something; the driver reads `NVIDIA_*`."""
+def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
+    """Return whether an instruction up to a command may install CUDA; the driver reads `NVIDIA_*`."""
     stages = {stage.number for stage in declared.parsed.ancestors(step.stage)}
     here = [i for i in declared.parsed.instructions if i.stage in stages and i.line <= step.line]
-    return "\n".join(
-        i.text for i in here if i.name in ("RUN", "COPY", "ADD", "ENV") and "NVIDIA_" not in i.text
-    )
+    texts = (i.text for i in here if i.name in ("RUN", "COPY", "ADD", "ENV") and "NVIDIA_" not in i.text)
+    return any(map(_MAY_HAVE_CUDA.search, texts))
 
 
-def _may_install_torch(step: InstallStep, stated: Sequence[StatedRequirement]) -> bool:
-    """Return whether a command may install torch: it installs more than build tools."""
-    return not step.install.removes and any(one.name not in _BUILD_TOOLS for one in stated)
-
-
-def _wheel_names(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     """Judge wheels of release pages, whose names say what they are built for."""
     for step in declared.steps:
         for one, (file, line) in step.requirements(declared.dockerfile):
@@ -312,15 +276,13 @@ def _wheel_names(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
             differs = list(_differences(declared, step, built)) if built and step.install.certain else []
             if differs:
                 yield ImageFinding(
-                    "wheel",
-                    ERROR,
-                    file,
                     line,
                     f"{one.wheel} is for {', '.join(want for want, _ in differs)}, not for "
                     f"{', '.join(found for _, found in differs)}",
                     "pip refuses a wheel of another Python; one of another torch, CUDA or C++ ABI fails to "
                     "import with an undefined symbol",
                     f"take the wheel of {one.name} whose name has {', '.join(found for _, found in differs)}",
+                    file=file,
                 )
 
 
@@ -378,17 +340,17 @@ def cuda_of(declared: DeclaredVersions) -> Version:
     return version(torch_row(own.version).get("pypi_cuda", "")) if own else ()
 
 
-PACKAGE_RULES: tuple[Rule, ...] = (
-    _own_python,
-    _torch_python,
-    _torch_twice,
-    _cuda_of_torch,
-    _cuda_of_base,
-    _architecture,
-    _arch_list,
-    _driver,
-    _suffixes,
-    _flash_attention,
-    _flash_attention_build,
-    _wheel_names,
-)
+PACKAGE_RULES: dict[str, Rule] = {
+    "python": _own_python,
+    "torch-python": _torch_python,
+    "torch-twice": _torch_twice,
+    "torch-cuda": _cuda_of_torch,
+    "base-cuda": _cuda_of_base,
+    "architecture": _architecture,
+    "arch-list": _arch_list,
+    "driver": _driver,
+    "cuda-suffix": _suffixes,
+    "flash-attn": _flash_attention,
+    "flash-attn-build": _flash_attention_build,
+    "wheel": _wheel_names,
+}

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.declared_versions import BaseImage, DeclaredVersions, InstallStep
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding
-from trainyard.image.conflict.stated_packages import MAIN_INDEXES, OTHER_INDEXES, Package, StatedRequirement
+from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
@@ -95,9 +95,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
         stated = [pair for pair in step.requirements(declared.dockerfile) if pair[0].written]
         if not stated or not step.install.wheels:
             continue
-        request, reason = _request(step, [one for one, _ in stated], found.packages, platform)
-        if reason:
-            found.unchecked[f"{declared.dockerfile}:{step.line}: {reason}"] = None
+        request = _request(step, [one for one, _ in stated], found.packages, platform)
+        if isinstance(request, str):
+            found.unchecked[f"{declared.dockerfile}:{step.line}: {request}"] = None
             continue
         answer = _resolve(request, resolver, step.base, python)
         python = answer.python
@@ -118,12 +118,9 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                 if is_stated or (step.install.with_dependencies and name not in _BUILD_PARTS):
                     found.packages[name] = Package(name, text, declared.dockerfile, step.line, step.stage)
     if len(pythons) == 1:  # with several, the Python of the image is unknown
-        flags = (
-            f"--python-platform={platform}",
-            "--index-strategy=unsafe-best-match",
-            f"--python-version={python}",
-        )
-        found.findings += _final(declared, found.packages, resolver, flags)
+        flags = (f"--python-platform={platform}", "--index-strategy=unsafe-best-match")
+        final = (*flags, f"--python-version={python}")
+        found.findings += _final(declared, found.packages, resolver, final)
     return found
 
 
@@ -142,39 +139,30 @@ def with_resolved(declared: DeclaredVersions, packages: Mapping[str, Package]) -
 
 
 def _request(
-    step: InstallStep,
-    stated: Sequence[StatedRequirement],
-    installed: Mapping[str, Package],
-    platform: str,
-) -> tuple[ResolverRequest, str]:
+    step: InstallStep, stated: Sequence[StatedRequirement], installed: Mapping[str, Package], platform: str
+) -> ResolverRequest | str:
     """Return the request of a command, or why there is none."""
-    named = [step.install, *(content.indexes for _, content in step.files)]
-    indexes = [url for one in named for url in (one.main_index, *one.other_indexes) if url]
-    indexes += [url for name in (*MAIN_INDEXES, *OTHER_INDEXES) for url in step.indexes.get(name, "").split()]
+    main, others = step.index_urls
+    indexes = [url for url in (*main.split(), *others) if url]
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or _PYPI.fullmatch(url))]
     if unknown:
-        return ResolverRequest(()), f"the packages of the index {unknown[0]} are not known here"
+        return f"the packages of the index {unknown[0]} are not known here"
     if any("$" in word for word in step.install.words):
-        return ResolverRequest(()), "a variable without a value may name packages or an index"
+        return "a variable without a value may name packages or an index"
     dropped = set[str]()
     requirements = [_without_build(one.written) for one in stated]
     if any(map(_TORCH_INDEX.fullmatch, indexes)) or requirements != [one.written for one in stated]:
         dropped |= _BUILD_PARTS
     if step.base.torch or step.base.kind in _WITH_TORCH:
         dropped |= _OF_TORCH - {one.name for one in stated if one.pin}
-    flags = ["--python-platform", platform, "--index-strategy", "unsafe-best-match"]
-    flags += [] if step.install.with_dependencies else ["--no-deps"]
-    preferred = () if step.install.upgrades else tuple((one.name, one.text) for one in installed.values())
+    flags = ("--python-platform", platform, "--index-strategy", "unsafe-best-match")
     constraints = [one.written for content in step.constraints for one in content.requirements if one.written]
-    return (
-        ResolverRequest(
-            tuple(filter(None, requirements)),
-            tuple(filter(None, map(_without_build, constraints))),
-            frozenset(dropped),
-            preferred,
-            tuple(flags),
-        ),
-        "",
+    return ResolverRequest(
+        tuple(filter(None, requirements)),
+        tuple(filter(None, map(_without_build, constraints))),
+        frozenset(dropped),
+        () if step.install.upgrades else tuple((one.name, one.text) for one in installed.values()),
+        flags if step.install.with_dependencies else (*flags, "--no-deps"),
     )
 
 
@@ -250,20 +238,15 @@ def _refusal(
     resolver: Resolver,
 ) -> ImageFinding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
-    involved = [
-        (one, place)
-        for one, place in stated
-        if re.search(rf"(?<![\w.-]){one.name}(?![\w-])", answer.conflict)
-    ]
+    involved = [s for s in stated if re.search(rf"(?<![\w.-]){s[0].name}(?![\w-])", answer.conflict)]
     one, (file, line) = (involved or list(stated))[0]
     finding = ImageFinding(
-        "resolution",
-        ERROR,
-        file,
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,
         "change one of these versions (uv pip compile shows which); another torch may need a newer driver",
+        file=file,
+        rule="resolution",
     )
     base = replace(step.base, python=version(answer.python))
     # Change torch last: the other packages were chosen for it.
@@ -319,21 +302,16 @@ def _replacements(
     """Yield a warning for each pinned package whose version a later command changes without naming it."""
     names = {one.name for one, _ in stated}
     for name, package in declared.packages.items():
-        known = before.get(name)
-        if (
-            known
-            and known.line < step.line
-            and name not in names
-            and versions.get(name, known.text) != known.text
-        ):
+        known = None if name in names else before.get(name)
+        if known and known.line < step.line and versions.get(name, known.text) != known.text:
             yield ImageFinding(
-                "replaced",
-                WARNING,
-                declared.dockerfile,
                 step.line,
                 f"{name} {package.text} of line {known.line} is replaced by {versions[name]}",
                 "a package of this command requires that version, and pip changes it without asking",
                 f"install both with one command, or take {name} {versions[name]} in line {known.line}",
+                WARNING,
+                declared.dockerfile,
+                rule="replaced",
             )
 
 
@@ -346,12 +324,10 @@ def _final(
     if len(lines) < 2 or len(environments) != 1:
         return
     pins = tuple(f"{one.name}=={one.text}" for one in packages.values())
-    dropped = _BUILD_PARTS - packages.keys() | (
-        _BUILD_PARTS if declared.torch_build != "pypi" else frozenset()
-    )
+    dropped = _BUILD_PARTS.difference(packages) if declared.torch_build == "pypi" else _BUILD_PARTS
     request = ResolverRequest(
         tuple(pin for pin in pins if pin.partition("==")[0] not in dropped),
-        dropped=frozenset(dropped),
+        dropped=dropped,
         flags=flags,
     )
     answer = _ask(request, resolver)
@@ -361,11 +337,11 @@ def _final(
     line = max((one.line for one in named), default=max(lines))
     breaks = bool(re.search(r"depends? on torch[=<>]", answer.conflict))
     yield ImageFinding(
-        "resolution",
-        ERROR if breaks else WARNING,
-        declared.dockerfile,
         line,
         "the packages that are installed in the end are not compatible",
         answer.conflict,
         "install these packages with one command, so that pip chooses compatible versions",
+        ERROR if breaks else WARNING,
+        declared.dockerfile,
+        rule="resolution",
     )

@@ -1,4 +1,4 @@
-"""The packages that a Dockerfile states, in the order in which its commands install them.
+"""Packages as requirements, in files and in words of commands, state them.
 
 A package is stated by a pin on the command line, by a pin in a file that is copied and installed from, or by
 a named lock. Everything else that is installed is unknown: a range, a URL, a variable without a value, a
@@ -6,7 +6,7 @@ project, a conditional install.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
@@ -14,16 +14,12 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
-from packaging.version import Version as PackageVersion
 
-from trainyard.image.conflict.version_facts import Version, torch_builds, version
+from trainyard.image.conflict.version_facts import Version, version
 from trainyard.image.context.install_commands import Install, installs_of
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _WHEEL = re.compile(r"([A-Za-z0-9][\w.]*)-\d[^/]*\.whl")
-_PYTORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/(?:(cu\d{3}|cpu)/?|torch_stable\.html)")
-_PYPI = re.compile(r"https?://(?:pypi\.org|pypi\.python\.org)/simple/?")
 _LINUX = {
     "sys_platform": "linux",
     "platform_system": "Linux",
@@ -34,12 +30,6 @@ _PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
 _CONDA = re.compile(r"(?:[\w.-]+::)?([\w.-]+?)\s*(?:==?\s*([\w.]+))?(?:=[\w.*]+)?")
 """`channel::name=version=build`; a range is no match."""
 _CONDA_NAMES = {"pytorch": "torch"}
-MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
-OTHER_INDEXES = (
-    *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
-    *("UV_TORCH_BACKEND", "PIP_CONFIG_FILE"),
-)
-"""Variables that name indexes to pip and uv."""
 
 
 @dataclass(frozen=True)
@@ -195,109 +185,3 @@ def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bo
         except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
             return None
     return answers.pop() if len(answers) == 1 else None
-
-
-@dataclass
-class PackageReader:
-    """Follows the installing commands of a Dockerfile."""
-
-    packages: dict[str, Package] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)
-    """Packages that are removed, or installed in a version that is not stated."""
-    removed: set[str] = field(default_factory=set)
-    opaque: bool = False
-    """Whether something was installed that cannot be read here."""
-    torch_build: str = ""
-    """Where the pinned torch comes from: pypi, named (an index or a suffix of PyTorch's own), private (its
-    suffix is known, its index is not), cpu, base, or empty for unknown."""
-
-    def take(
-        self,
-        install: Install,
-        read: Iterable[tuple[str, RequirementsFile]],
-        *,
-        variables: Mapping[str, str],
-        where: Package,
-        base: tuple[str, Version],
-    ) -> None:
-        """Add what a command installs; `read` has its files by name, `where` its place.
-
-        `base` is the kind of the base image and its torch.
-        """
-        read_word = read_requirement if install.wheels else conda_requirement
-        here = [(where.file, where.line, one) for text in install.words if (one := read_word(text))]
-        files = list(read)
-        for name, content in files:
-            here += [(name, one.line, one) for one in content.requirements]
-            self.opaque = self.opaque or content.opaque
-        self.opaque = self.opaque or install.opaque or any(not one.name for *_, one in here)
-        self.removed |= {one.name for *_, one in here if install.removes}
-        for file, line, one in here:
-            if install.removes or (not install.certain and (one.pin or one.allowed is None or one.allowed)):
-                self._forget(one.name)
-            elif one.pin and install.certain:
-                if any(o.name == one.name and o.pin not in ("", one.pin) for *_, o in here):
-                    self._forget(one.name)
-                    continue
-                self.packages[one.name] = Package(one.name, one.pin, file, line, where.stage)
-                self.unknown.discard(one.name)
-                if one.name == "torch":
-                    self._set_build(install, [content for _, content in files], variables, base)
-            elif not self._is_kept(one, base[1], upgrades=install.upgrades):
-                self._forget(one.name)
-
-    def _forget(self, name: str) -> None:
-        self.packages.pop(name, None)
-        self.unknown.add(name)
-
-    def _is_kept(self, one: StatedRequirement, base_torch: Version, *, upgrades: bool) -> bool:
-        """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
-        before = self.packages.get(one.name)
-        text = before.text if before else ""
-        if not text and one.name == "torch" and "torch" not in self.unknown:
-            text = ".".join(map(str, base_torch))
-        if not text or upgrades or one.allowed is None:
-            return False
-        try:
-            return one.allowed.contains(PackageVersion(text), prereleases=True)
-        except InvalidVersion:
-            return False
-
-    def _set_build(
-        self,
-        install: Install,
-        files: Sequence[RequirementsFile],
-        variables: Mapping[str, str],
-        base: tuple[str, Version],
-    ) -> None:
-        torch, (kind, base_torch) = self.packages["torch"], base
-        named = (install, *(content.indexes for content in files))
-        main = next((one.main_index for one in named if one.main_index), "")
-        main = main or next((variables[name] for name in MAIN_INDEXES if variables.get(name)), "")
-        others = [url for one in named for url in one.other_indexes]
-        others += [url for name in OTHER_INDEXES for url in variables.get(name, "").split()]
-        main, others = (
-            "" if _PYPI.fullmatch(main) else main,
-            [url for url in others if not _PYPI.fullmatch(url)],
-        )
-        indexes = [_PYTORCH_INDEX.fullmatch(url) for url in (*filter(None, [main]), *others)]
-        official = install.wheels and all(indexes)
-        builds = torch_builds(torch.version)
-        suffix = next((match[1] for match in indexes if match and match[1]), "")
-        if "+" in torch.text:
-            self.torch_build = "cpu" if "+cpu" in torch.text else "named" if official else "private"
-        elif base_torch and base_torch == torch.version and not install.upgrades:
-            self.torch_build = "base"
-        elif not official or (
-            not main and (kind == "other" or (kind in ("pytorch", "dlc") and not base_torch))
-        ):
-            self.torch_build = ""
-        elif not indexes:
-            self.torch_build = "pypi"
-        elif suffix == "cpu":
-            self.torch_build = "cpu" if len(indexes) == 1 and main else ""
-        elif suffix and len(indexes) == 1 and (main or (int(suffix[2:4]), int(suffix[4:])) in builds):
-            self.packages["torch"] = replace(torch, text=f"{torch.text}+{suffix}", index=suffix)
-            self.torch_build = "named"
-        else:
-            self.torch_build = ""

@@ -3,6 +3,7 @@
 A file is followed through the stages. It is unknown if another command may have changed it.
 """
 
+import contextlib
 import fnmatch
 import json
 import posixpath
@@ -87,11 +88,10 @@ def _look_up(
         line = lines[number]
         if line.instruction.stage not in stages:
             continue
-        if line.instruction.name == "RUN" and any(
-            posixpath.basename(full) in word for word in other_words_of(line.text)
-        ):
+        is_run, name = line.instruction.name == "RUN", posixpath.basename(full)
+        if is_run and any(name in word for word in other_words_of(line.text)):
             return  # this command may have changed it
-        mounted = line.instruction.name != "RUN" or number == place
+        mounted = not is_run or number == place
         for copy in _copies(line) if mounted else ():
             for source in _sources(copy, full):
                 if not copy.stage:
@@ -131,23 +131,16 @@ def _copies(line: ResolvedInstruction) -> Iterator[_Copy]:
     if name == "RUN":
         yield from (one for flag in flags if (one := _mount(flag, line.folder)) is not None)
         return
-    if "[" in text and (listed := _parse_list(text[text.index("[") :])):
-        words = [*flags, *listed]
+    if listed := re.search(r"\[.*\]\s*$", text):
+        with contextlib.suppress(ValueError):  # a name with a bracket is no list
+            words = [*flags, *map(str, json.loads(listed[0]))]
     paths = [word for word in words if not word.startswith("--")]
     origin = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
     if len(paths) < 2 or any("://" in path or path.startswith("git@") for path in paths[:-1]):
         return
     if any("$" in path for path in paths) or "--parents" in flags or not line.folder:
         return
-    yield _Copy(tuple(paths[:-1]), _join(line.folder, paths[-1]), origin)
-
-
-def _parse_list(text: str) -> list[str]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return []
-    return [str(one) for one in found]
+    yield _Copy(tuple(paths[:-1]), posixpath.normpath(posixpath.join(line.folder, paths[-1])), origin)
 
 
 def _mount(flag: str, folder: str) -> _Copy | None:
@@ -155,10 +148,5 @@ def _mount(flag: str, folder: str) -> _Copy | None:
     target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
     if not flag.startswith("--mount=") or facts.get("type", "bind") != "bind" or not target or not folder:
         return None
-    return _Copy(
-        (facts.get("source") or facts.get("src") or ".",), _join(folder, target), facts.get("from", "")
-    )
-
-
-def _join(folder: str, path: str) -> str:
-    return posixpath.normpath(posixpath.join(folder, path))
+    source, place = facts.get("source") or facts.get("src") or ".", posixpath.join(folder, target)
+    return _Copy((source,), posixpath.normpath(place), facts.get("from", ""))

@@ -19,12 +19,10 @@ _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<na
 _MOUNT_FROM = re.compile(r"(?:^|,)\s*\"?from=([^,\"]+)", re.I)
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
 _WHEELS = re.compile(r"\.whl\b|\bwheel(?:s|house)?\b|/dist\b")
-_KNOWN = frozenset(
-    (
-        *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
-        *("MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
-    )
-)
+_KNOWN = {
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
+    *("MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,8 @@ class Dockerfile:
     @property
     def bases(self) -> tuple[Stage, ...]:
         """The stages that start from a registry image, and the images that are only copied from."""
-        return (*(stage for stage in self.stages if self._is_foreign(stage)), *self.copied_from)
+        own = (s for s in self.stages if s.image != "scratch" and not self.stage_of(s.image, s.number))
+        return (*own, *self.copied_from)
 
     @property
     def unpinned(self) -> tuple[Stage, ...]:
@@ -92,33 +91,23 @@ class Dockerfile:
 
     def used_stages(self) -> tuple[Stage, ...]:
         """Return the stages that the last one is built on, or copies more than wheels from, in order."""
-        used: set[int] = set()
-        left = [len(self.stages) - 1]
-        while left:
-            number = left.pop()
-            if number in used:
+        # Only an earlier stage can be a source; wheels of a stage are not its environment.
+        used = {len(self.stages) - 1}
+        for number in range(len(self.stages) - 1, -1, -1):
+            if number not in used:
                 continue
-            used |= {number}
-            left += [stage.number for stage in self.ancestors(number)]
-            for one in (
-                i for i in self.instructions if i.stage == number and i.name in ("COPY", "ADD", "RUN")
-            ):
-                if _WHEELS.search(one.text):
-                    continue  # wheels of a stage are not its environment
-                for source in sources_of(one):
-                    stage = self.stage_of(source, number)
-                    if stage or (source.isdecimal() and int(source) < number):
-                        left.append(stage.number if stage else int(source))
+            used |= {stage.number for stage in self.ancestors(number)}
+            reads = [i for i in self.instructions if i.stage == number and i.name in ("COPY", "ADD", "RUN")]
+            for source in (s for one in reads if not _WHEELS.search(one.text) for s in sources_of(one)):
+                stage = self.stage_of(source, number)
+                if stage or (source.isdecimal() and int(source) < number):
+                    used.add(stage.number if stage else int(source))
         return tuple(stage for stage in self.stages if stage.number in used)
 
     def last(self, name: str) -> Instruction | None:
         """Return the last instruction of this name in the last stage."""
         found = [i for i in self.instructions if i.name == name and i.stage == len(self.stages) - 1]
         return found[-1] if found else None
-
-    def _is_foreign(self, stage: Stage) -> bool:
-        earlier = {one.name for one in self.stages if one.number < stage.number and one.name}
-        return stage.image != "scratch" and stage.image.lower() not in earlier
 
 
 def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = None) -> Dockerfile:

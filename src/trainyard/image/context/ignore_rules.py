@@ -66,31 +66,21 @@ def _expression(parts: list[str]) -> str:
         if part == "**":
             found += ".*" if last else "(?:.*/)?"
         else:
-            found += _part(part) + ("" if last else "/")
+            found += _TOKEN.sub(_translate, part) + ("" if last else "/")
     return found
 
 
-def _part(text: str) -> str:
-    """Return the regular expression for one part of a pattern, between two `/`."""
-    found, place = "", 0
-    while place < len(text):
-        letter = text[place]
-        if letter == "*":
-            stars = re.match(r"\*+", text[place:])
-            found += ".*" if stars and len(stars[0]) > 1 else "[^/]*"
-            place += len(stars[0]) if stars else 1
-            continue
-        if letter == "?":
-            found += "[^/]"
-        elif letter == "[":
-            end = text.index("]", place + 2)
-            inner = text[place + 1 : end].replace("\\", "\\\\")
-            found += f"[{inner}]"
-            place = end
-        elif letter == "\\" and place + 1 < len(text):
-            place += 1
-            found += re.escape(text[place])
-        else:
-            found += re.escape(letter)
-        place += 1
-    return found
+_TOKEN = re.compile(
+    r"(?P<stars>\*+)|(?P<one>\?)|\[(?P<set>.[^\]]*)\]|\\(?P<escaped>.)|(?P<letter>.)", re.DOTALL
+)
+
+
+def _translate(token: re.Match[str]) -> str:
+    """Return the regular expression for one token of a pattern, between two `/`."""
+    if token["stars"]:
+        return "[^/]*" if token["stars"] == "*" else ".*"
+    if token["set"]:
+        return f"[{token['set']}]".replace("\\", "\\\\")
+    if token["letter"] == "[":
+        raise ValueError("it is not closed")
+    return "[^/]" if token["one"] else re.escape(token["escaped"] or token["letter"])

@@ -14,6 +14,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
+_RULE = "a name is 2 to 256 of a-z and 0-9, with single . _ - or / between them"
 _OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
 """Tags of these forms are set automatically, by Trainyard or cosign."""
 
@@ -43,7 +44,7 @@ def parse_reference(text: str) -> ImageReference:
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
     host, repository = (first, others) if is_host else ("", head)
     if not _REPOSITORY.fullmatch(repository):
-        raise ConfigError(f"{text!r} names no image: {_why_not(repository)}")
+        raise ConfigError(f"{text!r} names no image: {_RULE}")
     if tag and not _TAG.fullmatch(tag):
         raise ConfigError(
             f"{text!r} names no image: {tag!r} is not a tag (letters, digits, _ . -; at most 128)"
@@ -59,7 +60,7 @@ def require_repository(name: str) -> str:
         return name
     near = repository_from(name)
     hint = f"; {near} is allowed" if near else ""
-    raise ConfigError(f"{name!r} cannot name an image in ECR: {_why_not(name)}{hint}")
+    raise ConfigError(f"{name!r} cannot name an image in ECR: {_RULE}{hint}")
 
 
 def require_tag(name: str) -> str:
@@ -87,14 +88,3 @@ def repository_from(text: str) -> str:
     parts = (re.sub(r"[._-]{2,}", "-", part).strip("._-") for part in lower.split("/"))
     name = "/".join(filter(None, parts))[:_LONGEST].rstrip("._-/")
     return name if len(name) >= _SHORTEST else ""
-
-
-def _why_not(name: str) -> str:
-    if not name:
-        return "it is empty"
-    if not _SHORTEST <= len(name) <= _LONGEST:
-        letters = "1 letter" if len(name) == 1 else f"{len(name)} letters"
-        return f"it has {letters}, ECR takes {_SHORTEST} to {_LONGEST}"
-    if name != name.lower():
-        return "it has capital letters"
-    return "only a-z and 0-9, with single . _ - or / between them"

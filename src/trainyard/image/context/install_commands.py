@@ -8,7 +8,8 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _SPLITS = re.compile(r"[;&|()\n]+")
@@ -23,26 +24,35 @@ _PREFIXES = frozenset(("sudo", "exec", "time", "env", "nice", "command"))
 _HARMLESS = frozenset(("rm", "cat", "ls", "chmod", "chown", "test", "[", "echo", "head", "mkdir"))
 """Programs that do not change the content of a file which they name, except to remove it."""
 _TESTS = frozenset(("[", "[[", "test"))
-_FILES = frozenset(("-r", "--requirement", "--requirements"))
-_CONSTRAINTS = frozenset(("-c", "--constraint", "--constraints"))
-_ENVIRONMENTS = frozenset(("-t", "--target", "--prefix", "--root", "-p", "--python", "-n", "--name"))
 _PROJECT = re.compile(r"(?:file://)?(\.{1,2}(?:/[^\[\]]*)?|/[^\[\]]+)(?:\[([^\]]*)\])?")
 _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2")
-_MAIN_INDEX = frozenset(("-i", "--index-url", "--default-index", "--pypi-url"))
-_OTHER_INDEX = frozenset(("--extra-index-url", "--index", "-f", "--find-links", "--torch-backend"))
-_TAKE_A_VALUE = frozenset(
-    (
-        *("--platform", "--python-version", "--python-platform", "--implementation", "--abi"),
-        *("--only-binary", "--no-binary", "--cache-dir", "--timeout", "--retries", "--trusted-host"),
-        *("--global-option", "--build-option", "--config-settings", "--config-setting", "-C"),
-        *("--progress-bar", "--log", "--src", "-P", "--upgrade-package", "--no-build-isolation-package"),
-        *("--no-build-package", "--proxy", "--cert", "--no-binary-package", "--index-strategy"),
-        *("--prerelease", "--resolution", "--exclude-newer", "--override", "--overrides"),
-        *("--build-constraint", "--build-constraints", "-b", "--extra", "--group", "--upgrade-strategy"),
-        *("--report", "--link-mode", "--keyring-provider", "--allow-insecure-host", "--channel"),
-    )
+
+
+def _kinds_by_option(**options: str) -> dict[str, str]:
+    return {option: kind for kind, listed in options.items() for option in listed.split()}
+
+
+# Options that take a value, by what the value is.
+_PIP_OPTIONS = _kinds_by_option(
+    files="-r --requirement --requirements",
+    constraints="-c --constraint --constraints",
+    environment="-t --target --prefix --root -p --python -n --name",
+    main="-i --index-url --default-index --pypi-url",
+    others="--extra-index-url --index -f --find-links --torch-backend",
+    projects="-e --editable",
+    unused="--platform --python-version --python-platform --implementation --abi --only-binary --no-binary "
+    "--cache-dir --timeout --retries --trusted-host --global-option --build-option --config-settings "
+    "--config-setting -C --progress-bar --log --src -P --upgrade-package --no-build-isolation-package "
+    "--no-build-package --proxy --cert --no-binary-package --index-strategy --prerelease --resolution "
+    "--exclude-newer --override --overrides --build-constraint --build-constraints -b --extra --group "
+    "--upgrade-strategy --report --link-mode --keyring-provider --allow-insecure-host --channel",
 )
-_WITH_VALUE = _FILES | _CONSTRAINTS | _MAIN_INDEX | _OTHER_INDEX | _ENVIRONMENTS | {"-e", "--editable"}
+_CONDA_OPTIONS = _kinds_by_option(
+    locks="-f --file", environment="-n --name -p --prefix", unused="-c --channel"
+)
+_PROJECT_OPTIONS = _kinds_by_option(
+    extras="--extra -E --extras", folder="--directory --project -C", unused="--package"
+)
 _UPGRADES = frozenset(("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"))
 
 
@@ -173,8 +183,10 @@ def _install(words: Sequence[str]) -> Install | None:
         return None
     name, rest = posixpath.basename(words[0]), list(words[1:])
     place = posixpath.dirname(words[0])
-    if name.startswith("python") and (rest[:2] == ["-m", "pip"] or rest[:1] == ["-mpip"]):
-        name, rest = "pip", rest[1 if rest[0] == "-mpip" else 2 :]
+    if name.startswith("python") and rest[:1] == ["-mpip"]:
+        name, rest = "pip", rest[1:]
+    if name.startswith("python") and rest[:2] == ["-m", "pip"]:
+        name, rest = "pip", rest[2:]
     if name == "uv" and rest[:1] == ["pip"]:
         name, rest = "pip", rest[1:]
     if _PIP.fullmatch(name) or (name == "uv" and rest[:1] == ["add"]):
@@ -190,11 +202,9 @@ def _install(words: Sequence[str]) -> Install | None:
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
-    others = {"uv": ("run",), "poetry": ("add",), "pdm": ("install", "sync", "add")}
-    others |= {"pipenv": ("install", "sync"), "make": ("",)}
-    if scripts or (name in others and (name == "make" or (rest[:1] and rest[0] in others[name]))):
-        return Install(opaque=True)
-    return None
+    others = ("uv run", "poetry add", "pdm install", "pdm sync", "pdm add", "pipenv install", "pipenv sync")
+    is_other = name == "make" or " ".join((name, *rest[:1])) in others
+    return Install(opaque=True) if scripts or is_other else None
 
 
 def _read_conda(rest: Sequence[str]) -> Install | None:
@@ -202,85 +212,65 @@ def _read_conda(rest: Sequence[str]) -> Install | None:
     verbs = ("install", "create", "update", "env")
     if not set(verbs) & set(rest[:2]):
         return None
-    words, files, environment = list[str](), list[str](), "conda"
-    left = [word for word in rest if word not in verbs]
-    while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            words.append(word)
-        elif option in ("-f", "--file", "-n", "--name", "-p", "--prefix", "-c", "--channel"):
-            value = value if equals else (left.pop(0) if left else "")
-            files += [value] if option in ("-f", "--file") else []
-            environment = value if option in ("-n", "--name", "-p", "--prefix") else environment
-    return Install(wheels=False, opaque=True, words=tuple(words), locks=tuple(files), environment=environment)
+    values, _, words = _split_options([word for word in rest if word not in verbs], _CONDA_OPTIONS)
+    return Install(
+        wheels=False,
+        opaque=True,
+        words=tuple(words),
+        locks=tuple(values["locks"]),
+        environment=values["environment"][-1] if values["environment"] else "conda",
+    )
 
 
 def _read_project_lock(name: str, rest: Sequence[str]) -> Install:
     """Return what `uv sync` or `poetry install` installs: the lock beside the project."""
-    folder, extras, left = ".", list[str](), list(rest)
-    while left:
-        option, equals, value = left.pop(0).partition("=")
-        if option in ("--extra", "-E", "--extras", "--directory", "--project", "-C", "--package"):
-            value = value if equals else (left.pop(0) if left else "")
-            extras += value.split() if option in ("--extra", "-E", "--extras") else []
-            folder = value if option in ("--directory", "--project", "-C") else folder
-        elif option == "--all-extras":
-            extras.append("*")
+    values, flags, _ = _split_options(rest, _PROJECT_OPTIONS)
+    folder = values["folder"][-1] if values["folder"] else "."
+    extras = [extra for value in values["extras"] for extra in value.split()]
+    extras += ["*"] if "--all-extras" in flags else []
     return Install(
         locks=(posixpath.join(folder, name),), projects=((folder, tuple(extras)),), environment=name
     )
 
 
-def _read_pip(action: str, rest: Sequence[str], place: str = "") -> Install:
-    words, files, main, others = list[str](), list[str](), "", list[str]()
-    constraints, projects, environment = list[str](), list[tuple[str, tuple[str, ...]]](), place
-    upgrades = opaque = False
-    left = list(rest)
+def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
+    values, flags, words = _split_options(rest, _PIP_OPTIONS)
+    files, packages = (words, []) if action == "sync" else ([], words)
+    folders = [_PROJECT.fullmatch(value) for value in values["projects"]]
+    named = {word: _PROJECT.fullmatch(word) for word in packages if not word.endswith(_ARCHIVES)}
+    return Install(
+        removes=action == "uninstall",
+        words=tuple(word for word in packages if not named.get(word)),
+        files=(*values["files"], *files),
+        main_index=values["main"][-1] if values["main"] else "",
+        other_indexes=tuple(values["others"]),
+        upgrades=bool(flags & _UPGRADES),
+        opaque=not all(folders),
+        constraints=tuple(values["constraints"]),
+        projects=tuple(_project(match) for match in (*folders, *named.values()) if match),
+        with_dependencies="--no-deps" not in flags,
+        environment=values["environment"][-1] if values["environment"] else place,
+    )
+
+
+def _split_options(
+    words: Sequence[str], options: Mapping[str, str]
+) -> tuple[Mapping[str, list[str]], set[str], list[str]]:
+    """Return the values of the options by what they are, the options without a value, and the other words."""
+    values, flags, others = defaultdict[str, list[str]](list), set[str](), list[str]()
+    left = list(words)
     while left:
         word = left.pop(0)
         option, equals, value = word.partition("=")
-        if word.startswith("-r") and not word.startswith("--") and len(word) > 2:
-            files.append(word[2:])
-        elif word.startswith("-") and option in _WITH_VALUE:
-            value = value if equals else (left.pop(0) if left else "")
-            if option in _FILES:
-                files.append(value)
-            elif option in _CONSTRAINTS:
-                constraints.append(value)
-            elif option in _MAIN_INDEX:
-                main = value
-            elif option in _OTHER_INDEX:
-                others.append(value)
-            elif option in _ENVIRONMENTS:
-                environment = value
-            elif project := _PROJECT.fullmatch(value):
-                projects.append(_project(project))
-            else:
-                opaque = True
+        if word.startswith("-") and option in options:
+            values[options[option]].append(value if equals else left.pop(0) if left else "")
+        elif word.startswith("-r") and "-r" in options:  # pip's `-rFILE`
+            values["files"].append(word[2:])
         elif word.startswith("-"):
-            upgrades = upgrades or option in _UPGRADES
-            if option in _TAKE_A_VALUE and not equals and left:
-                left.pop(0)
-        elif action == "sync":
-            files.append(word)
-        elif (project := _PROJECT.fullmatch(word)) and not word.endswith(_ARCHIVES):
-            projects.append(_project(project))
+            flags.add(option)
         else:
-            words.append(word)
-    return Install(
-        removes=action == "uninstall",
-        words=tuple(words),
-        files=tuple(files),
-        main_index=main,
-        other_indexes=tuple(others),
-        upgrades=upgrades,
-        opaque=opaque,
-        constraints=tuple(constraints),
-        projects=tuple(projects),
-        with_dependencies="--no-deps" not in rest,
-        environment=environment,
-    )
+            others.append(word)
+    return values, flags, others
 
 
 def _project(match: re.Match[str]) -> tuple[str, tuple[str, ...]]:

@@ -168,13 +168,10 @@ def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Ca
     one's scan took too long, or another tag is wanted) uses a free tag.
     """
     name = f"build-{image_id[:12]}"
-    if not fixed(name) or held(name) is None:
-        return name
-    numbered = (f"{name}-{number}" for number in range(2, _MOST_PUSHES + 1))
-    free = next((tag for tag in numbered if held(tag) is None), None)
-    if free is None:
-        raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove its tags in the registry.")
-    return free
+    for tag in (name, *(f"{name}-{number}" for number in range(2, _MOST_PUSHES + 1))):
+        if not fixed(tag) or held(tag) is None:
+            return tag
+    raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove its tags in the registry.")
 
 
 def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:

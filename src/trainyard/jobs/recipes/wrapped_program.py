@@ -1,7 +1,7 @@
 """Run another program in a job: `trainyard pod` starts it and keeps a run directory for it.
 
-The plan writes the command and the facts of the run into a file of the job, `program.json`, which
-`trainyard step program` reads in the pod. So no shell reads its words, and the printed plan shows them all.
+The plan writes the command and the facts of the run into a file of the job, `program.json`, which is read in
+the pod. So no shell reads its words, and the printed plan shows them all.
 """
 
 import json

@@ -61,7 +61,7 @@ def _answer(data: Json) -> list[str]:
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
     """A line for each node: its resources, the free ones, and its problems.
 
-    If the table is wider than `width`, a type or zone that all nodes share is shown once, above it.
+    A type or zone that all nodes share is shown once, above the table.
     """
     columns = {
         "node": [node["name"] for node in nodes],
@@ -71,17 +71,13 @@ def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
         "EFA free": [_of(node["efa_free"], node["efa"]) for node in nodes],
         "state": ["; ".join([*node["problems"], *node["doubts"]]) or "fit" for node in nodes],
     }
-    lines = _table_of(columns, width=width)
-    shared = {head: columns[head][0] for head in ("type", "zone") if len(set(columns[head])) == 1}
-    if not shared or max(len(line) for line in lines) <= width:
-        return lines
-    common = ", ".join(f"{head} {value}" for head, value in shared.items())
-    narrower = {head: cells for head, cells in columns.items() if head not in shared}
-    return [f"All nodes: {common}", *_table_of(narrower, width=width)]
-
-
-def _table_of(columns: Mapping[str, Sequence[str]], *, width: int) -> list[str]:
-    return wrap_table(tuple(columns), list(zip(*columns.values(), strict=True)), width=width)
+    shared = [head for head in ("type", "zone") if len(nodes) > 1 and len(set(columns[head])) == 1]
+    common = [f"{head} {columns.pop(head)[0]}" for head in shared]
+    rows = list(zip(*columns.values(), strict=True))
+    return [
+        *([f"All nodes: {', '.join(common)}"] if common else []),
+        *wrap_table(tuple(columns), rows, width=width),
+    ]
 
 
 def _of(free: int, total: int | None) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard.report.cluster.capacity_text import heading
 from trainyard.report.cluster.table import wrap_table
+from trainyard.report.dashboard.markdown import escape_markdown
 
 Json = Mapping[str, Any]
 _MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
@@ -32,19 +33,20 @@ def summarize_verdict(data: Json) -> str:
 def verdict_markdown(data: Json) -> str:
     """The verdict for the job summary: the result, what is wrong, all checks folded."""
     mark = "✅" if data["ready"] else "❌"
-    title = f"### {mark} {data['verdict'].capitalize()} · {_cell(heading(data))}"
+    title = f"### {mark} {data['verdict'].capitalize()} · {escape_markdown(heading(data))}"
     lines = [title, "", summarize_verdict(data), ""]
     todo = _to_do(data)
     if todo:
         lines += ["| | check | evidence | what to do |", "|---|---|---|---|"]
-        lines += [
-            f"| {_MARKS[e['severity']]} | {e['check']} | {_cell(e['evidence'])} | {_cell(e['remedy'])} |"
-            for e in todo
-        ]
+        lines += [f"{_row(entry)} {escape_markdown(entry['remedy'])} |" for entry in todo]
         lines.append("")
     lines += ["<details><summary>All checks</summary>", "", "| | check | evidence |", "|---|---|---|"]
-    lines += [f"| {_MARKS[e['severity']]} | {e['check']} | {_cell(e['evidence'])} |" for e in data["checks"]]
+    lines += [_row(entry) for entry in data["checks"]]
     return "\n".join([*lines, "", "</details>", ""])
+
+
+def _row(entry: Json) -> str:
+    return f"| {_MARKS[entry['severity']]} | {entry['check']} | {escape_markdown(entry['evidence'])} |"
 
 
 def verdict_refusal(data: Json) -> str:
@@ -57,11 +59,3 @@ def _to_do(data: Json) -> list[Json]:
     order = ("error", "warning", "info")
     found = [entry for entry in data["findings"] if entry["severity"] in order and entry["remedy"]]
     return sorted(found, key=lambda entry: order.index(entry["severity"]))
-
-
-def _cell(text: str) -> str:
-    """Text for a cell of a table, with the special characters of Markdown and HTML escaped."""
-    plain = " ".join(text.split())
-    for character in ("\\", "|", "`", "*", "_", "[", "]"):
-        plain = plain.replace(character, f"\\{character}")
-    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")

@@ -13,7 +13,6 @@ from urllib.parse import quote
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import (
     ConfigChange,
-    ConfigChanges,
     config_changes,
     format_setting,
 )
@@ -165,18 +164,17 @@ def _checkpoints(facts: RunFacts) -> str:
 
 
 def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
-    """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
+    """The command that resumes from `checkpoint`, with changed settings if they made the run fail.
+
+    Empty for a run that is finished or still training.
+    """
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
-    return f"Resume from the newest:\n\n{fence_code(_command_from(facts, checkpoint), 'sh')}"
-
-
-def _command_from(facts: RunFacts, checkpoint: Path) -> str:
-    """The command that resumes from `checkpoint`, with changed settings if they made the run fail."""
     failure = read_failure(facts.outcome)
+    command = next_command(facts.run, facts.directory)
     if failure is not None and failure.changes:
-        return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
-    return next_command(facts.run, facts.directory)
+        command = changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
+    return f"Resume from the newest:\n\n{fence_code(command, 'sh')}"
 
 
 def _restore(facts: RunFacts, step: int) -> str:
@@ -202,31 +200,25 @@ def _configuration(facts: RunFacts) -> str:
     text = facts.config_text[:_CONFIG_CHARACTERS]
     cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
     whole = _details("Configuration", fence_code(text, "yaml") + cut)
-    changed = config_changes(facts.directory)
-    return whole if changed is None else f"{_configuration_changes(changed)}\n\n{whole}"
-
-
-def _configuration_changes(changed: ConfigChanges) -> str:
-    since = "since the last green run"
+    since, changed = "since the last green run", config_changes(facts.directory)
+    if changed is None:
+        return whole
     if not changed.changes:
-        return f"The configuration has not changed {since}, {escape_markdown(changed.since)}."
-    table = setting_table(changed.changes, ("was", "is"))
-    title = (
-        f"Configuration: {format_count(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
-    )
-    return _details(title, table)
+        return f"The configuration has not changed {since}, {escape_markdown(changed.since)}.\n\n{whole}"
+    count = format_count(len(changed.changes), "key")
+    title = f"Configuration: {count} changed {since}, {escape(changed.since)}"
+    return f"{_details(title, setting_table(changed.changes, ('was', 'is')))}\n\n{whole}"
 
 
 def setting_table(changes: Sequence[ConfigChange], heads: Sequence[str]) -> str:
     """Return the changed settings as a Markdown table, at most 50 of them; `heads` name the runs."""
-    rows = [[escape_markdown(one.key), *map(_value, one.values)] for one in changes[:_CHANGES]]
+    rows = [
+        [escape_markdown(text) for text in (one.key, *map(format_setting, one.values))]
+        for one in changes[:_CHANGES]
+    ]
     rows += [["…", *[""] * len(heads)]] if len(changes) > _CHANGES else []
     lines = [["key", *map(escape_markdown, heads)], ["---"] * (len(heads) + 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _value(value: object) -> str:
-    return escape_markdown(format_setting(value))
 
 
 def _details(title: str, body: str) -> str:

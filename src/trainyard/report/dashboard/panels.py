@@ -112,12 +112,9 @@ def draw_panels(runs: Sequence[RunFacts], labels: Sequence[str]) -> list[DrawnPa
     return [panel for panel in drawn if any(len(line.points) > 1 for line in panel.series)]
 
 
-def clock_of(run: RunFacts) -> list[list[float]]:
+def _clock(run: RunFacts) -> list[list[float]]:
     """The steps of some rows, and the seconds from the first row to each of them."""
-    curve = run.curve("time")
-    if not len(curve):
-        return [[], []]
-    points = thin_curve(curve, 100)
+    points = thin_curve(run.curve("time"), 100)
     return [[point.step for point in points], [round(point.value - points[0].value, 1) for point in points]]
 
 
@@ -125,7 +122,7 @@ def script_data(runs: Sequence[RunFacts], panels: Sequence[DrawnPanel]) -> dict[
     """Everything that the page's script draws."""
     return {
         "runs": [
-            {"clock": clock_of(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
+            {"clock": _clock(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
             for run in runs
         ],
         "panels": [panel.to_json() for panel in panels],

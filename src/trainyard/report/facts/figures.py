@@ -5,8 +5,9 @@ left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
@@ -51,18 +52,6 @@ class Markup:
     """Applied to text that comes from the run."""
 
 
-def _nothing(_facts: RunFacts) -> None:
-    return None
-
-
-def _no_values(_facts: RunFacts) -> Mapping[str, Any]:
-    return {}
-
-
-def _no_words(_facts: RunFacts, _markup: Markup) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Figure:
     """A figure in all reports."""
@@ -70,14 +59,13 @@ class Figure:
     group: FigureGroup
     label: str = ""
     """Its name in the text report; empty where `text` is not given."""
-    text: Callable[[RunFacts], str | None] = _nothing
+    text: Callable[[RunFacts], str | None] = lambda _: None
     """Its value in the text report."""
-    values: Callable[[RunFacts], Mapping[str, Any]] = _no_values
+    values: Callable[[RunFacts], Mapping[str, Any]] = lambda _: {}
     """Its values in the JSON report, in base units, under the names of `metrics.jsonl`."""
-    tile: Callable[[RunFacts], Tile | None] = _nothing
-    tile_place: int = 100
-    """Tiles are shown in ascending order."""
-    brief: Callable[[RunFacts, Markup], str] = _no_words
+    tile: tuple[int, Callable[[RunFacts], Tile | None]] = (100, lambda _: None)
+    """Its place among the tiles of the HTML report, in ascending order, and its tile."""
+    brief: Callable[[RunFacts, Markup], str] = lambda _facts, _markup: ""
     """Its text in the line of figures of Markdown and Slack."""
 
 
@@ -98,8 +86,8 @@ def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
 
 def figure_tiles(facts: RunFacts) -> list[Tile]:
     """Return the tiles of the HTML report, in their order."""
-    ordered = sorted(FIGURES, key=lambda figure: figure.tile_place)
-    return [tile for figure in ordered if (tile := figure.tile(facts)) is not None]
+    ordered = sorted((figure.tile for figure in FIGURES), key=lambda tile: tile[0])
+    return [tile for _, make in ordered if (tile := make(facts)) is not None]
 
 
 def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
@@ -124,36 +112,63 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _logged_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _logged(group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Any) -> Figure:
     """The value `name` of the last logged row, which `form` writes in the text report."""
-    return Figure(group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name))
+    return Figure(
+        group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name), **shown
+    )
 
 
-def _computed_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
-    """The property `name` of the facts, which `form` writes in the text report; JSON has the same name."""
+def _computed(
+    group: FigureGroup,
+    label: str,
+    name: str,
+    form: Callable[[float], str],
+    *more: str,
+    json: str = "",
+    **shown: Any,
+) -> Figure:
+    """The property `name` of the facts, which `form` writes in the text report.
+
+    JSON has the same name, unless `json` is another, and the properties `more`.
+    """
     return Figure(
         group,
         label,
         lambda facts: _format_known(getattr(facts, name), form),
-        lambda facts: {name: getattr(facts, name)},
+        lambda facts: {
+            **{each: getattr(facts, each) for each in more},
+            json or name: getattr(facts, name),
+        },
+        **shown,
     )
 
 
-def _of(
-    value: float | None, total: float | None, form: Callable[[float], str] = "{:,.0f}".format
-) -> str | None:
-    """`340 / 600`; the value alone where the total is not known."""
-    if value is None:
-        return None
-    return form(value) if total is None else f"{form(value)} / {form(total)}"
+def _share(
+    label: str,
+    name: str,
+    total: str,
+    form: Callable[[float], str] = "{:,.0f}".format,
+    *,
+    counted: str = "",
+    **shown: Any,
+) -> Figure:
+    """`340 / 600` from two properties of the facts; the first alone where the total is not known.
+
+    Text shows `counted` instead of the first.
+    """
+
+    def text(facts: RunFacts) -> str | None:
+        value, of = getattr(facts, counted or name), getattr(facts, total)
+        return None if value is None else form(value) if of is None else f"{form(value)} / {form(of)}"
+
+    def values(facts: RunFacts) -> dict[str, Any]:
+        return {name: getattr(facts, name), total: getattr(facts, total)}
+
+    return Figure(FigureGroup.TRAINING, label, text, values, **shown)
 
 
-def _format_epochs(value: float) -> str:
-    """`0.15`, `3`."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _curve_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
     """The values of `name` over the steps as a line of blocks, with the first and the last value."""
 
     def text(facts: RunFacts) -> str | None:
@@ -168,47 +183,45 @@ def _format_known(value: float | None, form: Callable[[float], str]) -> str | No
     return None if value is None else form(value)
 
 
+def _tile(
+    name: str, value: float | None, form: Callable[[float], str], beside: str | None = ""
+) -> Tile | None:
+    return None if value is None else Tile(name, form(value), beside or "")
+
+
 def _reward_tile(facts: RunFacts) -> Tile | None:
-    if facts.reward is None:
-        return None
-    was = "" if facts.first_reward is None else f"was {facts.first_reward:.2f}"
-    return Tile("reward", f"{facts.reward:.2f}", was)
+    was = _format_known(facts.first_reward, "was {:.2f}".format)
+    return _tile("reward", facts.reward, "{:.2f}".format, was)
 
 
 def _reward_words(facts: RunFacts, markup: Markup) -> str:
     if facts.reward is None:
         return ""
-    was = f"{facts.first_reward:.2f} → " if facts.first_reward is not None else ""
+    was = _format_known(facts.first_reward, "{:.2f} → ".format) or ""
     return f"reward {markup.strong(f'{was}{facts.reward:.2f}')}"
 
 
 def _loss_tile(facts: RunFacts) -> Tile | None:
     """A run that trains on rewards has no loss tile, because its loss says little."""
-    if facts.loss is None or facts.reward is not None:
-        return None
-    was = "" if facts.first_loss is None else f"was {format_loss(facts.first_loss)}"
-    return Tile("training loss", format_loss(facts.loss), was)
+    was = _format_known(facts.first_loss, lambda loss: f"was {format_loss(loss)}")
+    return _tile("training loss", facts.loss, format_loss, was) if facts.reward is None else None
 
 
 def _loss_words(facts: RunFacts, markup: Markup) -> str:
     if facts.loss is None or facts.reward is not None:
         return ""
     first = f"{format_loss(facts.first_loss)} → " if facts.first_loss is not None else ""
-    bits = f", {facts.bits_per_byte:.2f} bits/byte" if facts.bits_per_byte is not None else ""
+    bits = _format_known(facts.bits_per_byte, ", {:.2f} bits/byte".format) or ""
     return f"loss {markup.strong(first + format_loss(facts.loss))}{bits}"
 
 
 def _validation_tile(facts: RunFacts) -> Tile | None:
-    if facts.validation_loss is None:
-        return None
-    bits = "" if facts.bits_per_byte is None else f"{facts.bits_per_byte:.2f} bits/byte"
-    return Tile("validation loss", format_loss(facts.validation_loss), bits)
+    bits = _format_known(facts.bits_per_byte, "{:.2f} bits/byte".format)
+    return _tile("validation loss", facts.validation_loss, format_loss, bits)
 
 
 def _steps_tile(facts: RunFacts) -> Tile | None:
-    if facts.steps_done is None:
-        return None
-    return Tile("steps", f"{facts.steps_done:,}", f"of {facts.steps:,}" if facts.steps else "")
+    return _tile("steps", facts.steps_done, "{:,}".format, f"of {facts.steps:,}" if facts.steps else "")
 
 
 def _steps_words(facts: RunFacts, _markup: Markup) -> str:
@@ -223,28 +236,20 @@ def _memory_text(facts: RunFacts) -> str | None:
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
     if used is None or not total:
-        return None if used is None else format_gigabytes(used)
+        return _format_known(used, format_gigabytes)
     return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({format_percent(used / total)})"
 
 
 def _memory_tile(facts: RunFacts) -> Tile | None:
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
-    if used is None:
-        return None
-    return Tile("GPU memory", format_gigabytes(used), f"of {format_gigabytes(total)}" if total else "")
+    return _tile("GPU memory", used, format_gigabytes, f"of {format_gigabytes(total)}" if total else "")
 
 
 def _tokens_tile(facts: RunFacts) -> Tile | None:
-    rate = facts.history.last.get("tokens_per_second")
-    if rate is None:
-        return None
     tokens = facts.outcome_figure("tokens") or facts.history.last.get("tokens")
-    return Tile("tokens/s", format_scaled(rate), f"{format_scaled(tokens)} tokens" if tokens else "")
-
-
-def _mfu_tile(facts: RunFacts) -> Tile | None:
-    return None if facts.mfu is None else Tile("MFU", format_percent(facts.mfu), "of peak")
+    rate = facts.history.last.get("tokens_per_second")
+    return _tile("tokens/s", rate, format_scaled, f"{format_scaled(tokens)} tokens" if tokens else "")
 
 
 def _mfu_words(facts: RunFacts, markup: Markup) -> str:
@@ -252,36 +257,29 @@ def _mfu_words(facts: RunFacts, markup: Markup) -> str:
     hardware = facts.section("hardware")
     device = hardware.get("device_name") or hardware.get("device")
     place = f"on {markup.escaped(str(device))}" if device else ""
-    mfu = facts.mfu
-    return " ".join(text for text in ("" if mfu is None else f"{format_percent(mfu)} MFU", place) if text)
+    mfu = "" if facts.mfu is None else f"{format_percent(facts.mfu)} MFU"
+    return f"{mfu} {place}".strip()
 
 
 def _step_time_text(facts: RunFacts) -> str | None:
-    seconds = facts.history.last.get("step_seconds")
-    if seconds is None:
-        return None
-    parts = [f"{name} {format_percent(share)}" for name, share in step_shares(facts)]
-    return f"{seconds:.3g} s" + (f" ({', '.join(parts)})" if parts else "")
+    parts = ", ".join(f"{name} {format_percent(share)}" for name, share in step_shares(facts))
+    text = _format_known(facts.history.last.get("step_seconds"), "{:.3g} s".format)
+    return f"{text} ({parts})" if text and parts else text
 
 
 def _step_time_tile(facts: RunFacts) -> Tile | None:
-    seconds = facts.history.last.get("step_seconds")
-    if seconds is None:
-        return None
-    parts = [f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:1]]
-    return Tile("step time", f"{seconds:.3g} s", "".join(parts))
+    longest = "".join(f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
+    return _tile("step time", facts.history.last.get("step_seconds"), "{:.3g} s".format, longest)
 
 
 def _duration_text(facts: RunFacts) -> str | None:
     so_far = " (so far)" if facts.state.going else ""
-    return None if facts.training_seconds is None else format_duration(facts.training_seconds) + so_far
+    return _format_known(facts.training_seconds, lambda seconds: format_duration(seconds) + so_far)
 
 
 def _duration_tile(facts: RunFacts) -> Tile | None:
-    if facts.training_seconds is None:
-        return None
-    left = "" if facts.seconds_remaining is None else f"{format_duration(facts.seconds_remaining)} left"
-    return Tile("training time", format_duration(facts.training_seconds), left)
+    left = _format_known(facts.seconds_remaining, lambda seconds: f"{format_duration(seconds)} left")
+    return _tile("training time", facts.training_seconds, format_duration, left)
 
 
 def _goodput_text(facts: RunFacts) -> str | None:
@@ -295,121 +293,74 @@ def _goodput_text(facts: RunFacts) -> str | None:
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 
-def _cost_words(facts: RunFacts, markup: Markup) -> str:
-    return "" if facts.usd is None else markup.strong(format_money(facts.usd))
-
-
+_TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
+_PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
+_training = partial(_computed, _TRAINING)
+# Every figure, in the order of the text report.
 FIGURES: list[Figure] = [
+    _share("Current Epoch", "epoch", "epochs", lambda value: f"{value:.2f}".rstrip("0").rstrip(".")),
+    _training("Reward", "reward", format_loss, "first_reward", tile=(1, _reward_tile), brief=_reward_words),
+    _training("Training Loss", "loss", format_loss, "first_loss", tile=(1, _loss_tile), brief=_loss_words),
+    _training("Validation Loss", "validation_loss", format_loss, json="val_loss", tile=(2, _validation_tile)),
+    _training("Bits per Byte", "bits_per_byte", "{:.2f}".format),
+    _logged(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
+    _logged(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
+    _share("Total Steps", "step", "steps", counted="steps_done", tile=(3, _steps_tile), brief=_steps_words),
+    _share("Step in Epoch", "step_in_epoch", "steps_per_epoch"),
+    _curve(_TRAINING, "Reward Curve", "reward", format_loss),
+    _curve(_TRAINING, "Loss Curve", "loss", format_loss),
+    _curve(_TRAINING, "Validation Curve", "val_loss", format_loss),
+    _curve(_TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
+    Figure(_TRAINING, values=_last("tokens")),
     Figure(
-        FigureGroup.TRAINING,
-        "Current Epoch",
-        lambda facts: _of(facts.epoch, facts.epochs, _format_epochs),
-        lambda facts: {"epoch": facts.epoch, "epochs": facts.epochs},
-    ),
-    Figure(
-        FigureGroup.TRAINING,
-        "Reward",
-        lambda facts: _format_known(facts.reward, format_loss),
-        lambda facts: {"first_reward": facts.first_reward, "reward": facts.reward},
-        tile=_reward_tile,
-        tile_place=1,
-        brief=_reward_words,
-    ),
-    Figure(
-        FigureGroup.TRAINING,
-        "Training Loss",
-        lambda facts: _format_known(facts.loss, format_loss),
-        lambda facts: {"first_loss": facts.first_loss, "loss": facts.loss},
-        tile=_loss_tile,
-        tile_place=1,
-        brief=_loss_words,
-    ),
-    Figure(
-        FigureGroup.TRAINING,
-        "Validation Loss",
-        lambda facts: _format_known(facts.validation_loss, format_loss),
-        lambda facts: {"val_loss": facts.validation_loss},
-        tile=_validation_tile,
-        tile_place=2,
-    ),
-    _computed_figure(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
-    _logged_figure(FigureGroup.TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
-    _logged_figure(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
-    Figure(
-        FigureGroup.TRAINING,
-        "Total Steps",
-        lambda facts: _of(facts.steps_done, facts.steps),
-        lambda facts: {"step": facts.step, "steps": facts.steps},
-        tile=_steps_tile,
-        tile_place=3,
-        brief=_steps_words,
-    ),
-    Figure(
-        FigureGroup.TRAINING,
-        "Step in Epoch",
-        lambda facts: _of(facts.step_in_epoch, facts.steps_per_epoch),
-        lambda facts: {"step_in_epoch": facts.step_in_epoch, "steps_per_epoch": facts.steps_per_epoch},
-    ),
-    _curve_figure(FigureGroup.TRAINING, "Reward Curve", "reward", format_loss),
-    _curve_figure(FigureGroup.TRAINING, "Loss Curve", "loss", format_loss),
-    _curve_figure(FigureGroup.TRAINING, "Validation Curve", "val_loss", format_loss),
-    _curve_figure(FigureGroup.TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
-    Figure(FigureGroup.TRAINING, values=_last("tokens")),
-    Figure(
-        FigureGroup.GPU,
+        _GPU,
         "GPU Memory",
         _memory_text,
         _last("gpu_memory_bytes", "gpu_memory_total_bytes"),
-        tile=_memory_tile,
-        tile_place=8,
+        tile=(8, _memory_tile),
     ),
-    _curve_figure(FigureGroup.GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
-    _logged_figure(FigureGroup.GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _logged_figure(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
-    _logged_figure(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
-    _logged_figure(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
-    replace(
-        _logged_figure(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled),
-        tile=_tokens_tile,
-        tile_place=5,
-    ),
-    replace(
-        _computed_figure(FigureGroup.PERFORMANCE, "MFU", "mfu", format_percent),
-        tile=_mfu_tile,
-        tile_place=6,
+    _curve(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
+    _logged(_GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
+    _logged(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
+    _logged(_GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
+    _logged(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
+    _logged(_PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=(5, _tokens_tile)),
+    _computed(
+        _PERFORMANCE,
+        "MFU",
+        "mfu",
+        format_percent,
+        tile=(6, lambda facts: _tile("MFU", facts.mfu, format_percent, "of peak")),
         brief=_mfu_words,
     ),
     Figure(
-        FigureGroup.PERFORMANCE,
+        _PERFORMANCE,
         "Step Time",
         _step_time_text,
         _last("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
-        tile=_step_time_tile,
-        tile_place=7,
+        tile=(7, _step_time_tile),
     ),
-    _computed_figure(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
-    _computed_figure(FigureGroup.PERFORMANCE, "Completion", "completion", format_percent),
-    _computed_figure(
-        FigureGroup.TIMING,
-        "Epoch Duration",
-        "epoch_seconds",
-        lambda seconds: f"{format_duration(seconds)} per epoch",
+    _computed(_PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
+    _computed(_PERFORMANCE, "Completion", "completion", format_percent),
+    _computed(
+        _TIMING, "Epoch Duration", "epoch_seconds", lambda seconds: f"{format_duration(seconds)} per epoch"
     ),
     Figure(
-        FigureGroup.TIMING,
+        _TIMING,
         "Training Duration",
         _duration_text,
         lambda facts: {"training_seconds": facts.training_seconds},
-        tile=_duration_tile,
-        tile_place=4,
+        tile=(4, _duration_tile),
     ),
     Figure(
-        FigureGroup.TIMING,
+        _TIMING,
         "Goodput",
         _goodput_text,
         lambda facts: {"goodput": facts.goodput.record() if facts.goodput and facts.step else None},
     ),
-    _computed_figure(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
-    Figure(FigureGroup.TIMING, brief=_cost_words),
+    _computed(_TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
+    Figure(
+        _TIMING,
+        brief=lambda facts, markup: "" if facts.usd is None else markup.strong(format_money(facts.usd)),
+    ),
 ]
-"""Every figure, in the order of the text report."""

@@ -10,7 +10,7 @@ from trainyard.run.suggested_commands import from_here, trainyard_command
 
 def prove_command(directory: Path) -> str:
     """Verify and prove the run in `directory` in the store of its configuration."""
-    return trainyard_command(f"prove --run-dir {_quote(directory)} --run-number auto")
+    return trainyard_command(f"prove --run-dir {shlex.quote(str(directory))} --run-number auto")
 
 
 def restore_command(*, store: str, run_number: int, step: int) -> str:
@@ -26,7 +26,7 @@ def tensorboard_command(directory: Path, *, run_id: str) -> str:
     """
     among_others = directory.resolve().name == run_id
     logs = directory.parent if among_others else directory / "tensorboard"
-    return f"{_quote(_program('tensorboard'))} --logdir {_quote(logs)}"
+    return shlex.join([str(_program("tensorboard")), "--logdir", str(logs)])
 
 
 def wandb_command(folders: Sequence[Path]) -> str:
@@ -39,7 +39,3 @@ def _program(name: str) -> Path:
     """The path of a program of this environment; only its name where the environment does not have it."""
     program = Path(sys.executable).with_name(name)
     return from_here(program) if program.exists() else Path(name)
-
-
-def _quote(path: Path) -> str:
-    return shlex.quote(str(path))

@@ -29,10 +29,6 @@ def config_value(text: str | None, key: str) -> Any:
 
 def config_settings(path: Path) -> dict[str, Any]:
     """The sections of the file; empty when it is missing or not YAML."""
-    return settings_of_config(_content(path))
-
-
-def _content(path: Path) -> bytes | None:
     with suppress(OSError, DamagedFileError):
-        return read_bytes(path, most=MOST_YAML_BYTES, links=False)
-    return None
+        return settings_of_config(read_bytes(path, most=MOST_YAML_BYTES, links=False))
+    return {}

@@ -94,8 +94,7 @@ class RunFacts:
 
     @property
     def commit(self) -> str | None:
-        value = self.section("git").get("commit")
-        return value if isinstance(value, str) and value else None
+        return _text(self.section("git").get("commit"))
 
     @property
     def dirty(self) -> bool:
@@ -151,9 +150,7 @@ class RunFacts:
 
     @property
     def first_loss(self) -> float | None:
-        if self.earlier is not None:
-            return self.earlier.first_loss
-        return self.outcome_figure("first_loss", self.history.curve("loss").first)
+        return self._first("loss")
 
     @property
     def loss(self) -> float | None:
@@ -161,9 +158,7 @@ class RunFacts:
 
     @property
     def first_reward(self) -> float | None:
-        if self.earlier is not None:
-            return self.earlier.first_reward
-        return self.outcome_figure("first_reward", self.history.curve("reward").first)
+        return self._first("reward")
 
     @property
     def reward(self) -> float | None:
@@ -224,9 +219,9 @@ class RunFacts:
     def usd_expected(self) -> float | None:
         """The cost of the training up to its last step, at its present pace."""
         price, usd, left = self.price, self.usd, self.seconds_remaining
-        return (
-            None if price is None or usd is None or left is None else usd + left / 3600 * price.usd_per_hour
-        )
+        if price is None or usd is None or left is None:
+            return None
+        return usd + left / 3600 * price.usd_per_hour
 
     @property
     def nodes(self) -> int:
@@ -245,9 +240,8 @@ class RunFacts:
     def alerts(self) -> list[Alert]:
         """The faults that the run has had in its newest rows, oldest first; after its end they are over."""
         health = health_of(newest_rows(RunDirectory(self.directory).metrics_file), self.events)
-        if self.timestamp is not None and self.state.status in (
-            *(Status.SUCCEEDED, Status.STOPPED, Status.FAILED),
-        ):
+        has_ended = self.state.status in (Status.SUCCEEDED, Status.STOPPED, Status.FAILED)
+        if self.timestamp is not None and has_ended:
             health.end_all(self.timestamp)
         return health.alerts
 
@@ -271,8 +265,7 @@ class RunFacts:
 
     @property
     def sample(self) -> str | None:
-        value = self.outcome.get("sample")
-        return value if isinstance(value, str) and value else None
+        return _text(self.outcome.get("sample"))
 
     @property
     def too_early(self) -> str:
@@ -289,8 +282,7 @@ class RunFacts:
     def weights_sha256(self) -> str | None:
         """The digest of the model's tensors at the end of the run."""
         digests = self.outcome.get("state_sha256")
-        value = digests.get("model") if isinstance(digests, Mapping) else None
-        return value if isinstance(value, str) and value else None
+        return _text(digests.get("model")) if isinstance(digests, Mapping) else None
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -305,6 +297,13 @@ class RunFacts:
         """The figure `name` of the outcome; `logged` where the outcome does not have it."""
         found = finite_or_none(self.outcome.get(name))
         return logged if found is None else found
+
+    def _first(self, name: str) -> float | None:
+        """The first value of a figure; of a run that continues another one, the first of that."""
+        run = self
+        while run.earlier is not None:
+            run = run.earlier
+        return run.outcome_figure(f"first_{name}", run.history.curve(name).first)
 
     def _plan(self, name: str) -> int | None:
         value = finite_or_none(self.section("plan").get(name))
@@ -416,17 +415,12 @@ def _locate(source: Path) -> tuple[Path, Path]:
     not_yet = source.name == "metrics.jsonl" and not source.exists() and _is_run(source.parent)
     if not_yet or (source.is_file() and source.suffix == ".jsonl"):
         return source.parent, source
+    what = "no such run directory or metrics file"
     if source.is_dir():
-        raise ConfigError(
-            f"{source}: is not a run directory: it has no run.json, no metrics.jsonl and no checkpoints/. "
-            f"{advice(source)}"
-        )
-    if source.exists():
-        raise ConfigError(
-            f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl. "
-            f"{advice(source)}"
-        )
-    raise ConfigError(f"{source}: no such run directory or metrics file. {advice(source)}")
+        what = "is not a run directory: it has no run.json, no metrics.jsonl and no checkpoints/"
+    elif source.exists():
+        what = "is neither a run directory nor a metrics file, which ends with .jsonl"
+    raise ConfigError(f"{source}: {what}. {advice(source)}")
 
 
 def _is_run(directory: Path) -> bool:
@@ -477,6 +471,11 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     ends, segments = starts.copy(), np.searchsorted(starts, times, side="right") - 1
     np.maximum.at(ends, segments[segments >= 0], times[segments >= 0])
     return float((ends - starts).sum())
+
+
+def _text(value: object) -> str | None:
+    """`value` if it is a text that is not empty."""
+    return value if isinstance(value, str) and value else None
 
 
 def read_record(path: Path) -> dict[str, Any]:

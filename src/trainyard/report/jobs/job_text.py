@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.report.cluster.table import wrap_table
-from trainyard.report.facts.quantities import format_count
+from trainyard.report.facts.quantities import format_age_ago, format_count
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
@@ -116,13 +116,8 @@ def change_lines(data: Json) -> list[str]:
 
 
 def job_age(seconds: float | None) -> str:
-    """`3 d`, `5 h`, `12 min` or `40 s`."""
-    if seconds is None:
-        return "?"
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
+    """`3 d`, `5 h`, `12 m` or `40 s`."""
+    return "?" if seconds is None else format_age_ago(seconds).removesuffix(" ago")
 
 
 def _facts(data: Json) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.registries import DEFAULT_OPTIMIZER, OPTIMIZERS
+from trainyard.config.registries import OPTIMIZERS
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import (
     format_count,
@@ -103,8 +103,7 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 def _meaning(part: str, plan: Plan) -> str:
     if part != "moments":
         return _PARTS[part]
-    # Plans from before there was a choice do not name the optimizer.
-    return OPTIMIZERS[plan["run"].get("optimizer", DEFAULT_OPTIMIZER)].state_meaning
+    return OPTIMIZERS[plan["run"]["optimizer"]].state_meaning
 
 
 def _host(plan: Plan) -> str:

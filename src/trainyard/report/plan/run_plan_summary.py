@@ -6,24 +6,16 @@ It reads the plain data of `plan.run_plan` and `plan.training_plan`, and names t
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.report.dashboard.markdown import escape_markdown, fence_code
 from trainyard.report.facts.quantities import format_count, format_duration, format_scaled
 from trainyard.report.plan.plan_text import plan_text_lines, unproven_lines
 
+if TYPE_CHECKING:
+    from trainyard.github.run_plan import MissingSetting
+
 _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
-
-
-class MissingVariable(Protocol):
-    """A variable that a run needs and that is not set: `plan.run_plan.MissingSetting`."""
-
-    @property
-    def what(self) -> str: ...
-    @property
-    def variable(self) -> str: ...
-    @property
-    def command(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class RunPreview:
     """Why there is no plan."""
     usd_per_hour: float | None = None
     """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
-    missing_settings: Sequence[MissingVariable] = ()
+    missing_settings: "Sequence[MissingSetting]" = ()
     """The variables that have to be set before the run can train."""
     unproven: Sequence[Mapping[str, str]] = ()
     """The parts of the proof that cannot hold, as `proof.reachable_parts` finds them."""
@@ -67,13 +59,14 @@ def markdown_plan(planned: RunPreview) -> str:
     if only:
         parts.append("Nothing was started.")
     if planned.missing_settings:
-        what, commands = _missing_names(planned.missing_settings), _commands(planned.missing_settings)
+        what = " and ".join(each.what for each in planned.missing_settings)
+        commands = fence_code("\n".join(each.command for each in planned.missing_settings))
         parts.append(f"To train, the repository has to say {what}:\n\n{commands}")
     return "\n\n".join(parts) + "\n"
 
 
 def missing_settings_text(
-    missing_settings: Sequence[MissingVariable], *, is_refused: bool, hints: Sequence[str] = ()
+    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hints: Sequence[str] = ()
 ) -> str:
     """The reason why nothing is trained and the commands that change it, as an annotation or an error."""
     return "\n".join(
@@ -82,15 +75,13 @@ def missing_settings_text(
 
 
 def missing_settings_markdown(
-    missing_settings: Sequence[MissingVariable], *, is_refused: bool, hints: Sequence[str] = ()
+    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hints: Sequence[str] = ()
 ) -> str:
     """The same as a job summary, ending in a newline."""
-    one, two = "This command sets it up:", "These two commands set it up:"
-    lead = {1: one, 2: two}.get(len(missing_settings), "These commands set it up:")
     parts = [
         f"### {'❌ ' if is_refused else ''}{_headline(missing_settings, is_refused)}",
-        lead,
-        _commands(missing_settings),
+        "This command sets it up:" if len(missing_settings) == 1 else "These commands set it up:",
+        fence_code("\n".join(each.command for each in missing_settings)),
     ]
     if hints:
         parts.append("\n".join(f"- {hint}" for hint in hints))
@@ -99,17 +90,9 @@ def missing_settings_markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _headline(missing_settings: Sequence[MissingVariable], is_refused: bool) -> str:
+def _headline(missing_settings: "Sequence[MissingSetting]", is_refused: bool) -> str:
     happened = "Nothing was started" if is_refused else "Nothing was trained"
-    return f"{happened}: the repository does not say {_missing_names(missing_settings)}"
-
-
-def _missing_names(missing_settings: Sequence[MissingVariable]) -> str:
-    return " and ".join(each.what for each in missing_settings)
-
-
-def _commands(missing_settings: Sequence[MissingVariable]) -> str:
-    return fence_code("\n".join(each.command for each in missing_settings))
+    return f"{happened}: the repository does not say {' and '.join(each.what for each in missing_settings)}"
 
 
 def summarize_expectations(planned: RunPreview) -> str:

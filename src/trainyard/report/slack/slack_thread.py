@@ -4,20 +4,20 @@
     between  ->  a reply in its thread
     end      ->  a reply in the thread that is also shown in the channel
 
-It decides what to post and remembers it; a `Messenger` sends. The memory is a file in the run directory, so
-that every attempt on the same machine has it; another machine gets `CHANNEL:TS`. Without threads (a webhook)
-the memory still prevents posting the same event twice.
+It decides what to post and remembers it; `gateways.slack` sends. The memory is a file in the run directory,
+so that every attempt on the same machine has it; another machine gets `CHANNEL:TS`. Without threads (a
+webhook) the memory still prevents posting the same event twice.
 """
 
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 from trainyard.report.facts.run_facts import RunFacts
@@ -50,10 +50,6 @@ class SlackThread:
     def address(self) -> str:
         """`C0123:1732140000.000100`, for another machine; empty when there is no thread."""
         return f"{self.channel}:{self.ts}" if self.channel and self.ts else ""
-
-    @property
-    def has_started(self) -> bool:
-        return bool(self.ts or self.said)
 
     def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
         """The thread after posting the event `key`; the first message with a `ts` begins the thread."""
@@ -95,34 +91,6 @@ class ThreadEvent:
     key: str
 
 
-class Messenger(Protocol):
-    """Sends messages: `gateways.slack`."""
-
-    def post(
-        self,
-        text: str,
-        blocks: Sequence[Mapping[str, Any]],
-        *,
-        channel: str | None = None,
-        thread: "ThreadPlace | None" = None,
-        broadcast: bool = False,
-    ) -> "ThreadPlace | None":
-        """Send a message, as a reply if the thread has a `ts`; None when Slack is not configured."""
-
-    def edit(self, message: "ThreadPlace", text: str, blocks: Sequence[Mapping[str, Any]]) -> bool:
-        """Change a message."""
-
-
-class ThreadPlace(Protocol):
-    """The address of a message."""
-
-    @property
-    def channel(self) -> str: ...
-
-    @property
-    def ts(self) -> str: ...
-
-
 def event_of(
     event: SlackEvent, facts: RunFacts | None, around: Surroundings, thread: SlackThread
 ) -> ThreadEvent | None:
@@ -130,7 +98,7 @@ def event_of(
 
     Another start in a lineage that has started counts as a resumption.
     """
-    if event.begins and thread.has_started and _key(event, "", around.ci) not in thread.said:
+    if event.begins and (thread.ts or thread.said) and _key(event, "", around.ci) not in thread.said:
         event = RESUMED
     if event.is_trouble and not (around.reason or degradation(facts)):
         return None
@@ -150,12 +118,13 @@ class PostResult(StrEnum):
 
 
 def post_once(
-    event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
+    event: ThreadEvent, messenger: Any, memory: Path, *, channel: str | None = None
 ) -> tuple[PostResult, SlackThread]:
     """Send `event` unless the thread has it already, and remember it in the file `memory`; return the thread.
 
-    Raises what `messenger.post` raises, and OSError when the file cannot be written. If the first message
-    cannot be edited, for example because it was deleted, that is only a warning: the event has been posted.
+    `messenger` is `gateways.slack`. Raises what its `post` raises, and OSError when the file cannot be
+    written. If the first message cannot be edited, for example because it was deleted, that is only a
+    warning: the event has been posted.
     """
     message, thread = event.message, event.thread
     if event.key in thread.said:

@@ -76,7 +76,9 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         reason = f": {head.reason}" if head.reason else ""
         yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
     if not done:
-        yield "checkpoint", _last_checkpoint(facts), ""
+        last = facts.checkpoints[-1] if facts.checkpoints else None
+        saved = f"step {last.step:,} is complete, {format_size(last.size)}" if last else "none was saved"
+        yield "checkpoint", saved, ""
     yield "report", str(facts.directory / "report" / "index.html"), ""
     if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
         yield "look", tensorboard_command(facts.directory, run_id=facts.name), ""
@@ -96,13 +98,6 @@ def is_copied(phase: str, text: str) -> bool:
     The next step after a failure (`next`) may be a sentence, which is wrapped like any other text.
     """
     return phase in _COPIED or (phase == "next" and is_command(text))
-
-
-def _last_checkpoint(facts: RunFacts) -> str:
-    if not facts.checkpoints:
-        return "none was saved"
-    last = facts.checkpoints[-1]
-    return f"step {last.step:,} is complete, {format_size(last.size)}"
 
 
 def _printable(line: str) -> str:

@@ -134,46 +134,39 @@ def log_line(row: Row, steps: int) -> str:
     return " ".join(parts)
 
 
+# A sentence for each event that people want to see when it happens.
+_SENTENCES = {
+    "validated": "the given weights have a validation loss of {val_loss:.3f}",
+    "finished_before": "all {step} steps were done before; nothing was trained",
+    "checkpoint_saved": "checkpoint {name} saved: {megabytes:.1f} MB, blocked {milliseconds:.0f} ms",
+    "checkpoint_removed": "checkpoint {name} removed (keep_last {keep_last})",
+    "checkpoint_failed": "checkpoint {name} failed",
+    "profiled": "profile written to logs/: {files}",
+    "network_degraded": "network: {reason}",
+    "settings_changed": "resumed after step {step} with other settings: {changes}",
+    "step_skipped": "step {step} skipped: {reason}",
+    "loss_spike": "step {step}: the loss is {loss:.3g}, it was {compared_with:.3g}",
+    "loss_rising": "step {step}: the loss has risen from {compared_with:.3g}",
+    "network": "network: {verdict}, channels of {ranks_seen} of {world_size} ranks",
+    "network_measured": "network: all-reduce at {bus_gb_per_second:.3g} GB/s before training",
+}
+
+
 def event_line(event: str, fields: dict[str, Any]) -> str | None:
-    """A sentence for an event that people want to see when it happens; None for the others."""
+    """The sentence for an event; None for an event without one."""
     if event == "started":
         where = f"at step {fields['step']}" if fields["step"] else "from the start"
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"
-    if event == "validated":
-        return f"the given weights have a validation loss of {fields['val_loss']:.3f}"
-    if event == "finished_before":
-        return f"all {fields['step']} steps were done before; nothing was trained"
-    name = f"step-{fields.get('step', 0):08d}"
+    shown = {**fields, "name": f"step-{fields.get('step', 0):08d}"}
     if event == "checkpoint_saved":
-        size, blocked = fields["bytes"] / 1e6, fields["seconds"] * 1e3
-        return f"checkpoint {name} saved: {size:.1f} MB, blocked {blocked:.0f} ms"
-    if event == "checkpoint_removed":
-        return f"checkpoint {name} removed (keep_last {fields['keep_last']})"
-    if event == "profiled":
-        return f"profile written to logs/: {', '.join(fields['files'])}"
-    if event == "checkpoint_failed":
-        return f"checkpoint {name} failed"
-    if event == "network_degraded":
-        return f"network: {fields['reason']}"
-    if event == "settings_changed":
-        changes = (
-            f"{_CHANGES.get(name, name)} {old} → {new}" for name, (old, new) in fields["changes"].items()
-        )
-        return f"resumed after step {fields['step']} with other settings: {', '.join(changes)}"
-    if event == "step_skipped":
-        return f"step {fields['step']} skipped: {fields['reason']}"
-    if event == "loss_spike":
-        return (
-            f"step {fields['step']}: the loss is {fields['loss']:.3g}, it was {fields['compared_with']:.3g}"
-        )
-    if event == "loss_rising":
-        return f"step {fields['step']}: the loss has risen from {fields['compared_with']:.3g}"
-    if event == "network":
-        shown, world = fields["ranks_seen"], fields["world_size"]
-        return f"network: {fields['verdict']}, channels of {shown} of {world} ranks"
-    if event == "network_measured":
-        return f"network: all-reduce at {fields['bus_gb_per_second']:.3g} GB/s before training"
-    return None
+        shown |= {"megabytes": fields["bytes"] / 1e6, "milliseconds": fields["seconds"] * 1e3}
+    elif event == "profiled":
+        shown["files"] = ", ".join(fields["files"])
+    elif event == "settings_changed":
+        changes = fields["changes"].items()
+        shown["changes"] = ", ".join(f"{_CHANGES.get(key, key)} {old} → {new}" for key, (old, new) in changes)
+    sentence = _SENTENCES.get(event)
+    return sentence and sentence.format(**shown)
 
 
 def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> str:

@@ -24,9 +24,7 @@ _LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "sa
 
 def status_lines(status: Json, width: int) -> list[str]:
     """The view of one status, the state first."""
-    lines = _packed(
-        [_title(status), *_job_words(status), *_time_and_cost(status)], width, " · ", indent="    "
-    )
+    lines = _packed([*_title(status), *_time_and_cost(status)], width, " · ", indent="    ")
     if figures := [*_step_words(status), *_checkpoint_words(status)]:
         lines += [f"  {line}" for line in _packed(figures, width - 2, "   ")]
     for label, parts in _sections(status):
@@ -41,22 +39,16 @@ def status_line(status: Json) -> str:
     return ", ".join(words)
 
 
-def _title(status: Json) -> str:
-    job = status["job"]
-    name = (
-        f"{job['job']} · {job['kind']}" if job else f"run {status['run']}" if status["run"] else "no run yet"
-    )
-    return f"{name} · {_state(status)}"
+def _title(status: Json) -> Iterator[str]:
+    if job := status["job"]:
+        yield f"{job['job']} · {job['kind']} · {_state(status)}"
+        yield f"{job['pods']['running']} of {job['pods']['wanted'] or job['pods']['present']} pods"
+    else:
+        yield f"{'run ' + status['run'] if status['run'] else 'no run yet'} · {_state(status)}"
 
 
 def _state(status: Json) -> str:
     return str(status["state"]).lower()
-
-
-def _job_words(status: Json) -> Iterator[str]:
-    if job := status["job"]:
-        pods = job["pods"]
-        yield f"{pods['running']} of {pods['wanted'] or pods['present']} pods"
 
 
 def _time_and_cost(status: Json) -> Iterator[str]:
@@ -129,18 +121,19 @@ def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
         yield "", [text]
 
 
+def _known(readings: Sequence[Json], name: str) -> list[float]:
+    return [each[name] for each in readings if each[name] is not None]
+
+
 def _rates(nodes: Sequence[Json]) -> Iterator[str]:
-    sent = [node["sent_bytes_per_second"] for node in nodes if node["sent_bytes_per_second"] is not None]
-    got = [
-        node["received_bytes_per_second"] for node in nodes if node["received_bytes_per_second"] is not None
-    ]
-    if sent:
-        yield f"{format_size(sum(sent))}/s sent, {format_size(sum(got))}/s received"
+    sent, received = (sum(_known(nodes, f"{way}_bytes_per_second")) for way in ("sent", "received"))
+    if _known(nodes, "sent_bytes_per_second"):
+        yield f"{format_size(sent)}/s sent, {format_size(received)}/s received"
 
 
 def _gpu_summary(gpus: Sequence[Json]) -> Iterator[str]:
     def mean(name: str) -> float | None:
-        known = [gpu[name] for gpu in gpus if gpu[name] is not None]
+        known = _known(gpus, name)
         return sum(known) / len(known) if known else None
 
     yield format_count(len(gpus), "GPU")
@@ -149,17 +142,12 @@ def _gpu_summary(gpus: Sequence[Json]) -> Iterator[str]:
     used, total = mean("memory_used_bytes"), mean("memory_total_bytes")
     if used is not None and total is not None:
         yield f"{used / 1e9:.0f} of {format_gigabytes(total)}"
-    hottest = max(
-        (gpu["temperature_celsius"] for gpu in gpus if gpu["temperature_celsius"] is not None), default=None
-    )
-    if hottest is not None:
-        yield f"at most {hottest:.0f} °C"
+    if temperatures := _known(gpus, "temperature_celsius"):
+        yield f"at most {max(temperatures):.0f} °C"
     if (watts := mean("power_watts")) is not None:
         yield f"{watts * len(gpus):,.0f} W"
-    clocks = [gpu for gpu in gpus if gpu["sm_clock_mhz"] is not None]
-    if len(clocks) > 1:
-        slowest = min(clocks, key=lambda gpu: gpu["sm_clock_mhz"])
-        yield f"slowest clock {slowest['sm_clock_mhz']:,.0f} MHz"
+    if len(clocks := _known(gpus, "sm_clock_mhz")) > 1:
+        yield f"slowest clock {min(clocks):,.0f} MHz"
 
 
 def _gpu_words(node: str | None, gpu: Json) -> str:

@@ -127,7 +127,7 @@ def complete_beside(temporary: Path, final: Path, manifest: bytes) -> None:
 
 def newest_good_checkpoint(
     directory: RunDirectory,
-    digest_of: Callable[[Path], str],
+    digest_of: Callable[[Path], str] = sha256_of_file,
     rejected: Callable[[int, str], None] | None = None,
 ) -> Path | None:
     """The newest checkpoint that verifies, or None; `rejected` gets step and reason of each that does not."""
@@ -183,11 +183,6 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
     state.seconds = float(record["seconds"])
-    if record.get("data_position") is not None:  # its stream would silently start from the beginning
-        raise CheckpointError(
-            f"{path} is of a streamed dataset that processes read in turns, which no run resumes any more. "
-            "Start a new run."
-        )
     state.restored_positions = record.get("data_positions", [])
     state.pending_row = record["pending_row"]
     state.schedule = record["schedule"]

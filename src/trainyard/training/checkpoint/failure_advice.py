@@ -90,13 +90,14 @@ def explain_memory_errors(
         kind = memory_kind(error)
         if kind is None:
             raise
-        number, words = step() if step else None, _description(kind, config)
-        what = (
-            f"{words} ({_cause_line(error)})"
-            if number is None
-            else f"Step {number}: {words}. ({_cause_line(error)})"
+        number, memory = step() if step else None, "GPU" if kind is FailureKind.GPU_MEMORY else "main"
+        words = (
+            f"out of {memory} memory with {config.training.batch_size} x {config.data.sequence_length:,} "
+            "tokens per forward pass"
         )
-        raise build_error(what, out_of_memory_failure(kind, number, config, directory), directory) from error
+        what = words if number is None else f"Step {number}: {words}."
+        failure = out_of_memory_failure(kind, number, config, directory)
+        raise build_error(f"{what} ({_cause_line(error)})", failure, directory) from error
 
 
 def memory_kind(error: BaseException) -> FailureKind | None:
@@ -107,13 +108,6 @@ def memory_kind(error: BaseException) -> FailureKind | None:
         return FailureKind.HOST_MEMORY
     signs = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _CPU_SIGNS)
     return FailureKind.HOST_MEMORY if signs else None
-
-
-def _description(kind: FailureKind, config: Config) -> str:
-    """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
-    memory = "GPU memory" if kind is FailureKind.GPU_MEMORY else "main memory"
-    sequences, length = config.training.batch_size, config.data.sequence_length
-    return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
 
 
 def _cause_line(error: BaseException) -> str:

@@ -29,12 +29,7 @@ class ResumePoint:
 
 
 def find_resume_point(
-    directory: RunDirectory,
-    resume: str,
-    fits: Mapping[str, Any],
-    *,
-    record: bool = True,
-    digest_of: Callable[[Path], str] = sha256_of_file,
+    directory: RunDirectory, resume: str, fits: Mapping[str, Any], *, record: bool = True
 ) -> ResumePoint | None:
     """Find the checkpoint for `resume` (`none`, `auto` or a checkpoint's directory); None starts at step 0.
 
@@ -46,10 +41,8 @@ def find_resume_point(
     if resume == "none":
         _require_unused(directory, "--resume none")
         return None
-    newest = partial(_newest_checkpoint, directory, record=record, digest_of=digest_of)
-    path = (
-        _newest_or_parent(directory, newest) if resume == "auto" else _checkpoint_at(Path(resume), digest_of)
-    )
+    newest = partial(_newest_checkpoint, directory, record=record)
+    path = _newest_or_parent(directory, newest) if resume == "auto" else _checkpoint_at(Path(resume))
     if resume != "auto" and not belongs_to(directory, path):
         path = _checkpoint_of_other_run(directory, path, newest)
     if path is None:
@@ -85,7 +78,7 @@ def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]
 
 
 def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
-    path = _checkpoint_at(Path(str(parent.get("checkpoint"))), sha256_of_file)
+    path = _checkpoint_at(Path(str(parent.get("checkpoint"))))
     if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
         raise CheckpointError(
             f"{directory.path} was started from {path}, which has been replaced since. Nothing was loaded; "
@@ -102,16 +95,14 @@ def _require_unused(directory: RunDirectory, option: str) -> None:
         )
 
 
-def _newest_checkpoint(
-    directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]
-) -> Path | None:
+def _newest_checkpoint(directory: RunDirectory, *, record: bool) -> Path | None:
     def record_rejection(step: int, reason: str) -> None:
         append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
 
-    return newest_good_checkpoint(directory, digest_of, record_rejection if record else None)
+    return newest_good_checkpoint(directory, rejected=record_rejection if record else None)
 
 
-def _checkpoint_at(path: Path, digest_of: Callable[[Path], str]) -> Path:
+def _checkpoint_at(path: Path) -> Path:
     if not path.is_dir():
         exists = path.exists()
         what = "is a file, not a checkpoint's directory" if exists else "there is no such directory"
@@ -119,7 +110,7 @@ def _checkpoint_at(path: Path, digest_of: Callable[[Path], str]) -> Path:
     if not (path / MANIFEST_NAME).is_file() and (meant := checkpoint_meant(path)):
         raise ConfigError(f"--resume {path}: is not a checkpoint; {meant}. Nothing was started.")
     try:
-        verify_checkpoint(path, digest_of=digest_of)
+        verify_checkpoint(path)
         read_checkpoint_index(path)
     except CheckpointError as error:
         raise CheckpointError(

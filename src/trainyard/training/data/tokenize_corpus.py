@@ -10,7 +10,6 @@ tokens that are trained on. `batches` draws the samples.
 
 import contextlib
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -41,11 +40,9 @@ from trainyard.training.data.token_dataset import (
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 from trainyard.training.data.validation_split import Portion
 
+# All processes but the main one wait this long for one to start; then each prepares the data. Those of other
+# machines start themselves unless they share the folder.
 _OTHERS_SECONDS = 5.0
-"""All processes but the main one wait this long for one to start; then each prepares the data. Those of other
-machines start themselves unless they share the folder."""
-_MOST_HELD_OUT = 0.5
-"""The largest validation fraction that a message suggests."""
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
@@ -80,9 +77,8 @@ def _choose_plan(
 ) -> PreparedData | None:
     """Apply `found` to the plans in order and take the first result whose validation part is long enough.
 
-    When none is long enough, take the last result.
+    When none is long enough, take the last result, without validation.
     """
-    shortest: PreparedData | None = None
     prepared: PreparedData | None = None
     for plan in plans(data, model):
         prepared = found(plan)
@@ -91,10 +87,8 @@ def _choose_plan(
         prepared = replace(prepared, validation_split=plan.split)
         if _can_validate(prepared, data.sequence_length) or data.validation_split != "auto":
             break
-        if plan.split == "within":
-            shortest = prepared
     assert prepared is not None
-    return _with_usable_validation(prepared, data, shortest)
+    return _with_usable_validation(prepared, data)
 
 
 def _can_validate(prepared: PreparedData, length: int) -> bool:
@@ -156,30 +150,27 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     progress.begin("hashing prepared tokens")
     train = prepared.train.verify(progress)
     validation = prepared.validation and prepared.validation.verify(progress)
-    for before, now in ((prepared.train, train), (prepared.validation, validation)):
-        if before is not None and now is None:
-            _logger.warning(
-                "%s: its content has changed since it was prepared, though not its size; preparing it again",
-                before.path,
-            )
-            return None
-    assert train is not None
+    if train is None or (validation is None and prepared.validation is not None):
+        changed = prepared.validation if train and prepared.validation else prepared.train
+        _logger.warning(
+            "%s: its content has changed since it was prepared, though not its size; preparing it again",
+            changed.path,
+        )
+        return None
     found = replace(prepared, train=train, validation=validation)
-    _remember(prepared, found, directory)
-    return found
-
-
-def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
-    """Record the file state of large token files, so that the next run need not hash them."""
-    pairs = ((before.train, now.train), (before.validation, now.validation))
-    if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
+    is_noted = all(
+        now.seen == before.seen or not now.is_large
+        for before, now in zip(prepared.files, found.files, strict=True)
+    )
+    if not is_noted:
         with contextlib.suppress(OSError):  # on a read-only file system they are hashed each time
-            write_dataset_index(now, directory)
+            write_dataset_index(found, directory)  # so that the next run need not hash large files
+    return found
 
 
 def _make(plan: Preparation, progress: Progress) -> None:
     try:
-        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_complete)
+        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
@@ -193,16 +184,9 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     if plan.split == "files":
         held_out = skips
     to_train, to_validate = plan.portions
-    train, train_files = _Part(
-        plan, plan.train, folder / "train.bin", skips=skips, portion=to_train, progress=progress
-    ).write()
+    train, train_files = _Part(plan, plan.train, folder / "train.bin", skips, to_train, progress).write()
     validation, files = _Part(
-        plan,
-        plan.validation,
-        folder / "validation.bin",
-        skips=held_out,
-        portion=to_validate,
-        progress=progress,
+        plan, plan.validation, folder / "validation.bin", held_out, to_validate, progress
     ).write()
     if train is None:
         raise DataError(unusable_message("data.train_path", plan.data.train_path or plan.name, skips))
@@ -317,22 +301,13 @@ def _report_pieces(pieces: Iterator[Piece], size: int, progress: Progress) -> It
     progress.advance(left)
 
 
-def _is_complete(directory: Path) -> bool:
+def _is_unchanged(directory: Path) -> bool:
     prepared = read_prepared(directory)
-    return prepared is not None and _is_unchanged(prepared)
+    return prepared is not None and all(file.verify() is not None for file in prepared.files)
 
 
-def _is_unchanged(prepared: PreparedData) -> bool:
-    return all(file.verify() is not None for file in prepared.files)
-
-
-def _with_usable_validation(
-    prepared: PreparedData, data: DataConfig, split: PreparedData | None
-) -> PreparedData:
-    """`prepared`, without its held-out validation part if that is shorter than a sequence.
-
-    `split` is the earlier attempt to hold out a part of each file, if there was one and it was too short.
-    """
+def _with_usable_validation(prepared: PreparedData, data: DataConfig) -> PreparedData:
+    """`prepared`, without its held-out validation part if that is shorter than a sequence."""
     length = data.sequence_length
     if prepared.train.tokens <= length:
         what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
@@ -341,28 +316,15 @@ def _with_usable_validation(
         if data.validation_path is not None:
             what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
             raise DataError(_too_short_message(what, (), length))  # the skipped files may be training data
-        split = split or prepared
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
-        _logger.warning("%s", _no_validation_message(prepared, data, split or prepared))
+        _logger.warning(
+            "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
+            "which takes %s. Add text, set data.validation_path, raise data.validation_fraction or lower "
+            "data.sequence_length.",
+            *(data.validation_fraction, f"{prepared.train.tokens:,}", prepared.name, f"{length + 1:,}"),
+        )
     return prepared
-
-
-def _no_validation_message(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
-    """Explain in numbers why there is no validation data, and name fixes."""
-    length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
-    held_out = split.validation.tokens if split.validation else 0
-    total = split.train.tokens + held_out
-    needed = math.ceil(100 * (length + 2) / total) / 100
-    fixes = ["Add text", "set data.validation_path"]
-    if needed <= _MOST_HELD_OUT:
-        fixes.append(f"set data.validation_fraction to {needed:g}")
-    fixes.append("lower data.sequence_length")
-    return (
-        f"no validation: {prepared.name} has {total:,} tokens, {share} holds out {held_out:,} of them, and "
-        f"one sequence takes {length + 1:,} (data.sequence_length and the token after it). "
-        f"{', '.join(fixes[:-1])} or {fixes[-1]}."
-    )
 
 
 def _too_short_message(what: str, skipped: tuple[SkipCount, ...], length: int) -> str:

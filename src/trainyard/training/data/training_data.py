@@ -37,8 +37,8 @@ class Batches(Protocol):
         """Stop reading ahead."""
 
 
-class DataOnRecord(Protocol):
-    """The facts about the data that `run.json` records, in every recipe."""
+class TrainingData(Protocol):
+    """Tokens that are ready to train on."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -46,10 +46,6 @@ class DataOnRecord(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
     def pinned_config(self, config: Config) -> Config: ...
-
-
-class TrainingData(DataOnRecord, Protocol):
-    """Tokens that are ready to train on."""
 
     @property
     def name(self) -> str: ...
@@ -76,7 +72,7 @@ def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     return find_prepared_mixture(data, model) if data.mixture else find_prepared_data(data, model)
 
 
-def agreed_fingerprint(data: DataOnRecord, world: World) -> str:
+def agreed_fingerprint(data: TrainingData, world: World) -> str:
     """Compare the fingerprint of `data` over all machines and return it.
 
     One process per machine computes it, which may read all of the data. Raises DataError when a machine has

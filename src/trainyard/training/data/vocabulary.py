@@ -66,23 +66,10 @@ def load_vocabulary(model: ModelConfig) -> Vocabulary:
         raise ConfigError(
             f"model.tokenizer: {model.tokenizer} has {vocabulary.size:,} tokens, more than "
             f"model.architecture.vocab_size, {model.architecture.vocab_size:,}. "
-            f"{_remedy(model, vocabulary)} Nothing was started."
+            "Name the tokenizer of the weights, or for random weights set model.architecture.vocab_size to "
+            f"{vocabulary.size}. Nothing was started."
         )
     return vocabulary
-
-
-def _remedy(model: ModelConfig, vocabulary: "TokenizerVocabulary") -> str:
-    """Return how to make embedding and tokenizer fit; weights decide the size of the embedding."""
-    size, rows = vocabulary.size, model.architecture.vocab_size
-    if model.path is None:
-        return f"Larger embedding: --set model.architecture.vocab_size={size}."
-    words = vocabulary.tokens_from(rows)
-    shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
-    return (
-        f"The embedding of {model.path} has {rows:,} rows, so {shown} {'have' if len(words) > 1 else 'has'} "
-        f"none. Name the tokenizer of these weights, or give them rows with transformers: "
-        f"model.resize_token_embeddings({size}), save_pretrained(FOLDER), then --set model.path=FOLDER."
-    )
 
 
 class ByteVocabulary:
@@ -124,12 +111,6 @@ class TokenizerVocabulary:
         self.eos: int | None = vocabulary[name] if name is not None else None
         if name is None:
             _logger.warning("%s has no end-of-document token: documents follow each other unmarked", path)
-
-    def tokens_from(self, first: int) -> list[str]:
-        """Return the tokens whose id is `first` or above, in order."""
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        found = sorted((number, token) for token, number in vocabulary.items() if number >= first)
-        return [token for _, token in found]
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

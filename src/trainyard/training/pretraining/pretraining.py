@@ -1,8 +1,8 @@
-"""The recipe `pretrain`: prepared or streamed tokens, in one process or many.
+"""Pretraining: prepared or streamed tokens, in one process or many.
 
     batches of tokens --> steps (`step`) --> validation --> a sample of text
 
-The lifecycle around it is `training.run.lifecycle`.
+The lifecycle around it is `training.lifecycle`, which calls the methods of the segment in their order.
 """
 
 from dataclasses import asdict
@@ -12,20 +12,14 @@ from typing import Any
 import torch
 
 from trainyard.config.mesh import mesh_shape
-from trainyard.config.schema import Config
-from trainyard.run.progress import Progress
 from trainyard.training.checkpoint.resume import ResumePoint, values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.mixture import parts_of
-from trainyard.training.data.preparation import plan_preparation
-from trainyard.training.data.training_data import TrainingData, data_at_hand, ready_data
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.model.parallel import Parallel, put_on_devices
 from trainyard.training.pretraining.step import TrainStep
 from trainyard.training.pretraining.validation import Validation, write_sample
-from trainyard.training.run.length import global_batch, plan_length
-from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
+from trainyard.training.run.length import RunLength, global_batch, plan_length
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.run.run_request import Request
 from trainyard.training.run.step_loop import StepLoop
@@ -36,30 +30,11 @@ from trainyard.training.weights.weight_source import WeightSource
 _PROMPT_TOKENS = 16
 
 
-class Pretraining(Recipe):
-    """Next-token prediction on the tokens of `data`."""
-
-    def ready_data(self, config: Config, progress: Progress) -> TrainingData:
-        return ready_data(config.data, config.model, progress)
-
-    def data_at_hand(self, config: Config) -> TrainingData | None:
-        return data_at_hand(config.data, config.model)
-
-    def plan_preparation(self, config: Config) -> dict[str, Any]:
-        data = config.data
-        if data.mixture:
-            return {
-                "parts": [plan_preparation(each, config.model).to_json() for each in parts_of(data).values()]
-            }
-        return plan_preparation(data, config.model).to_json()
-
-    def open(self, request: Request, *, processes: int) -> "PretrainingSegment":
-        return PretrainingSegment(request, processes)
-
-
-class PretrainingSegment(RecipeSegment):
+class PretrainingSegment:
     """One segment of a pretraining run."""
 
+    length: RunLength
+    """The planned length of the complete run."""
     _parallel: Parallel
     """The model on the devices of the world; set by `build`."""
 
@@ -77,9 +52,11 @@ class PretrainingSegment(RecipeSegment):
         )
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
+        """Return the values that a checkpoint must share to be resumed; `fingerprint` is that of the data."""
         return values_to_fit(self._config, fingerprint, self.length.samples_per_step)
 
     def starting_weights(self, point: ResumePoint | None) -> WeightSource | None:
+        """Return the weights to start from; None for random ones, or where the checkpoint has them all."""
         if point is not None:
             return None
         tile_bytes = self._config.kernel_optimization.tile_bytes
@@ -88,6 +65,7 @@ class PretrainingSegment(RecipeSegment):
     def build(
         self, weights: WeightSource | None, *, world: World, device: torch.device, resumes: bool
     ) -> TrainingState:
+        """Build model and optimizer at step 0. With `resumes` a checkpoint replaces all values afterwards."""
         self._parallel = parallel = put_on_devices(self._config, world, device, draw=not resumes)
         parallel.model.model.separates_documents = self._config.data.packing == "separate"
         if weights:
@@ -97,10 +75,12 @@ class PretrainingSegment(RecipeSegment):
         return TrainingState(parallel.model, optimizer, exchange=exchange)
 
     def plan_facts(self) -> dict[str, Any]:
+        """Return facts for the plan in `run.json`, beside length and number of parameters."""
         compressed = self._parallel.compressed
         return {"gradient_compression": asdict(compressed.compression)} if compressed else {}
 
     def start_from_state(self, state: TrainingState) -> None:
+        """Continue after a checkpoint was loaded into `state`, or at step 0."""
         if state.restored_positions:
             self._batches.restore(state.restored_positions)
             state.data_position = self._batches.position(state.step)
@@ -137,6 +117,3 @@ class PretrainingSegment(RecipeSegment):
         size = training.batch_size
         batches = [windows[i : i + size] for i in range(0, len(windows), size)]
         return Validation(batches, text_bytes=load_vocabulary(self._config.model).text_bytes)
-
-
-RECIPE = Pretraining()

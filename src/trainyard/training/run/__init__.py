@@ -1,5 +1,5 @@
-"""One segment of a run, the same for every recipe: from its first record to its outcome.
+"""The parts around the steps of a segment: records, saves, stops, hangs and the outcome.
 
-In: a request and a recipe (`recipe_contract`). Out: rows, events, checkpoints, an outcome in `run.json`.
-`lifecycle` is the complete sequence; `step_loop` records, saves and stops around each step.
+In: a request. Out: rows, events, checkpoints, an outcome in `run.json`. `training.lifecycle` is the complete
+sequence; `step_loop` records, saves and stops around each step.
 """

@@ -45,10 +45,6 @@ def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = No
     listener.on_event("working", {"what": what, **patience})
 
 
-def _unknown_mfu(_tokens_per_second: float) -> float | None:
-    return None
-
-
 @dataclass(frozen=True)
 class RunContext:
     """The objects that a segment of a run works with, in every recipe."""
@@ -71,7 +67,7 @@ class RunContext:
     """Receives a beat for every sign of progress."""
     profile: StepProfile
     """Records the steps of which a trace was requested."""
-    mfu: Callable[[float], float | None] = _unknown_mfu
+    mfu: Callable[[float], float | None] = lambda _tokens_per_second: None
     """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
     network: "NetworkWatch | None" = None
     """Reads and judges the logs of NCCL; None leaves the network off the record."""

@@ -7,15 +7,12 @@ again. `lifecycle` trains.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
+from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
@@ -23,32 +20,20 @@ from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import is_config_of
-from trainyard.training.data.training_data import DataOnRecord, TrainingData
+from trainyard.training.data.training_data import TrainingData
 from trainyard.training.run.length import RunLength
 
 if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
 
 
-def _no_peak(_name: str) -> float | None:
-    return None
-
-
-def _no_report(_outcome: Mapping[str, Any]) -> None:
-    pass
-
-
-Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
-"""The type of the data; by default that of pretraining."""
-
-
 @dataclass(frozen=True)
-class Request(Generic[Data_co]):
+class Request:
     """A request to train: the configuration, the data and the run directory."""
 
     config: Config
     directory: RunDirectory
-    data: Data_co
+    data: TrainingData
     resume: str
     """`none`, `auto` or a checkpoint's directory."""
     run_id: str
@@ -59,27 +44,23 @@ class Request(Generic[Data_co]):
     """Returns GPU utilization and temperature; called at each logged step."""
     flops_per_token: int | None = None
     """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
-    peak_flops: Callable[[str], float | None] = _no_peak
+    peak_flops: Callable[[str], float | None] = lambda _name: None
     """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
     profile: range = range(0)
     """The steps, counted from 1, of which a profiler trace is written."""
-    on_outcome: Callable[[Mapping[str, Any]], None] = _no_report
+    on_outcome: Callable[[Mapping[str, Any]], None] = lambda _outcome: None
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
     """Ends a hanging process from another thread with the given exit code; does not return."""
-    digest_of: Callable[[Path], str] = sha256_of_file
-    """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
     network: "NetworkWatch | None" = None
     """Reads and judges the logs of NCCL; None leaves the network off the record."""
 
-    def with_pinned_config(self) -> "Request[Data_co]":
+    def with_pinned_config(self) -> "Request":
         """The request with the exact data in its configuration, which is recorded."""
         return replace(self, config=self.data.pinned_config(self.config))
 
 
-def earlier_outcome(
-    request: Request[Any], length: RunLength, point: ResumePoint | None
-) -> dict[str, Any] | None:
+def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
     """The outcome of a run that has finished all requested steps and still has its last checkpoint.
 
     Raises ConfigError when it finished them with another configuration, because "done" would then be wrong,
@@ -105,7 +86,7 @@ def earlier_outcome(
     return None
 
 
-def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:
+def open_records(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
     """Write `run.json` and `config.yaml`; a resumed run keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
     kept: dict[str, Any] = {}

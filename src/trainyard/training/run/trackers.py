@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,20 +27,19 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time", "skipped"}
+# Patterns of figures, and their tags in TensorBoard; the others are in the group `train/`.
 _GROUPS = (
     (re.compile(r"val_(.*)"), r"validation/\1"),
     (re.compile(r"(.*_seconds)"), r"time/\1"),
     (re.compile(r"(.*_per_second|mfu|.*memory.*_bytes|gpu_.*)"), r"perf/\1"),
 )
-"""Patterns of figures, and their tags in TensorBoard; the others are in the group `train/`."""
+# The sections of the configuration that are shown as hyperparameters, and the figures beside them, by tag.
 _COMPARED = ("model.", "training.", "data.", "compute.")
-"""The sections of the configuration that are shown as hyperparameters."""
 _COMPARED_BY = {
     "train/loss": "training loss",
     "validation/loss": "validation loss",
     "perf/tokens_per_second": "tokens/s",
 }
-"""The figures shown beside the hyperparameters, by tag."""
 _CLOSING = "closing trackers"
 Scalar = bool | int | float | str
 
@@ -186,11 +184,11 @@ class GuardedTracker:
         """`failures` returns the errors of the tracker's own library; system errors are always caught."""
         self._name, self._failures = name, failures
         self._tracker: Tracker | None = None
-        with self._drop_on_failure(ImportError, ValueError):  # ValueError: settings that W&B refuses
+        with self._drop_on_failure(ValueError):  # settings that W&B refuses
             self._tracker = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._drop_on_failure(ImportError):
+        with self._drop_on_failure():
             if self._tracker is not None:
                 self._tracker.write(row)
 
@@ -205,7 +203,7 @@ class GuardedTracker:
                 self._tracker.close()
 
     def _expected_errors(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
-        return (OSError, *self._failures(), *others)
+        return (OSError, ImportError, *self._failures(), *others)
 
     @contextmanager
     def _drop_on_failure(self, *others: type[Exception]) -> Iterator[None]:
@@ -214,16 +212,6 @@ class GuardedTracker:
         except self._expected_errors(*others) as error:
             self._tracker = None
             _logger.warning("%s failed (%s); training continues without it", self._name, error)
-
-
-@dataclass(frozen=True)
-class TrackerEntry:
-    """A tracker, in the list of all."""
-
-    is_wanted: Callable[[MonitoringConfig], bool]
-    open: Callable[[TrackedRun], Tracker]
-    failures: Callable[[], tuple[type[Exception], ...]] = tuple
-    """Returns the errors of its library with which it may fail; called when an error is raised."""
 
 
 def _wandb_failures() -> tuple[type[Exception], ...]:
@@ -235,21 +223,16 @@ def _wandb_failures() -> tuple[type[Exception], ...]:
     return wandb.Error, HandleAbandonedError, MailboxClosedError
 
 
-TRACKERS = {
-    "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
-    "Prometheus": TrackerEntry(lambda config: config.prometheus_file is not None, PrometheusTracker),
-    "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
-}
-"""All trackers by their names in messages; another tracker is one line here."""
-
-
 def open_trackers(run: TrackedRun) -> list[Tracker]:
     """Open the configured trackers."""
-    return [
-        GuardedTracker(name, partial(entry.open, run), entry.failures)
-        for name, entry in TRACKERS.items()
-        if entry.is_wanted(run.config)
-    ]
+    opened: list[Tracker] = []
+    if run.config.tensorboard:
+        opened.append(GuardedTracker("TensorBoard", lambda: TensorBoardTracker(run)))
+    if run.config.prometheus_file is not None:
+        opened.append(GuardedTracker("Prometheus", lambda: PrometheusTracker(run)))
+    if run.config.wandb.enabled:
+        opened.append(GuardedTracker("W&B", lambda: WandbTracker(run), _wandb_failures))
+    return opened
 
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:

@@ -5,10 +5,6 @@ before_torch ---> imports, building, loading: garbage collection is off ---> res
 
 import gc
 import os
-from collections.abc import Callable
-from pathlib import Path
-
-from trainyard.training.runtime.early_digests import start_early_digests
 
 _VARIABLES = {
     # Matrix products on a GPU are bitwise reproducible.
@@ -25,10 +21,8 @@ _THRESHOLDS = (700, 10, 10)
 """The numbers of new objects, and of searches, after which Python 3.11 searches for garbage."""
 
 
-def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
-    """Set torch's variables, and start to hash the checkpoint of `resume`; return a function for SHA-256.
-
-    Variables that the user has set are left as they are.
+def before_torch() -> None:
+    """Set torch's variables; those that the user has set are left as they are.
 
     Garbage collection is off until `resume_garbage_collection`. The objects from imports stay alive, and
     searching all of them again and again takes a seventh of the import time.
@@ -36,7 +30,6 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     gc.disable()
-    return start_early_digests(run_dir, resume)
 
 
 def resume_garbage_collection() -> None:

@@ -5,8 +5,6 @@
 The tokenizer in such a file is not read; `model.tokenizer` names one.
 """
 
-import re
-import shlex
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -142,7 +140,6 @@ class GgufWeights(WeightSource):
         return torch.from_numpy(rows_by_halves(values, heads) if heads else values)
 
     def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
-        yield from self._unreadable_types()
         turned = 2 * rotary_frequencies(architecture).numel()
         if (self._turned or turned) != turned:
             yield f"the file rotates {self._turned} dimensions per head by position, our model all {turned}"
@@ -157,17 +154,6 @@ class GgufWeights(WeightSource):
                 f"{theirs.min():g} to {theirs.max():g} ({FREQUENCIES}), the configuration by {ours.min():g} "
                 f"to {ours.max():g}"
             )
-
-    def _unreadable_types(self) -> Iterator[str]:
-        """Yield the tensor types that cannot be dequantised; each type is tried on one row."""
-        from gguf.quants import dequantize as dequantize_by_numpy
-
-        examples = {tensor.tensor_type: tensor for tensor in self._tensors.values()}
-        for kind, tensor in examples.items():
-            try:
-                dequantize_by_numpy(tensor.data[:1], kind)
-            except NotImplementedError:
-                yield f"{tensor.name}: of type {kind.name}, which gguf cannot dequantise"
 
     def digest(self) -> str:
         return digest_of_files([self.path])
@@ -194,23 +180,12 @@ def _open(path: Path) -> "GgufHeader":
         raise ConfigError(f"model.path: {path} is of the architecture {kind!r}; this trainer has llama only")
     parts = reader.get_field("split.count")
     if parts is not None and int(parts.contents()) > 1:
-        raise _split_error(path, int(parts.contents()))
+        raise ConfigError(
+            f"model.path: {path} is a part of a split model, which is not supported. Join the parts with "
+            f"llama.cpp (llama-gguf-split --merge FIRST_PART COMPLETE.gguf), and name the complete file. "
+            "Nothing was started."
+        )
     return reader
-
-
-def _split_error(path: Path, count: int) -> ConfigError:
-    """The error for one part of a model in several files, with the command that joins them."""
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
-    parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    missing = [part.name for part in parts if not part.is_file()]
-    there = f" Not in {path.parent}: {', '.join(missing)}; download them too." if missing else ""
-    complete = path.with_name(f"{stem}.gguf")
-    command = shlex.join(["llama-gguf-split", "--merge", str(parts[0]), str(complete)])
-    return ConfigError(
-        f"model.path: {path} is one of {count} parts of a split model, which are not supported as parts."
-        f"{there} Join them with llama.cpp: {command}, then: --set model.path={shlex.quote(str(complete))}. "
-        "Nothing was started."
-    )
 
 
 @contextmanager
@@ -218,13 +193,9 @@ def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
-        if "GGMLQuantizationType" in str(error):
-            raise ConfigError(
-                f"model.path: {path} has a tensor of a type that the installed gguf does not know ({error}); "
-                "convert it to Q8_0, or update gguf if the type is newer"
-            ) from None
         raise ConfigError(
-            f"model.path: {path} is not a complete GGUF file ({error}); download it again"
+            f"model.path: {path} is not a GGUF file that the installed gguf can read ({error}); "
+            "download it again, or update gguf"
         ) from None
 
 

@@ -158,29 +158,18 @@ def _explain_errors(model: HubModel) -> Iterator[None]:
     except errors.RevisionNotFoundError:
         why = f"has no revision {model.revision!r}: name a commit, branch or tag from {page}/commits/main"
         raise _refusal(model, why) from None
-    except errors.RepositoryNotFoundError as error:
-        raise _refusal(model, _not_found_text(error.response.status_code, page)) from None
-    except errors.LocalEntryNotFoundError as error:
-        if getattr(getattr(error.__cause__, "response", None), "status_code", None) == 403:
-            raise _refusal(model, _not_found_text(403, page)) from None
-        raise _unreachable_error(model, error.__cause__ or error) from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            raise _refusal(model, _not_found_text(status, page)) from None
-        raise _unreachable_error(model, error) from None
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
+        cause = error.__cause__ or error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status not in (401, 403, 404):
+            raise _unreachable_error(model, cause) from None
+        why = (
+            f"cannot be read ({status}): check the spelling at {page}; a private model needs an "
+            "HF_TOKEN that may read it"
+        )
+        raise _refusal(model, why) from None
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
         raise _unreachable_error(model, error) from None
-
-
-def _not_found_text(status: int, page: str) -> str:
-    if status == 401 and os.environ.get("HF_TOKEN"):
-        return f"cannot be read with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
-    if status == 401:
-        return f"does not exist, or is private (401): check {page}, and set HF_TOKEN if it is private"
-    if status == 403:
-        return "is forbidden (403) for this HF_TOKEN: give it read access"
-    return f"does not exist (404): check the spelling at {page}"
 
 
 def _refusal(model: HubModel, why: str) -> ConfigError:

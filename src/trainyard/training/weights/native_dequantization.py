@@ -13,22 +13,21 @@ The library is searched in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none
 import ctypes
 import logging
 import os
-from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+import gguf
 import numpy as np
 
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.suggested_commands import trainyard_command
 
 LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
+# Types that have a kernel; NumPy handles the others.
 NATIVE_TYPES = (
     "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 )  # fmt: skip
-"""Types that have a kernel; NumPy handles the others."""
 DEFAULT_TILE_BYTES = 4096
 _ABI_VERSION = 1
 _BUILD = Path(__file__).resolve().parents[4] / "native" / "build"
@@ -36,45 +35,22 @@ _FILES = ("libtrainyard_kernels.so", "libtrainyard_kernels.dylib")
 _logger = logging.getLogger(__name__)
 
 
-class Backend(StrEnum):
-    """The implementation that converts blocks to floats."""
+class Instructions(IntEnum):
+    """enum trainyard_instructions in native/include/trainyard/kernels.h."""
 
-    AVX2 = "avx2"
-    SCALAR = "scalar"
-    NUMPY = "numpy"
-
-
-_INSTRUCTIONS = {Backend.SCALAR: 1, Backend.AVX2: 2}
-"""enum trainyard_instructions in native/include/trainyard/kernels.h."""
+    BEST = 0
+    SCALAR = 1
+    AVX2 = 2
 
 
 class _Options(ctypes.Structure):
+    """struct trainyard_options in native/include/trainyard/kernels.h."""
+
     _fields_ = (
         ("tile_bytes", ctypes.c_size_t),
         ("threads", ctypes.c_uint32),
         ("instructions", ctypes.c_int32),
     )
-
-
-@dataclass(frozen=True)
-class _BlockType:
-    """A tensor type of GGUF files."""
-
-    name: str
-    number: int
-    elements: int
-    """Elements per block."""
-    size: int
-    """Bytes per block."""
-
-
-def backend() -> Backend:
-    """The backend that `dequantize` uses by default.
-
-    Raises ConfigError when TRAINYARD_NATIVE_LIBRARY names a file that is not such a library.
-    """
-    library = _library()
-    return Backend.NUMPY if library is None else _best_backend(library)
 
 
 def dequantize(
@@ -83,140 +59,77 @@ def dequantize(
     *,
     tile_bytes: int = DEFAULT_TILE_BYTES,
     threads: int = 1,
-    using: Backend | None = None,
+    instructions: Instructions = Instructions.BEST,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Convert `data` (`[..., bytes per row]`) of the GGUF type `type_name` (such as `"Q8_0"`) to float32.
 
-    Args:
-        tile_bytes: Input bytes that a kernel handles at a time, rounded down to whole blocks, at least one.
-        threads: The largest number of threads.
-        using: The backend; the default is the fastest.
-        out: Receives the values and is returned; float32, contiguous, of the result's shape. Without it new
-            memory is allocated, whose first use takes longer than the arithmetic.
+    A kernel handles `tile_bytes` of input at a time, rounded down to complete blocks, at least one, on up to
+    `threads` threads. `out` receives the values, because new memory costs more than the arithmetic.
 
-    Raises:
-        DataError: a row is not a whole number of blocks, or no backend can dequantise the type.
-        ConfigError: `tile_bytes` or `threads` is below 1, or the requested backend is not available.
-        ValueError: `out` does not fit.
+    Raises DataError when a row is not a whole number of blocks, or gguf cannot dequantise the type, and
+    ConfigError when TRAINYARD_NATIVE_LIBRARY names a file that is not such a library.
     """
-    _refuse_counts(tile_bytes, threads)
-    kind = _block_type(type_name)
-    rows = _rows(data, kind)
-    _refuse_wrong_output(rows, kind, out)
-    library = _library_for(using)
-    if library is None or kind.name not in NATIVE_TYPES:
-        return _dequantize_by_numpy(rows, kind, out)
-    values = np.empty(_shape(rows, kind), np.float32) if out is None else out
-    tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
-    options = _Options(tile, threads, _INSTRUCTIONS[using or _best_backend(library)])
-    _dequantize_by_kernel(library, rows, values, kind=kind, options=options)
-    return values
-
-
-def _refuse_counts(tile_bytes: int, threads: int) -> None:
-    if tile_bytes < 1:
-        raise ConfigError(f"kernel_optimization.tile_bytes: expected at least 1, got {tile_bytes}")
-    if not 1 <= threads <= 1024:
-        raise ConfigError(f"dequantisation needs from 1 to 1024 threads, got {threads}")
-
-
-@cache
-def _block_type(name: str) -> _BlockType:
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    kinds = {kind.name: kind for kind in GGMLQuantizationType}
-    if name not in kinds:
-        raise DataError(f'"{name}" is not a type of a GGUF file; known are {", ".join(sorted(kinds))}')
-    elements, size = GGML_QUANT_SIZES[kinds[name]]
-    return _BlockType(name, int(kinds[name]), elements, size)
-
-
-def _rows(data: np.ndarray, kind: _BlockType) -> np.ndarray:
-    """The bytes of `data` as one contiguous array whose last axis is a whole number of blocks."""
-    size = data.shape[-1] * data.itemsize if data.ndim else data.nbytes
-    if data.ndim == 0 or size % kind.size:
+    kind = gguf.GGMLQuantizationType[type_name]
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    rows = np.ascontiguousarray(data).view(np.uint8)
+    if rows.shape[-1] % size:
         raise DataError(
-            f"{kind.name} weights: a row of {size} bytes is not a multiple of {kind.size} bytes, a block; "
-            "the file is cut off, or its tensor is of another type"
+            f"{type_name} weights: a row of {rows.shape[-1]} bytes is not a multiple of {size} bytes, a "
+            "block; the file is cut off, or its tensor is of another type"
         )
-    return np.ascontiguousarray(data).view(np.uint8)
-
-
-def _shape(rows: np.ndarray, kind: _BlockType) -> tuple[int, ...]:
-    return (*rows.shape[:-1], rows.shape[-1] // kind.size * kind.elements)
-
-
-def _refuse_wrong_output(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> None:
-    shape = _shape(rows, kind)
-    if out is not None and not (out.dtype == np.float32 and out.shape == shape and out.flags.carray):
-        raise ValueError(f"out must be contiguous, writable float32 of shape {shape}")
-
-
-def _dequantize_by_kernel(
-    library: ctypes.CDLL, rows: np.ndarray, values: np.ndarray, *, kind: _BlockType, options: _Options
-) -> None:
+    library = kernels()
+    if library is None or type_name not in NATIVE_TYPES:
+        return _dequantize_by_numpy(rows, kind)
+    values = (
+        np.empty((*rows.shape[:-1], rows.shape[-1] // size * elements), np.float32) if out is None else out
+    )
+    assert values.size == rows.size // size * elements
+    assert values.dtype == np.float32
+    assert values.flags.carray
+    tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
+    options = _Options(tile, threads, instructions)
     status = library.trainyard_dequantize(
-        kind.number, rows.ctypes.data, rows.nbytes, values.ctypes.data, values.size, ctypes.byref(options)
+        int(kind), rows.ctypes.data, rows.nbytes, values.ctypes.data, values.size, ctypes.byref(options)
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
         raise ConfigError(
-            f"the native kernels refused {kind.name} weights: {reason}; {_build_advice()} again"
+            f"the native kernels refused {type_name} weights: {reason}; {_build_advice()} again"
         )
+    return values
 
 
-def _dequantize_by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
-    import gguf
-
-    if not rows.size:  # gguf cannot reshape an array without rows
-        return np.empty(_shape(rows, kind), np.float32) if out is None else out
+def _dequantize_by_numpy(rows: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     try:
         with np.errstate(all="ignore"):  # infinite scales are valid; the kernels do not warn either
-            values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind.number))
+            values: np.ndarray = gguf.quants.dequantize(rows, kind)
     except NotImplementedError as error:
         raise DataError(f"gguf cannot convert {kind.name} weights to floats: {error}") from error
-    if out is None:
-        return values.copy() if np.may_share_memory(values, rows) else values
-    out[...] = values
-    return out
+    return values.copy() if np.may_share_memory(values, rows) else values
 
 
-def _library_for(using: Backend | None) -> ctypes.CDLL | None:
-    """The library that `using` needs; None means NumPy."""
-    if using is Backend.NUMPY:
-        return None
-    library = _library()
-    if using is None:
-        return library
-    if library is None:
-        raise ConfigError(f"the {using} kernels were requested, but no library is built: {_build_advice()}")
-    if using is Backend.AVX2 and _best_backend(library) is not Backend.AVX2:
-        raise ConfigError("the avx2 kernels were requested, but this processor or this library has no AVX2")
-    return library
+def best_instructions() -> Instructions | None:
+    """Return the instructions of the fastest kernels on this processor; None without kernels."""
+    library = kernels()
+    return None if library is None else Instructions(library.trainyard_best_instructions())
 
 
-def _library() -> ctypes.CDLL | None:
-    """The library of kernels; None if it is not built."""
+def kernels() -> ctypes.CDLL | None:
+    """Return the library of kernels; None if it is not built, and NumPy dequantises."""
     configured = os.environ.get(LIBRARY_VARIABLE)
     if configured == "none":
         return None
     if configured:
-        return _requested_library(Path(configured))
-    for path in (_BUILD / name for name in _FILES):
-        if path.is_file():
-            return _usable_library(path)
-    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_advice())
-    return None
-
-
-def _requested_library(path: Path) -> ctypes.CDLL:
-    try:
-        return _open_library(path)
-    except OSError as error:
-        raise ConfigError(
-            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_advice()}, or unset the variable"
-        ) from error
+        try:
+            return _open_library(Path(configured))
+        except OSError as error:
+            raise ConfigError(
+                f"{LIBRARY_VARIABLE}: {configured} cannot be used ({error}); {_build_advice()}, or unset the "
+                "variable"
+            ) from error
+    path = next((_BUILD / name for name in _FILES if (_BUILD / name).is_file()), None)
+    return None if path is None else _usable_library(path)
 
 
 @cache
@@ -231,10 +144,7 @@ def _usable_library(path: Path) -> ctypes.CDLL | None:
 
 @cache
 def _open_library(path: Path) -> ctypes.CDLL:
-    """Load the library and declare its functions.
-
-    Raises OSError when it cannot be loaded or has another interface.
-    """
+    """Load the library and declare its functions. Raises OSError when it is not one of this interface."""
     library = ctypes.CDLL(str(path.resolve()))
     if not hasattr(library, "trainyard_abi_version"):
         raise OSError("it is another library")
@@ -244,11 +154,6 @@ def _open_library(path: Path) -> ctypes.CDLL:
     library.trainyard_dequantize.argtypes = (ctypes.c_int32, pointer, size, pointer, size, pointer)
     library.trainyard_status_text.restype = ctypes.c_char_p
     return library
-
-
-def _best_backend(library: Any) -> Backend:
-    numbers = {number: name for name, number in _INSTRUCTIONS.items()}
-    return numbers[library.trainyard_best_instructions()]
 
 
 def _build_advice() -> str:

@@ -276,26 +276,20 @@ USABLE = {
     "P-521": pem_of(ec.generate_private_key(ec.SECP521R1())),
 }
 MISTAKES = {
-    "a public key": (
-        ELLIPTIC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
-        "is a public key",
-    ),
-    "a certificate": ("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "is a certificate"),
-    "OpenSSH": (pem_of(ELLIPTIC, format=PrivateFormat.OpenSSH), "OpenSSH's own form"),
-    "locked": (pem_of(ELLIPTIC, **LOCKED), f"encrypted private key, and {PASSWORD} is not set"),
-    "locked in SEC1": (
-        pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL, **LOCKED),
-        f"encrypted private key, and {PASSWORD} is not set",
-    ),
-    "a path": ("/home/ada/keys/signing", f"A path goes into {KEY_FILE}"),
-    "a file's name": ("signing.pem", f"A path goes into {KEY_FILE}"),
-    "lines in one": (pem_of(ELLIPTIC).replace("\n", "\\n"), "a backslash and an n"),
-    "another kind": (pem_of(ed25519.Ed25519PrivateKey.generate()), "on the curve P-256"),
-    "another curve": (pem_of(ec.generate_private_key(ec.SECP256K1())), "on the curve P-256"),
-    "half of it": (pem_of(ELLIPTIC)[:120], "is not a private key"),
-    "a word": ("secret", "is not a private key"),
-    "blank": (" \n", "is not a private key"),
-    "no text": ("\udcff", "is not a private key"),
+    "a public key": ELLIPTIC.public_key()
+    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    .decode(),
+    "a certificate": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    "OpenSSH": pem_of(ELLIPTIC, format=PrivateFormat.OpenSSH),
+    "locked": pem_of(ELLIPTIC, **LOCKED),
+    "locked in SEC1": pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL, **LOCKED),
+    "a path": "/home/ada/keys/signing",
+    "lines in one": pem_of(ELLIPTIC).replace("\n", "\\n"),
+    "another kind": pem_of(ed25519.Ed25519PrivateKey.generate()),
+    "another curve": pem_of(ec.generate_private_key(ec.SECP256K1())),
+    "half of it": pem_of(ELLIPTIC)[:120],
+    "blank": " \n",
+    "no text": "\udcff",
 }
 
 
@@ -309,24 +303,21 @@ def test_a_key_in_any_usual_form_signs(tmp_path: Path, name: str) -> None:
 
 
 @each_case("name", MISTAKES)
-def test_what_is_no_key_is_told_by_its_mistake_and_never_shown(tmp_path: Path, name: str) -> None:
-    text, mistake = MISTAKES[name]
+def test_what_is_no_key_is_refused_and_never_shown(tmp_path: Path, name: str) -> None:
+    text = MISTAKES[name]
     (tmp_path / "key").write_bytes(text.encode(errors="surrogateescape"))
     lines = [
         line for line in text.replace("\\n", "\n").splitlines() if len(line) > 20 and "-----" not in line
     ]
     for variable, value in ((KEY, text), (KEY_FILE, str(tmp_path / "key"))):
-        with pytest.raises(ConfigError, match=f"^{variable}: ") as refused:
+        with pytest.raises(ConfigError, match=f"^{variable}: is not a private key") as refused:
             signer_from({variable: value})
-        assert mistake in str(refused.value)
         assert not [line for line in lines if line in str(refused.value)]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [(USABLE["PKCS8"], "is set"), (MISTAKES["locked"][0], "decrypt it")]
-)
-def test_a_password_that_does_not_fit_is_named(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"{PASSWORD} .*{said}"):
+@pytest.mark.parametrize("text", [USABLE["PKCS8"], MISTAKES["locked"]])
+def test_a_password_that_does_not_fit_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=PASSWORD):
         signer_from({KEY: text, PASSWORD: "mistyped"})
 
 

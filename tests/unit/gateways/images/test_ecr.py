@@ -26,7 +26,7 @@ from trainyard.gateways.images.ecr import (
     scan_of,
 )
 from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.kubernetes.eks import cluster_client
+from trainyard.gateways.kubernetes.eks import list_clusters
 
 DIGEST = "sha256:" + "a" * 64
 URI = "1.dkr.ecr/trainer"
@@ -222,7 +222,7 @@ def test_a_refusal_to_look_for_the_newest_image_has_its_error(
 def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match=re.escape("not a region")):
         newest_image("trainer", region="not a region")
-    for make in (partial(EcrRepository, "trainer"), partial(cluster_client, "eks")):
+    for make in (partial(EcrRepository, "trainer"), list_clusters):
         with pytest.raises(ConfigError, match=r"[a-z]; name a region with --region"):
             make("not a region")
 

@@ -126,9 +126,9 @@ def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:
         "remedy": "<b>|</b>",
     }
     rows = [line for line in verdict_markdown(data(hostile)).splitlines() if "error-1" in line]
-    evidence = r"a \| b \| c \`x\` &lt;script&gt; \[l\](u) \*b\* \_i\_ \\ &#64;team &amp;"
+    evidence = r"a \| b \| c \`x\` \<script\> \[l\](u) \*b\* \_i\_ \\ \@team \&"
     assert rows == [
-        f"| ❌ | error-1 | {evidence} | &lt;b&gt;\\|&lt;/b&gt; |",
+        f"| ❌ | error-1 | {evidence} | \\<b\\>\\|\\</b\\> |",
         f"| ❌ | error-1 | {evidence} |",
     ]
 

@@ -28,7 +28,7 @@ PLANTED = Figure(
     "Fan Speed",
     lambda facts: "1200 rpm" if facts.step else None,
     lambda facts: {"fan_rpm": 1200 if facts.step else None},
-    tile=lambda facts: Tile("fan", "1,200", "rpm") if facts.step else None,
+    tile=(100, lambda facts: Tile("fan", "1,200", "rpm") if facts.step else None),
     brief=lambda facts, markup: markup.strong("fan 1200") if facts.step else "",
 )
 

@@ -100,7 +100,7 @@ def test_events_are_listed_with_the_newest_last() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "?"), (-1, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")],
+    [(None, "?"), (-1, "0 s"), (59, "59 s"), (60, "1 m"), (7300, "2 h"), (200_000, "2 d")],
 )
 def test_ages_have_one_unit(seconds: float | None, text: str) -> None:
     assert job_age(seconds) == text

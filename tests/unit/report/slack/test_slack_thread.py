@@ -112,7 +112,7 @@ def test_nothing_is_remembered_while_slack_is_not_configured(tmp_path: Path) -> 
 def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
     messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
     _, thread = post_once(event(STARTED, SlackThread()), messenger, memory)
-    assert (thread.address, thread.has_started, messenger.edited) == ("", True, [])
+    assert (thread.address, bool(thread.said), messenger.edited) == ("", True, [])
     assert event(STARTED, thread).key in thread.said
     assert event(STARTED, thread, ci=CI | {"run_attempt": "2"}).kind is RESUMED
 

@@ -562,9 +562,9 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     assert prepared.validation is None
     assert text(prepared) == path.read_bytes() + b"\0"
     assert caplog.messages == [
-        f"no validation: {path} has 902 tokens, data.validation_fraction 0.05 holds out 41 of them, and one "
-        "sequence takes 257 (data.sequence_length and the token after it). Add text, set "
-        "data.validation_path, set data.validation_fraction to 0.29 or lower data.sequence_length."
+        f"no validation: data.validation_fraction 0.05 of the 901 tokens of {path} is less than one "
+        "sequence, which takes 257. Add text, set data.validation_path, raise data.validation_fraction or "
+        "lower data.sequence_length."
     ]
     advised = prepare(folder, train_path=str(path), validation_fraction=0.29, sequence_length=256)
     assert advised.validation is not None

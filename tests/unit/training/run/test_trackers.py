@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from tests.unit.training.run.offline_wandb import records_of
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
+from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
-    TRACKERS,
     GuardedTracker,
     TensorBoardTracker,
     TrackedRun,
-    TrackerEntry,
     close_trackers,
     hyperparameters_of,
     is_still_closing,
@@ -278,9 +276,7 @@ def test_a_run_continues_without_a_tracker_that_fails(
     run_training: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(
-        TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: FailingTracker("write"))
-    )
+    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda _: FailingTracker("write"))
     outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
     assert (outcome["status"], outcome["steps"]) == ("succeeded", 3)
 
@@ -291,9 +287,7 @@ def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
     stop_after: Callable[[int], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(
-        TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: FailingTracker("close"))
-    )
+    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda _: FailingTracker("close"))
     with pytest.raises(StoppedError, match="step 2"):
         run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))
 
@@ -309,39 +303,15 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
             go_on.wait(60)
             closed.append("slow")
 
-    trackers: Any = [SlowTracker()]
+    slow: Any = [SlowTracker()]
     start = time.monotonic()
-    close_trackers(trackers, seconds=0.1)
+    close_trackers(slow, seconds=0.1)
     assert time.monotonic() - start < 30
     assert is_still_closing()
     assert "not closed within the grace period" in caplog.text
     go_on.set()
     while is_still_closing() and time.monotonic() - start < 60:
         time.sleep(0.01)
-    close_trackers(trackers, seconds=30)
+    close_trackers(slow, seconds=30)
     assert closed == ["slow", "slow"]
     assert not is_still_closing()
-
-
-def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class RefusedError(Exception):
-        """The error of a tracker's own library."""
-
-    seen: list[TrackedRun] = []
-
-    def opened(run: TrackedRun) -> FailingTracker:
-        seen.append(run)
-        return FailingTracker("show", error=RefusedError)
-
-    entry = TrackerEntry(lambda config: not config.tensorboard, opened, lambda: (RefusedError,))
-    monkeypatch.setitem(TRACKERS, "Planted", entry)
-    run = TrackedRun(MonitoringConfig(), RunDirectory(tmp_path), "r", 3, {"a": 1})
-    assert len(open_trackers(run)) == 1, "TensorBoard"
-    run = replace(run, config=MonitoringConfig(tensorboard=False))
-    (tracker,) = open_trackers(run)
-    assert seen == [run]
-    tracker.show("text", 3)
-    assert "Planted failed" in caplog.text
-    close_trackers([tracker])

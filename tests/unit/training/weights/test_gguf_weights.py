@@ -204,13 +204,6 @@ def test_experts_are_no_part_of_our_model(write: Write) -> None:
     ]
 
 
-def test_a_type_that_cannot_be_dequantised_is_named(write: Write) -> None:
-    assert refusal_lines(write(extra={"output.bias": np.zeros(64, np.int32)})) == [
-        "output.bias: of type I32, which gguf cannot dequantise",
-        "output.bias: no part of the model; [64] in the file",
-    ]
-
-
 def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as error:
         open_weights(path)
@@ -227,23 +220,13 @@ def test_a_file_cut_off_anywhere_is_no_gguf_file(write: Write, keep: float) -> N
     path = write()
     content = path.read_bytes()
     path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
-    assert "is not a complete GGUF file" in refusal(path)
-
-
-def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
-    path = write()
-    content = bytearray(path.read_bytes())
-    name = content.index(b"output_norm.weight") + len("output_norm.weight")
-    content[name + 12 : name + 16] = (99).to_bytes(4, "little")  # after the number of dimensions and one size
-    path.write_bytes(content)
-    assert "type that the installed gguf does not know" in (problem := refusal(path))
-    assert "99" in problem
+    assert "is not a GGUF file that" in refusal(path)
 
 
 def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"<!DOCTYPE html>" * 100)
-    assert "is not a complete GGUF file (GGUF magic invalid); download it again" in refusal(path)
+    assert "can read (GGUF magic invalid); download it again" in refusal(path)
 
 
 def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) -> None:
@@ -261,4 +244,4 @@ def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) ->
     content = path.read_bytes()
     position = content.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8
     path.write_bytes(content[:position] + b"\xff" * 8 + content[position + 8 :])
-    assert "is not a complete GGUF file" in refusal(path)
+    assert "is not a GGUF file that" in refusal(path)

@@ -302,11 +302,11 @@ def test_a_revision_is_used_and_cached_files_need_no_network(hub: Hub, declared_
         ),
         (NAME, {"broken": True}, {}, 4, "503"),
         (f"{NAME}@nowhere", {}, {}, 2, "it has no revision 'nowhere'"),
-        ("owner/nothing", {}, {}, 2, "does not exist, or is private (401)"),
-        ("owner/nothing", {}, {"HF_TOKEN": "hf_good"}, 2, "does not exist (404)"),
-        ("owner/nothing", {}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read with this HF_TOKEN (401)"),
+        ("owner/nothing", {}, {}, 2, "cannot be read (401): check the spelling"),
+        ("owner/nothing", {}, {"HF_TOKEN": "hf_good"}, 2, "cannot be read (404)"),
+        ("owner/nothing", {}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read (401)"),
         (NAME, {"gated": frozenset({NAME})}, {}, 2, "is gated: accept its terms at"),
-        (NAME, {"forbidden": frozenset({NAME})}, {"HF_TOKEN": "hf_bad"}, 2, "is forbidden (403)"),
+        (NAME, {"forbidden": frozenset({NAME})}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read (403)"),
     ],
 )
 def test_each_reason_has_its_own_message(

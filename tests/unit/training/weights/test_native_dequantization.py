@@ -23,12 +23,12 @@ from trainyard.training.weights.gguf_weights import gguf_name
 from trainyard.training.weights.native_dequantization import (
     LIBRARY_VARIABLE,
     NATIVE_TYPES,
-    Backend,
+    Instructions,
+    best_instructions,
     dequantize,
 )
 from trainyard.training.weights.weight_fit import parameters_of
 
-ROOT = Path(__file__).resolve().parents[4]
 ELEMENTS = 1_000_000
 SCALES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
@@ -42,12 +42,11 @@ every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels of this checkout, built by the script that people call."""
+    """The kernels of this checkout, built by the command that people call."""
     if shutil.which("cmake") is None or not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("the native kernels need cmake and a C++ compiler")
     build = tmp_path_factory.mktemp("native")
-    script = str(ROOT / "scripts" / "build_native.py")
-    line = [sys.executable, script, "--no-tests", "--build-dir", str(build)]
+    line = [sys.executable, "-m", "trainyard", "step", "native", "--no-tests", "--build-dir", str(build)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (built_kernels,) = build.glob("libtrainyard_kernels.*")
@@ -69,11 +68,11 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=[Backend.SCALAR, Backend.AVX2])
-def path(request: pytest.FixtureRequest, built_kernels: Path) -> Backend:
+@pytest.fixture(params=[Instructions.SCALAR, Instructions.AVX2])
+def path(request: pytest.FixtureRequest, built_kernels: Path) -> Instructions:
     """Each native path that this processor has."""
-    wanted: Backend = request.param
-    if wanted is Backend.AVX2 and native.backend() is not Backend.AVX2:
+    wanted: Instructions = request.param
+    if wanted is Instructions.AVX2 and best_instructions() is not Instructions.AVX2:
         pytest.skip("this processor has no AVX2")
     return wanted
 
@@ -120,28 +119,30 @@ def random_rows(name: str, *, rows: int = 8, elements: int = ELEMENTS) -> np.nda
 
 
 @every_type
-def test_a_million_random_elements_have_the_bits_of_gguf(name: str, path: Backend) -> None:
+def test_a_million_random_elements_have_the_bits_of_gguf(name: str, path: Instructions) -> None:
     data = random_rows(name)
-    values = dequantize(data, name, using=path)
+    values = dequantize(data, name, instructions=path)
     assert values.size >= ELEMENTS
     assert values.dtype == np.float32
     assert np.array_equal(bits(values), bits(expected(data, name)))
 
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])
-def test_every_number_of_sixteen_bits_has_the_bits_of_gguf(name: str, path: Backend) -> None:
+def test_every_number_of_sixteen_bits_has_the_bits_of_gguf(name: str, path: Instructions) -> None:
     data = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
-    assert np.array_equal(bits(dequantize(data, name, using=path)), bits(expected(data, name)))
+    assert np.array_equal(bits(dequantize(data, name, instructions=path)), bits(expected(data, name)))
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Backend) -> None:
+def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Instructions) -> None:
     for first in EXTREMES:
         for second in (0x0000, 0x8000, 0x0001, 0x3C00, 0xFBFF):
             blocks = random_rows(name, rows=3, elements=1).reshape(3, -1).copy()
             for at, half in zip(SCALES[name], (first, second), strict=False):
                 write_half(blocks, at, half)
-            assert np.array_equal(bits(dequantize(blocks, name, using=path)), bits(expected(blocks, name)))
+            assert np.array_equal(
+                bits(dequantize(blocks, name, instructions=path)), bits(expected(blocks, name))
+            )
 
 
 @pytest.mark.parametrize("name", [name for name, scales in SCALES.items() if len(scales) == 2])
@@ -153,22 +154,22 @@ def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(
     write_half(blocks, SCALES[name][1], 0xFE02)
     values = dequantize(blocks, name)
     assert np.isnan(values).all()
-    assert np.array_equal(bits(values), bits(dequantize(blocks, name, using=Backend.SCALAR)))
+    assert np.array_equal(bits(values), bits(dequantize(blocks, name, instructions=Instructions.SCALAR)))
 
 
 @every_type
-def test_tiles_and_threads_change_no_bit(name: str, path: Backend) -> None:
+def test_tiles_and_threads_change_no_bit(name: str, path: Instructions) -> None:
     data = random_rows(name, rows=3, elements=5_000)
     complete = bits(expected(data, name))
     for tile_bytes in (1, 33, 256, 4096, 1 << 20, 1 << 80):
         for threads in (1, 2, 5):
-            values = dequantize(data, name, tile_bytes=tile_bytes, threads=threads, using=path)
+            values = dequantize(data, name, tile_bytes=tile_bytes, threads=threads, instructions=path)
             assert np.array_equal(bits(values), complete), (tile_bytes, threads)
 
 
 @every_type
 def test_without_kernels_numpy_gives_the_same_bits(name: str, no_kernels: Path) -> None:
-    assert native.backend() is Backend.NUMPY
+    assert native.kernels() is None
     data = random_rows(name, elements=50_000)
     assert np.array_equal(bits(dequantize(data, name)), bits(expected(data, name)))
 
@@ -177,10 +178,9 @@ def test_without_kernels_numpy_gives_the_same_bits(name: str, no_kernels: Path) 
 def test_shapes_are_those_of_gguf(name: str, built_kernels: Path) -> None:
     _, size = sizes(name)
     for shape in ((size,), (5, size), (2, 3, 4 * size), (0, size), (3, 0)):
-        for using in (None, Backend.NUMPY):
-            elements = shape[-1] // size * sizes(name)[0]
-            values = dequantize(np.zeros(shape, np.uint8), name, using=using)
-            assert values.shape == (*shape[:-1], elements)
+        elements = shape[-1] // size * sizes(name)[0]
+        values = dequantize(np.zeros(shape, np.uint8), name)
+        assert values.shape == (*shape[:-1], elements)
 
 
 def test_rows_need_not_lie_together(built_kernels: Path) -> None:
@@ -224,44 +224,12 @@ def test_a_type_without_a_kernel_is_left_to_numpy(name: str, built_kernels: Path
     assert np.array_equal(bits(dequantize(data, name)), bits(expected(data, name)))
 
 
-@pytest.mark.parametrize("using", [None, Backend.NUMPY])
-def test_values_go_where_they_are_wanted(using: Backend | None, built_kernels: Path) -> None:
-    data = random_rows("Q4_K", rows=4, elements=4096)
-    out = np.zeros((4, 1024), np.float32)
-    assert dequantize(data, "Q4_K", using=using, out=out) is out
-    assert np.array_equal(bits(out), bits(expected(data, "Q4_K")))
-
-
-@pytest.mark.parametrize(
-    "out",
-    [np.zeros((4, 1023), np.float32), np.zeros((4, 1024)), np.zeros((1024, 4), np.float32).T],
-    ids=["size", "type", "order"],
-)
-def test_a_place_that_does_not_fit_is_refused(out: np.ndarray, built_kernels: Path) -> None:
-    with pytest.raises(ValueError, match=r"float32 of shape \(4, 1024\)"):
-        dequantize(random_rows("Q4_K", rows=4, elements=4096), "Q4_K", out=out)
-
-
 @every_type
-@pytest.mark.parametrize("using", [None, Backend.NUMPY])
-def test_a_row_that_is_not_complete_blocks_is_refused(
-    name: str, using: Backend | None, built_kernels: Path
-) -> None:
+def test_a_row_that_is_not_complete_blocks_is_refused(name: str, no_kernels: Path) -> None:
     size = sizes(name)[1]
     for length in (1, 2 * size - 1, 2 * size + 1):
         with pytest.raises(DataError, match=rf"{name} weights: a row of {length} bytes .* {size} bytes"):
-            dequantize(np.zeros((2, length), np.uint8), name, using=using)
-
-
-def test_a_single_number_is_no_row(no_kernels: Path) -> None:
-    with pytest.raises(DataError, match="F16 weights"):
-        dequantize(np.array(1, np.float16), "F16")
-
-
-@pytest.mark.parametrize("name", ["Q9_9", "", "q8_0"])
-def test_a_name_that_is_no_type_is_refused_with_those_that_are(name: str, no_kernels: Path) -> None:
-    with pytest.raises(DataError, match=r"is not a type of a GGUF file; known are .*Q8_0"):
-        dequantize(np.zeros(34, np.uint8), name)
+            dequantize(np.zeros((2, length), np.uint8), name)
 
 
 def test_a_type_that_gguf_cannot_dequantise_is_refused(no_kernels: Path) -> None:
@@ -269,29 +237,17 @@ def test_a_type_that_gguf_cannot_dequantise_is_refused(no_kernels: Path) -> None
         dequantize(np.zeros(sizes("Q8_1")[1], np.uint8), "Q8_1")
 
 
-@pytest.mark.parametrize("tile_bytes", [0, -256])
-def test_a_tile_of_nothing_is_refused(tile_bytes: int, no_kernels: Path) -> None:
-    with pytest.raises(ConfigError, match=r"kernel_optimization\.tile_bytes: expected at least 1"):
-        dequantize(np.zeros(34, np.uint8), "Q8_0", tile_bytes=tile_bytes)
-
-
-@pytest.mark.parametrize("threads", [0, 1025])
-def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: int, no_kernels: Path) -> None:
-    with pytest.raises(ConfigError, match="1 to 1024 threads"):
-        dequantize(np.zeros(34, np.uint8), "Q8_0", threads=threads)
-
-
 def test_the_backend_is_what_the_processor_can_do(built_kernels: Path) -> None:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     if not flags:
         pytest.skip("this system does not list the features of the processor")
-    assert native.backend() is (Backend.AVX2 if " avx2 " in flags else Backend.SCALAR)
+    assert best_instructions() is (Instructions.AVX2 if " avx2 " in flags else Instructions.SCALAR)
 
 
 def test_a_library_in_the_build_directory_is_found(no_kernels: Path, library: Path) -> None:
-    assert native.backend() is Backend.NUMPY
+    assert native.kernels() is None
     shutil.copy(library, no_kernels / library.name)
-    assert native.backend() in (Backend.AVX2, Backend.SCALAR)
+    assert native.kernels() is not None
 
 
 def test_none_means_numpy_even_where_kernels_are_built(
@@ -299,14 +255,14 @@ def test_none_means_numpy_even_where_kernels_are_built(
 ) -> None:
     shutil.copy(library, no_kernels / library.name)
     monkeypatch.setenv(LIBRARY_VARIABLE, "none")
-    assert native.backend() is Backend.NUMPY
+    assert native.kernels() is None
 
 
 def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     no_kernels: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (no_kernels / "libtrainyard_kernels.so").write_bytes(b"from another machine")
-    assert native.backend() is Backend.NUMPY
+    assert native.kernels() is None
     assert "libtrainyard_kernels.so is not used" in caplog.text
     assert "trainyard step native builds it again" in caplog.text
 
@@ -320,13 +276,13 @@ def test_a_named_library_that_cannot_be_loaded_is_an_error(
         named.write_bytes(content)
     monkeypatch.setenv(LIBRARY_VARIABLE, str(named))
     with pytest.raises(ConfigError, match=r"TRAINYARD_NATIVE_LIBRARY: .*named\.so cannot be used"):
-        native.backend()
+        native.kernels()
 
 
 def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIBRARY_VARIABLE, _ctypes.__file__)
     with pytest.raises(ConfigError, match="it is another library"):
-        native.backend()
+        native.kernels()
 
 
 @pytest.fixture
@@ -348,7 +304,7 @@ def compile_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 def test_a_library_of_another_interface_is_refused(compile_library: Callable[[str], None]) -> None:
     compile_library("int trainyard_abi_version(void) { return 999; }")
     with pytest.raises(ConfigError, match="its interface is version 999, needed is 1"):
-        native.backend()
+        native.kernels()
 
 
 def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], None]) -> None:
@@ -358,16 +314,8 @@ def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], No
         int trainyard_dequantize(void) { return 1; }
         const char *trainyard_status_text(int status) { return "no kernel for this type"; }
     """)
-    assert native.backend() is Backend.SCALAR
     with pytest.raises(ConfigError, match="refused Q8_0 weights: no kernel for this type"):
         dequantize(np.zeros(34, np.uint8), "Q8_0")
-    with pytest.raises(ConfigError, match="has no AVX2"):
-        dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.AVX2)
-
-
-def test_requested_kernels_must_be_there(no_kernels: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no library is built: scripts/build_native\.py"):
-        dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.SCALAR)
 
 
 def test_infinite_scales_cause_no_warning(no_kernels: Path) -> None:
@@ -423,7 +371,7 @@ def test_a_run_is_the_same_run_with_kernels_and_without(
     tiles = []
 
     def record_call(data: np.ndarray, type_name: str, *, tile_bytes: int, **more: Any) -> np.ndarray:
-        tiles.append((native.backend() is Backend.NUMPY, tile_bytes))
+        tiles.append((native.kernels() is None, tile_bytes))
         return dequantize(data, type_name, tile_bytes=tile_bytes, **more)
 
     monkeypatch.setattr(gguf_weights, "dequantize", record_call)

@@ -18,9 +18,8 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.lifecycle import describe
 from trainyard.training.model.model import build_model
-from trainyard.training.pretraining.pretraining import RECIPE
-from trainyard.training.run.lifecycle import describe
 from trainyard.training.run.run_request import Request
 from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights
 
@@ -105,7 +104,7 @@ def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Bu
         config = tiny_config(model=model)
         data = prepare_data(config.data, config.model)
         request = Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {})
-        return describe(RECIPE, request)
+        return describe(request)
 
     assert rehearsal()["starts_from"] is None
     with pytest.raises(ConfigError, match="does not exist"):

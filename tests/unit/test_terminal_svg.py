@@ -4,8 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-
-from trainyard.report.terminal.screen_svg import screen_lines, terminal_svg
+from tools.draw_pictures import screen_lines, terminal_svg
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 

@@ -1,11 +1,12 @@
-"""The lifecycle of one segment of a run, the same for every recipe: resume, build, train, record the end.
+"""The lifecycle of one segment of a run: resume, build, train, record the end.
 
     config + data --> resume point --> run.json --> state --> steps --> outcome
 
-`recipe_contract` defines the part of a recipe. `resume` chooses the checkpoint, and `step_loop` writes the
-records around each step.
+`pretraining` builds and trains the model. `resume` chooses the checkpoint, and `step_loop` writes the records
+around each step.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 
 from trainyard.config.load import config_sha256
-from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE
+from trainyard.config.mesh import require_processes
+from trainyard.config.registries import DEFAULT_OPTIMIZER
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
@@ -23,24 +25,21 @@ from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.training_data import agreed_fingerprint
+from trainyard.training.data.mixture import parts_of
+from trainyard.training.data.preparation import plan_preparation
+from trainyard.training.data.training_data import TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.model.model import parameter_count
 from trainyard.training.model.optimizer import schedule_changes, schedule_of
+from trainyard.training.pretraining.pretraining import PretrainingSegment
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.profiling import StepProfile, steps_ahead
-from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, earlier_outcome, open_records
 from trainyard.training.run.step_loop import StepLoop
-from trainyard.training.run.trackers import (
-    TrackedRun,
-    close_trackers,
-    hyperparameters_of,
-    open_trackers,
-)
+from trainyard.training.run.trackers import TrackedRun, close_trackers, hyperparameters_of, open_trackers
 from trainyard.training.runtime.before_torch import resume_garbage_collection
 from trainyard.training.runtime.hardware import hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
@@ -54,8 +53,7 @@ _LEAVING_SECONDS = 3.0
 
 
 def train(
-    recipe: Recipe,
-    request: Request[Any],
+    request: Request,
     *,
     stop: StopRequest,
     listener: Listener,
@@ -65,7 +63,6 @@ def train(
 
     `world` is that of `join_processes`, if the caller has entered it; else this joins the other processes.
     """
-    recipe.check(request)
     request = request.with_pinned_config()
     show_work(listener, "preparing the device")
     device = prepare_device(request.config)
@@ -80,7 +77,7 @@ def train(
             world = held.enter_context(joined)
         show_work(listener, "opening the data")
         world = with_folders(world, shared=request.config.checkpointing.shared)
-        segment = held.enter_context(closing(recipe.open(request, processes=world.size)))
+        segment = held.enter_context(closing(PretrainingSegment(request, world.size)))
         lifecycle = _Lifecycle(request, segment, world, device=device, stop=stop, listener=listener)
         held.enter_context(lock_run_directory(request.directory, world))
         held.enter_context(explain_memory_errors(request.config, request.directory))
@@ -111,8 +108,8 @@ class _Lifecycle:
 
     def __init__(
         self,
-        request: Request[Any],
-        segment: RecipeSegment,
+        request: Request,
+        segment: PretrainingSegment,
         world: World,
         *,
         device: torch.device,
@@ -149,7 +146,7 @@ class _Lifecycle:
                 with end_when_hung(tracked, recorder, leave=request.leave):
                     with end_on_fallback(tracked, recorder, leave=request.leave):
                         self._train(tracked)
-                    with tracked.watchdog.slow_work(), tracked.show_current_work(segment.sampling):
+                    with tracked.watchdog.slow_work(), tracked.show_current_work("writing a sample"):
                         recorder.sample = segment.sample(tracked)
                         for tracker in tracked.trackers:
                             tracker.show(recorder.sample, state.step)
@@ -167,7 +164,7 @@ class _Lifecycle:
 
     def _resume_point(self) -> ResumePoint | None:
         request = self._request
-        return find_resume_point(request.directory, request.resume, self._fits, digest_of=request.digest_of)
+        return find_resume_point(request.directory, request.resume, self._fits)
 
     def _continue_from(self, point: ResumePoint | None, context: RunContext) -> None:
         """Set state and records to the resume point, or to step 0."""
@@ -250,7 +247,6 @@ class _Lifecycle:
         if self._request.flops_per_token is not None:
             plan["flops_per_token"] = self._request.flops_per_token
         return {
-            **({} if config.recipe == DEFAULT_RECIPE else {"recipe": config.recipe}),
             "plan": self._segment.length.to_json() | plan,
             "hardware": hardware_facts(self._device, self._world.size, compiled=config.compute.compile)
             | ({"peak_flops": peak} if peak else {}),
@@ -275,11 +271,28 @@ class _Lifecycle:
         return lambda speed: speed * scale if speed * scale <= 1 else None
 
 
-def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> dict[str, Any]:
+def rehearse(
+    config: Config, request_for: Callable[[TrainingData], Request], *, processes: int | None = None
+) -> dict[str, Any]:
+    """Describe what `processes` processes would train, without changing anything, for `--dry-run`.
+
+    Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says
+    under `prepares` what would be prepared first. The default for `processes` is the number that torchrun has
+    started, or 1.
+    """
+    count = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    require_processes(config, count)
+    data = data_at_hand(config.data, config.model)
+    if data is not None:
+        return describe(request_for(data), processes=count)
+    plans = [plan_preparation(each, config.model).to_json() for each in parts_of(config.data).values()]
+    return {"prepares": {"parts": plans} if plans else plan_preparation(config.data, config.model).to_json()}
+
+
+def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
     """Describe what `train` would do: the length of the run and the checkpoint it would resume from."""
-    recipe.check(request)
     request = request.with_pinned_config()
-    with closing(recipe.open(request, processes=processes)) as segment:
+    with closing(PretrainingSegment(request, processes)) as segment:
         fits = _values_to_fit(request, segment, request.data.fingerprint)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
         _steps_to_profile(request, segment, point)
@@ -293,13 +306,13 @@ def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> di
         }
 
 
-def _values_to_fit(request: Request[Any], segment: RecipeSegment, fingerprint: str) -> dict[str, Any]:
-    """The values of the recipe, and the optimizer if it is not the default: its state fits no other."""
+def _values_to_fit(request: Request, segment: PretrainingSegment, fingerprint: str) -> dict[str, Any]:
+    """The values of the segment, and the optimizer if it is not the default: its state fits no other."""
     optimizer = request.config.training.optimizer
     chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}
     return segment.fits(fingerprint) | chosen
 
 
-def _steps_to_profile(request: Request[Any], segment: RecipeSegment, point: ResumePoint | None) -> range:
+def _steps_to_profile(request: Request, segment: PretrainingSegment, point: ResumePoint | None) -> range:
     done = point.step if point else 0
     return steps_ahead(request.profile, done=done, last=segment.length.steps)
