@@ -78,14 +78,12 @@ def plan_text(steps: Sequence[Step]) -> str:
     """Return the plan as a line for each step, with its values."""
     lines = []
     for record in plan_record(steps)["steps"]:
-        name = record.pop("step")
-        values = [f"{key}={shlex.quote(_text(value))}" for key, value in record.items()]
-        lines.append(" ".join([f"{name:<{_NAME_CELLS}}", *values]))
+        words = [f"{record.pop('step'):<{_NAME_CELLS}}"]
+        for key, value in record.items():
+            text = shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"{key}={shlex.quote(text)}")
+        lines.append(" ".join(words))
     return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,8 +268,10 @@ class StepRunner(SignalForwarder):
             self._is_in_step = False
             code = ExitCode.INTERRUPTED
         came = self.passed[before:]
-        is_asked_to_end = code == ExitCode.INTERRUPTED and came and came[-1] != signal.SIGINT
-        return 128 + signal.SIGTERM if is_asked_to_end else code
+        # The import of torch may swallow an exception; what a signal asks for is then done after the step.
+        if not came or code not in (ExitCode.DONE, ExitCode.INTERRUPTED):
+            return code
+        return ExitCode.INTERRUPTED if came[-1] == signal.SIGINT else 128 + signal.SIGTERM
 
     def _apply(self, step: Step) -> int:
         self.result = step.apply(**step.values)
