@@ -327,7 +327,7 @@ def test_without_a_dockerfile_the_option_is_named(aws: ScriptedAws, run: Run, co
 @pytest.mark.parametrize("name", ["Trainer", "a", "team//x", "team/", "x" * 257, "-x", "x y", "ünicode"])
 @pytest.mark.parametrize("script", ["image_build", "image_push"])
 def test_a_name_that_ecr_refuses_is_refused_here(aws: ScriptedAws, run: Run, script: str, name: str) -> None:
-    said = run(script, f"--{'image' if script == 'build_image' else 'repository'}={name}")
+    said = run(script, f"--{'image' if script == 'image_build' else 'repository'}={name}")
     assert said.code == 2, said.stderr
     assert name[:40] in said.stderr
     assert aws.calls == []

@@ -102,7 +102,7 @@ BARE = re.compile(rf"(?:\.venv/bin/)?trainyard (?:{'|'.join(sorted(COMMANDS, key
 def test_every_command_in_a_sentence_parses(path: Path) -> None:
     for span in spans_of(path):
         try:
-            parse(re.sub(r"\b(JOB|NAME)\b", "job-1", span))
+            parse(re.sub(r"\b(JOB|NAME|CLAIM)\b", "job-1", span))
         except AssertionError as refused:
             assert SHORTENED.search(str(refused)), f"{name_of(path)}: {refused}"
 
@@ -110,7 +110,7 @@ def test_every_command_in_a_sentence_parses(path: Path) -> None:
 @each_case("path", [path for path in PAGES if any(commands_of(path))], ids=name_of)
 def test_every_command_of_trainyard_parses(path: Path) -> None:
     for line in commands_of(path):
-        parse(line.replace("REPO_ID", "1"))
+        parse(line.replace("REPO_ID", "1").replace("CLAIM", "claim"))
 
 
 @pytest.mark.parametrize(

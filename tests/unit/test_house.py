@@ -71,7 +71,6 @@ MAY_TOUCH = {
     "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
     "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
     "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
-    "tools/draw_pictures.py": {"subprocess"},  # runs `script`, which gives a command a terminal
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -165,7 +164,7 @@ BUDGETS = {
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
     "src": (72_000, 89_348),
-    "tests": (75_000, 97_747),
+    "tests": (75_000, 97_746),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

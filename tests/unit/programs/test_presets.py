@@ -165,7 +165,7 @@ def test_a_configuration_wins_over_the_defaults_of_a_preset(own: Path) -> None:
 def test_a_preset_without_log_is_rendered_in_the_pods_and_proven_completely(own: Path, name: str) -> None:
     config = configured(own, "model.path=small", "data.train_path=data", "program.processes=8", recipe=name)
     plan = plan_job(config, request(nodes=2))
-    assert plan.program.command[:4] == ("python", "-m", "trainyard", "pod")
+    assert plan.program.command[:5] == ("python", "-P", "-m", "trainyard", "pod")
     assert "program.json" not in plan.program.files
     assert plan.processes_per_node == 8
     assert all(decides_the_end(part, plan, store="s3://runs") for part in ("trained", "repeatable"))

@@ -598,7 +598,7 @@ def test_the_suggested_commands_are_quoted_for_any_name() -> None:
     assert shlex.split(str(part(proof, "stored").next_step))[3:7] == [
         *("--run-dir", directory, "--store", store)
     ]
-    assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[1:] == config
+    assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[2:] == config
 
 
 def test_a_dirty_tree_holds_with_the_hash_of_its_difference_and_is_shown_as_dirty() -> None:

@@ -102,7 +102,7 @@ def test_a_build_hands_over_the_whole_plan_and_its_image_can_be_looked_at(
 
 def test_an_image_that_is_not_here_is_said_with_the_way_to_get_it(builder: LocalBuilder) -> None:
     assert not builder.has("other")
-    with pytest.raises(ConfigError, match=rf"other: {builder.program} has no such image .*build_image\.py"):
+    with pytest.raises(ConfigError, match=rf"other: {builder.program} has no such image .*image build"):
         builder.inspect("other")
 
 
