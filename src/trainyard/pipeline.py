@@ -78,14 +78,12 @@ def plan_text(steps: Sequence[Step]) -> str:
     """Return the plan as a line for each step, with its values."""
     lines = []
     for record in plan_record(steps)["steps"]:
-        name = record.pop("step")
-        values = [f"{key}={shlex.quote(_text(value))}" for key, value in record.items()]
-        lines.append(" ".join([f"{name:<{_NAME_CELLS}}", *values]))
+        words = [f"{record.pop('step'):<{_NAME_CELLS}}"]
+        for key, value in record.items():
+            text = shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(f"{key}={shlex.quote(text)}")
+        lines.append(" ".join(words))
     return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,8 +268,10 @@ class StepRunner(SignalForwarder):
             self._is_in_step = False
             code = ExitCode.INTERRUPTED
         came = self.passed[before:]
-        is_asked_to_end = code == ExitCode.INTERRUPTED and came and came[-1] != signal.SIGINT
-        return 128 + signal.SIGTERM if is_asked_to_end else code
+        # The import of torch may swallow an exception; what a signal asks for is then done after the step.
+        if not came or code not in (ExitCode.DONE, ExitCode.INTERRUPTED):
+            return code
+        return ExitCode.INTERRUPTED if came[-1] == signal.SIGINT else 128 + signal.SIGTERM
 
     def _apply(self, step: Step) -> int:
         self.result = step.apply(**step.values)
@@ -280,13 +280,13 @@ class StepRunner(SignalForwarder):
 
 def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
+    # Loaded here, because a signal between two steps interrupts neither.
+    evaluation = pipeline.evaluate()
     with StepRunner(prints=prints) as steps:
         if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
-        # Loaded here: a signal after the training must find a step that it interrupts.
-        evaluation = pipeline.evaluate()
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
         code = steps.run(started.train())

@@ -88,7 +88,7 @@ INTERNAL = (
     "step watch-runners",
 )
 COMMANDS = (*(name for group in GROUPS.values() for name in group), *INTERNAL)
-_MOST_WORDS = 2
+_HELP = ("", "help", "-h", "--help")
 
 
 def module_name(name: str) -> str:
@@ -104,15 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(words: Sequence[str]) -> int:
     """Run the command that `words` begin with, and return its exit code. Without one, print the list."""
     first = words[0] if words else ""
-    if first in ("", "help", "-h", "--help"):
-        if len(words) > 1:  # `help store sync` is `store sync --help`
+    if first in _HELP:
+        if words[1:] and words[1] not in _HELP:  # `help store sync` is `store sync --help`
             return run_command([*words[1:], "--help"])
         sys.stdout.write(command_list(GROUPS))
         return ExitCode.DONE if words else ExitCode.USAGE
     if first in ("version", "--version"):
         sys.stdout.write(f"trainyard {__version__}\n")
         return ExitCode.DONE
-    for count in range(_MOST_WORDS, 0, -1):
+    for count in (2, 1):
         name = " ".join(words[:count])
         if name in COMMANDS:
             sys.argv = [f"trainyard {name}", *words[count:]]  # usage lines name the command
@@ -132,14 +132,12 @@ def names_in(group: str) -> list[str]:
 def explain_unknown(words: Sequence[str]) -> str:
     """Return the error for words that begin with no command: the nearest ones, and where the list is."""
     if group := names_in(words[0]):
-        near = get_close_matches(" ".join(words[:_MOST_WORDS]), group, 1)
+        near = get_close_matches(" ".join(words[:2]), group, 1)
         meant = f" Did you mean trainyard {near[0]}?" if near and len(words) > 1 else ""
         return (
             f"trainyard {visible_line(words[0])} is one of: {', '.join(group)}.{meant} See trainyard --help."
         )
-    near = get_close_matches(" ".join(words[:_MOST_WORDS]), COMMANDS, 1) or get_close_matches(
-        words[0], COMMANDS, 1
-    )
+    near = get_close_matches(" ".join(words[:2]), COMMANDS, 1) or get_close_matches(words[0], COMMANDS, 1)
     meant = f" Did you mean trainyard {near[0]}?" if near else ""
     return f"trainyard has no command {visible_line(words[0])[:60]!r}.{meant} See trainyard --help."
 

@@ -55,35 +55,30 @@ def test_a_misspelt_command_of_a_group_is_named() -> None:
     assert "Did you mean" not in explain_unknown(["config"])
 
 
-@pytest.mark.parametrize(
-    ("words", "usage", "options"),
-    [
-        (["job", "status", "--help"], "usage: trainyard job status [-h]", ["--follow"]),
-        (["job", "ls", "--help"], "usage: trainyard job ls [-h]", ["--all-namespaces"]),
-        (["job", "--help"], "usage: trainyard job [-h]", ["--all-namespaces", "--follow", "--tail"]),
-        (["job", "checkpoints", "copy", "--help"], "usage: trainyard job checkpoints copy [-h]", ["--to"]),
-    ],
-)
 def test_the_help_of_one_command_has_its_own_usage_and_options(
-    words: list[str],
-    usage: str,
-    options: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit):
-        run_command(words)
-    text = capsys.readouterr().out
-    assert text.startswith(usage)
     some = ("--all-namespaces", "--follow", "--tail", "--to")
-    assert [option for option in some if f"  {option}" in text] == options
+    for words, options in (
+        ("job status", ["--follow"]),
+        ("job ls", ["--all-namespaces"]),
+        ("job", ["--all-namespaces", "--follow", "--tail"]),
+        ("job checkpoints copy", ["--to"]),
+    ):
+        with pytest.raises(SystemExit):
+            run_command([*words.split(), "--help"])
+        text = capsys.readouterr().out
+        assert text.startswith(f"usage: trainyard {words} [-h]")
+        assert [option for option in some if f"  {option}" in text] == options
 
 
-def test_the_help_of_a_group_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_group_and_that_of_help_list_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["config", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "config show" in shown and "config check" in shown and "store ls" not in shown
+    assert (run_command(["help", "help"]), run_command(["--help", "-h"])) == (0, 0)
+    assert capsys.readouterr().out.count("Train a model:") == 2
 
 
 def test_blanks_around_the_sign_of_a_setting_are_named() -> None:

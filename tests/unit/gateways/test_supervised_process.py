@@ -196,8 +196,7 @@ def test_a_daemon_that_holds_the_output_open_is_not_waited_for(supervisor: Super
     before = held()
     for daemon in (["sleep", "60"], prints):
         supervisor.output.clear()
-        ended = supervisor.python(leaves.format(daemon))
-        assert ended.exit_code == 0 and held() == before
+        assert supervisor.python(leaves.format(daemon)).exit_code == 0 and held() == before
         with contextlib.suppress(ProcessLookupError):  # the one that prints has no reader
             os.kill(int("".join(supervisor.output).split()[0]), signal.SIGKILL)
 
