@@ -147,7 +147,7 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_787),
+    "commands": (8_000, 10_785),
     "training": (9_500, 11_753),
     "gateways": (7_500, 9_024),
     "jobs": (6_500, 7_894),
@@ -163,8 +163,8 @@ BUDGETS = {
     "config": (1_500, 2_617),
     "proof": (2_400, 2_554),
     REST: (2_200, 4_105),
-    "src": (72_000, 89_348),
-    "tests": (75_000, 97_746),
+    "src": (72_000, 89_346),
+    "tests": (75_000, 97_749),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
