@@ -34,16 +34,16 @@ def slowed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
 SLOW_DATA = """
 import time
-from trainyard.commands import train
+from trainyard.training.data import training_data
 from trainyard.training.runtime import world
 world._START_SECONDS = world._CONTROL_SECONDS = 15
-ready_data = train.ready_data
+ready_data = training_data.ready_data
 def prepared(*given):
     if os.environ["RANK"] == "1":
         time.sleep(22)
         open({file!r}, "w").close()
     return ready_data(*given)
-train.ready_data = prepared
+training_data.ready_data = prepared
 """
 """A machine prepares its data for longer than the processes wait to join, or for each other's messages."""
 
