@@ -14,13 +14,14 @@ FILES = (
     "tests/scripts/test_evaluate.py",
     "tests/scripts/test_run_program.py",
     "tests/scripts/test_run_step.py",
+    "tests/scripts/test_prove_run.py",
     "tests/scripts/test_continue_lineage.py",
     "tests/scripts/setup_github/test_circumstances.py",
     "tests/unit/github/test_runner_watchdog.py",
 )
 SHOWN_BY = """
 parts of the proof hold -> a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket
-are [proven already] -> what_the_store_holds_proven_is_not_trained_again_and_old_runs_are_removed
+are [proven already] -> only_what_nobody_requested_is_left_out_where_it_is_proven
 is missing: push, schedule -> a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands
 the same: dispatch -> who_asks_a_fresh_copy_for_a_training_is_refused_with_the_same_commands
 the daily run is off -> the_daily_run_is_off_and_says_what_turns_it_on
@@ -37,16 +38,16 @@ no runner takes the job -> a_training_that_never_started_leaves_no_checkpoint
 more than 100 jobs -> a_cancellation_is_reported_by_its_cause
 a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
-the deadline, or SIGTERM -> three_segments_on_three_machines_come_to_the_same_bits_as_one
-no progress, nothing stored -> a_run_that_may_have_no_further_segment_ends_with_a_word_in_slack
-(exit 4), segment 1 -> a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifacts_refused
+the deadline, or SIGTERM -> two_segments_on_two_machines_come_to_the_same_bits_as_one
+no progress, nothing stored -> what_does_not_go_on_is_red_and_says_why
+(exit 4), segment 1 -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
 the same in a later segment -> an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for_ever
 the branch was deleted -> a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file
-a byte in the store differs -> the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back
+a byte in the store differs -> a_byte_that_changed_in_the_store_is_noticed
 somebody cancels -> a_cancelled_run_stops_there_with_its_checkpoints_stored
 reaches its time limit -> a_cancellation_is_reported_by_its_cause
 the runner dies -> a_run_whose_runner_died_is_resumed_in_the_next_segment
-artifact storage is full -> a_store_that_is_missing_is_red_and_a_second_attempt_trains_with_artifacts_refused
+artifact storage is full -> any_program_is_trained_stored_and_proven_though_github_refuses_the_artifacts
 GitHub cannot create the tag -> a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do
 50 attempts -> github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested
 an environment that refuses -> a_failure_has_the_reason_of_the_job_itself_then_that_of_github

@@ -239,6 +239,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         workflow.write_text(lowered(workflow.read_text()))
     # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
     (copy / ".venv").symlink_to(sys.prefix)
+    (copy / ".uv").symlink_to(ROOT / ".uv")
     texts = tmp_path_factory.mktemp("texts")
     for part, module in (("train", subprocess), ("train", threading), ("validation", shutil)):
         (texts / part).mkdir(exist_ok=True)
