@@ -66,8 +66,8 @@ for name, step in {{
     "store_run": "store", "prove_run": "prove", "write_report": "report", "notify": "notify",
 }}.items():
     setattr(pipeline, name, stand_in(step))
-pipeline.training_command = lambda **values: (
-    [sys.executable, {folder!r} + "/stand_in.py", str(values["run_dir"])]
+pipeline.training_command = lambda order: (
+    [sys.executable, {folder!r} + "/stand_in.py", str(order.run_dir)]
 )
 def main():
     code = run_command(sys.argv[1:])

@@ -55,7 +55,7 @@ def make_run(
 def trained_here(run: RunDirectory) -> Iterator[None]:
     """This process holds the lock of the run, as its trainer does."""
     with (run.path / ".lock").open("w") as file:
-        file.write(str(os.getpid()))
+        file.write(json.dumps({"pid": os.getpid()}))
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

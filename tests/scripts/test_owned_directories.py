@@ -51,7 +51,7 @@ def run(plan: JobPlan, program: Program, folder: Path) -> Any:
     for name, text in plan.program.files.items():
         (folder / name).write_text(text)
     container = containers(KINDS[plan.kind].render(plan).job)[0]
-    words = [word.replace("/etc/trainyard", str(folder)) for word in container["command"][4:]]
+    words = [word.replace("/etc/trainyard", str(folder)) for word in container["command"][5:]]
     words[words.index("--run-dir") + 1] = str(folder / "volume" / "team-a" / "llama")
     variables = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
     kept = ("TRAINYARD_OWNER", "TRAINYARD_RUN_ID")

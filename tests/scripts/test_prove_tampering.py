@@ -321,7 +321,7 @@ def test_a_damaged_object_in_the_store_is_made_good_from_the_disk(yard: Yard) ->
     shutil.rmtree(yard.run().checkpoint(20))
     good.rename(yard.run().checkpoint(20))
     proof = yard.prove()
-    assert "training_artifact_sync.py" in next_steps(proof)
+    assert "store sync" in next_steps(proof)
     yard.sync()
     assert yard.prove()["proven"]
 

@@ -81,7 +81,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp
     command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
     done = warm_start.run(command, cwd=ROOT, timeout=240)
     assert done.returncode == 2
-    assert "model.gguf is not a complete GGUF file" in done.stderr
+    assert "model.gguf is not a GGUF file" in done.stderr
     assert not prepared.exists()
 
 
@@ -94,7 +94,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     def run(name: str, *arguments: str) -> dict[str, Any]:
         line = [
             sys.executable,
-            str(ROOT / "scripts" / name),
+            *("-m", "trainyard", name),
             "--config",
             str(ROOT / "configs" / "smoke.yaml"),
         ]
@@ -105,17 +105,17 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
         return value
 
     before = tree(tmp_path)
-    first = run("train.py", "--dry-run")
+    first = run("train", "--dry-run")
     assert tree(tmp_path) == before
     assert first == {"prepares": run("prepare", "--dry-run", "--json")}
     assert first["prepares"]["train_files"] == 1
     run("prepare", "--json")
     before = tree(tmp_path)
-    then = run("train.py", "--dry-run")
+    then = run("train", "--dry-run")
     assert tree(tmp_path) == before
     assert then["plan"]["steps"] > 0
     assert then["resumes"] is None
-    two = run("train.py", "--dry-run", "--nproc-per-node", "2", "--set", "compute.strategy=ddp")
+    two = run("train", "--dry-run", "--nproc-per-node", "2", "--set", "compute.strategy=ddp")
     assert two["plan"]["samples_per_step"] == 2 * then["plan"]["samples_per_step"]
 
 

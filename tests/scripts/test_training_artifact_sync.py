@@ -208,7 +208,7 @@ def test_a_store_that_cannot_be_created_is_refused_with_its_reason(
         ("/proc", "/proc/x", "/proc/self/x", "/proc/sys/x", "/dev/fd/x"), 4
     )
     kinds |= dict.fromkeys(("/sys", "/sys/x", "/dev/null", "/dev/null/x"), 4)
-    kinds |= {f"/{'n' * 300}": 2, f"{tmp_path}/{'n/' * 2100}": 2}
+    kinds |= {f"/{'n' * 300}": 4, f"{tmp_path}/{'n/' * 2100}": 4}
     loose = ["--checkpoint", str(tmp_path / "file"), "--metrics", str(tmp_path / "m.json")]
     wrong = []
     for folder, code in kinds.items():

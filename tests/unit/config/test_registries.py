@@ -19,7 +19,7 @@ from trainyard.errors import ConfigError
 
 
 def open_at(url, rest, options):
-    return ("opened", rest, options.call_seconds)
+    return ("opened", rest, options["call_seconds"])
 
 
 def require_address(url, rest):
