@@ -3,15 +3,14 @@
 import importlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.answering import Slack, answering_slack
 
 from trainyard.command import handler
 from trainyard.run.directory import RunDirectory
@@ -59,46 +58,10 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return run
 
 
-class FakeSlack(ThreadingHTTPServer):
-    """Keeps the requests that it receives; answers with `status`."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[dict[str, Any]] = []
-        self.methods: list[str] = []
-        self.status = 200
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeSlack
-
-    def do_POST(self) -> None:
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.server.methods.append(self.path.rpartition("/")[2])
-        self.send_response(self.server.status)
-        self.end_headers()
-        place = {"ok": True, "channel": "C0123", "ts": f"1700.{len(self.server.bodies):04}"}
-        self.wfile.write(json.dumps(place).encode() if "/api/chat." in self.path else b"ok")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        pass
-
-
 @pytest.fixture
-def slack() -> Iterator[FakeSlack]:
-    server = FakeSlack()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def slack() -> Iterator[Slack]:
+    with answering_slack() as server:
+        yield server
 
 
 @pytest.fixture
@@ -110,7 +73,7 @@ def loud_run(finished_run: RunDirectory) -> RunDirectory:
     return finished_run
 
 
-def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack) -> None:
+def test_started_works_before_there_is_a_run(program: Program, slack: Slack) -> None:
     done = program(
         *("notify", "started", "--run-dir", "runs/gh-99"),
         SLACK_WEBHOOK_URL=slack.url + "/s",
@@ -122,14 +85,14 @@ def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack)
     assert "slack: Training 812 started" in done.stderr
 
 
-def test_failed_before_there_is_a_run_is_told_too(program: Program, slack: FakeSlack) -> None:
+def test_failed_before_there_is_a_run_is_told_too(program: Program, slack: Slack) -> None:
     arguments = ("notify", "failed", "--run-dir", "runs/gh-99")
     assert program(*arguments, SLACK_WEBHOOK_URL=slack.url, **WORKFLOW).returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 812 failed, without a run directory"
 
 
 def test_a_bot_token_posts_to_the_channel_of_the_configuration(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
+    program: Program, slack: Slack, loud_run: RunDirectory
 ) -> None:
     done = program(
         *("notify", "succeeded", "--run-dir", loud_run.path, "--json"),
@@ -146,7 +109,7 @@ def test_a_bot_token_posts_to_the_channel_of_the_configuration(
 
 
 def test_a_configuration_without_messages_is_obeyed(
-    program: Program, slack: FakeSlack, finished_run: RunDirectory
+    program: Program, slack: Slack, finished_run: RunDirectory
 ) -> None:
     done = program("notify", "succeeded", "--run-dir", finished_run.path, SLACK_WEBHOOK_URL=slack.url)
     assert done.returncode == 0
@@ -163,7 +126,7 @@ def test_without_webhook_and_token_it_prints_what_it_would_send(
     assert "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set" in done.stderr
 
 
-def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: RunDirectory) -> None:
+def test_a_dry_run_sends_nothing(program: Program, slack: Slack, loud_run: RunDirectory) -> None:
     done = program(
         *("notify", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
     )
@@ -175,9 +138,7 @@ def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: R
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_a_refusal_is_a_warning(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, status: int
-) -> None:
+def test_a_refusal_is_a_warning(program: Program, slack: Slack, loud_run: RunDirectory, status: int) -> None:
     slack.status = status
     done = program(
         *("notify", "succeeded", "--run-dir", loud_run.path),
@@ -200,7 +161,7 @@ def test_a_slack_that_is_not_there_is_a_warning(
 
 @pytest.mark.parametrize("state", ["answers", "refuses", "hangs up", "not set", "switched off"])
 def test_the_output_says_whether_anybody_can_have_heard(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path, state: str
+    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path, state: str
 ) -> None:
     """A job that ends while Slack does not answer has not reported its end: the last job tries again."""
     output = tmp_path / "output"
@@ -218,7 +179,7 @@ def test_the_output_says_whether_anybody_can_have_heard(
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3, "outcome": "x"}'])
 def test_a_torn_record_still_makes_a_message(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, content: str
+    program: Program, slack: Slack, loud_run: RunDirectory, content: str
 ) -> None:
     loud_run.run_file.write_text(content)
     loud_run.config_file.write_text("a: [")
@@ -227,7 +188,7 @@ def test_a_torn_record_still_makes_a_message(
     assert len(slack.bodies) == 1
 
 
-def bot(slack: FakeSlack) -> dict[str, str]:
+def bot(slack: Slack) -> dict[str, str]:
     return {
         "SLACK_BOT_TOKEN": "xoxb-verysecret",
         "SLACK_API_URL": slack.url + "/api/",
@@ -240,7 +201,7 @@ def attempt(number: int) -> dict[str, str]:
 
 
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path
+    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path
 ) -> None:
     where = ("--run-dir", loud_run.path, "--lineage", "812")
     plan = json.dumps({"estimate": {"seconds": 22320.0, "usd": 209.6}})
@@ -287,7 +248,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
 
 
 def test_the_same_event_is_told_once_and_one_of_a_later_attempt_again(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
+    program: Program, slack: Slack, loud_run: RunDirectory
 ) -> None:
     say = ("notify", "degraded", "--run-dir", loud_run.path, "--reason", "TCP fallback on rank 12")
     for number, told in ((1, 1), (1, 1), (2, 2)):
@@ -298,7 +259,7 @@ def test_the_same_event_is_told_once_and_one_of_a_later_attempt_again(
 
 
 def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
+    program: Program, slack: Slack, loud_run: RunDirectory
 ) -> None:
     hook = {"SLACK_WEBHOOK_URL": slack.url + "/hook"} | WORKFLOW
     for moment in ("started", "started", "stopped", "failed", "failed"):
@@ -309,7 +270,7 @@ def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
 
 
 def test_a_second_attempt_that_starts_goes_on_in_the_thread(
-    program: Program, slack: FakeSlack, tmp_path: Path
+    program: Program, slack: Slack, tmp_path: Path
 ) -> None:
     say = ("notify", "started", "--run-dir", "runs/gh-99")
     for number in (1, 1, 2):
@@ -320,7 +281,7 @@ def test_a_second_attempt_that_starts_goes_on_in_the_thread(
 
 
 def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
+    program: Program, slack: Slack, loud_run: RunDirectory
 ) -> None:
     say = ("notify", "degraded", "--run-dir", loud_run.path)
     done = program(*say, **bot(slack))
@@ -333,7 +294,7 @@ def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
     )
 
 
-def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: FakeSlack) -> None:
+def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: Slack) -> None:
     why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
     done = program("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
@@ -345,7 +306,7 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Progr
 
 @pytest.mark.parametrize("memory", ["{", "[]", '{"said": 3}'])
 def test_a_torn_memory_is_as_good_as_none(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, memory: str
+    program: Program, slack: Slack, loud_run: RunDirectory, memory: str
 ) -> None:
     (loud_run.path / "slack.json").write_text(memory)
     assert program("notify", "resumed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
@@ -354,7 +315,7 @@ def test_a_torn_memory_is_as_good_as_none(
 
 
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
-def test_a_plan_that_is_none_is_a_warning(program: Program, slack: FakeSlack, plan: str) -> None:
+def test_a_plan_that_is_none_is_a_warning(program: Program, slack: Slack, plan: str) -> None:
     done = program("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
     assert "WARN  No message was sent to Slack: --plan: " in done.stderr
@@ -404,7 +365,7 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
     ],
 )
 def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str], notes: list[str], said: str
+    program: Program, slack: Slack, serve_github: Callable[..., str], notes: list[str], said: str
 ) -> None:
     where = {"GITHUB_API_URL": serve_github(noted(*notes)), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
     done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
@@ -415,7 +376,7 @@ def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
 
 
 def test_the_annotations_of_a_called_workflow_are_found(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str]
+    program: Program, slack: Slack, serve_github: Callable[..., str]
 ) -> None:
     needs = {
         "plan": {"result": "success"},
@@ -430,7 +391,7 @@ def test_the_annotations_of_a_called_workflow_are_found(
 
 @pytest.mark.parametrize("token", ["", "t"])
 def test_a_github_that_does_not_answer_keeps_no_message_back(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str], token: str
+    program: Program, slack: Slack, serve_github: Callable[..., str], token: str
 ) -> None:
     refuses = serve_github(lambda *_: (403, {"message": "Resource not accessible by integration"}))
     where = {"GITHUB_API_URL": refuses, "GITHUB_TOKEN": token, "GITHUB_RUN_ATTEMPT": "1"}
@@ -440,7 +401,7 @@ def test_a_github_that_does_not_answer_keeps_no_message_back(
     assert "which name the cause, were not read: " in done.stderr
 
 
-def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: FakeSlack) -> None:
+def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: Slack) -> None:
     needs = NEEDS | {"train": {"result": "cancelled", "outputs": {"reported": "1"}}}
     where = {"SLACK_WEBHOOK_URL": slack.url, "GITHUB_RUN_ATTEMPT": "1", **WORKFLOW}
     done = program(*TELL, json.dumps(needs), **where)
@@ -460,7 +421,7 @@ def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, s
     ],
 )
 def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
-    program: Program, slack: FakeSlack, minutes: int | None, said: str
+    program: Program, slack: Slack, minutes: int | None, said: str
 ) -> None:
     started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
     line = ("notify", "failed", "--run-dir", "gh-99", "--job-status")
