@@ -309,6 +309,8 @@ class ArtifactsConfig(Section):
     """null: trainyard run stores in the folder trainyard-store, and a job on a cluster stores nothing."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
     """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
+    store_failed: bool = True
+    """Store checkpoints while it trains and after a failure; false: only what is proven."""
 
 
 class LimitsConfig(Section):

@@ -3,7 +3,13 @@
 `manifest` reads a single manifest; `verify` checks the objects.
 """
 
-from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, manifest_keys, read_chain, read_manifests
+from trainyard.artifacts.record.manifest import (
+    RunManifest,
+    StoredManifest,
+    manifest_keys,
+    read_chain,
+    read_manifests,
+)
 from trainyard.artifacts.record.run_numbers import missing_run, owner_of, used_numbers
 from trainyard.artifacts.store.layout import is_open_manifest, manifest_key, metrics_key, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
