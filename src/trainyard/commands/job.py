@@ -186,7 +186,9 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
 def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     editor = JobEditor(reader, job)
     new = editor.resubmission()
-    return report_changes(args, new.lines if args.dry_run else editor.create(new))
+    if not args.dry_run:
+        editor.create(new)
+    return report_changes(args, new.lines)
 
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:

@@ -338,7 +338,7 @@ class RetryLoop:
         now = self._read(job)
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
             editor = JobEditor(self._reader, now)
-            editor.create_once(editor.retry(claim))
+            editor.create(editor.retry(claim))
             self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
         raw = self._api.get(job.path_of(claim.next_name))
         if raw is None:
