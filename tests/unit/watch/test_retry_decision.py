@@ -174,9 +174,9 @@ def job_with(allowed: object, record: str | None = None) -> Mapping[str, object]
 CLAIM = RetryClaim(
     "job-2",
     12.5,
-    RetryRecord(3, 1, (Attempt("job", "hardware", "hardware on a: x", 5, "a"),)),
+    RetryRecord(3, 1, (Attempt("job", FailureClass.HARDWARE, "hardware on a: x", 5, "a"),)),
     (AvoidedNode("a", strictly=True),),
-    "hardware",
+    FailureClass.HARDWARE,
     "hardware on a: x",
 )
 
