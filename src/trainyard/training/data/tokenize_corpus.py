@@ -37,8 +37,8 @@ from trainyard.training.data.token_dataset import (
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 from trainyard.training.data.validation_split import Portion
 
-# All processes but the main one wait this long for one to start; then each prepares the data. Those of other
-# machines start themselves unless they share the folder.
+# All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
+# other machines do so unless they share the folder.
 _OTHERS_SECONDS = 5.0
 _logger = logging.getLogger(__name__)
 
@@ -93,21 +93,19 @@ def _can_validate(prepared: PreparedData, length: int) -> bool:
 
 
 def _make_or_find(plan: Preparation, progress: Progress) -> PreparedData:
-    prepared = _find(plan.directory, progress)
-    if prepared is None and int(os.environ.get("RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whichever process sees the folder first
-        prepared = _find(plan.directory, progress)
-    if prepared is not None:
+    if (prepared := _find(plan.directory, progress)) is not None:
         return prepared
+    if int(os.environ.get("RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the main process shows the progress
     passes = (*plan.train, *plan.validation)  # a split file is read once per part
     progress.begin("reading", sum(file.size for file in passes))
-    _make(plan, progress)
+    is_own = _make(plan, progress)
     prepared = read_prepared(plan.directory)
     if prepared is None:
         raise DataError(
             f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
         )
-    return replace(prepared, reused=False)
+    return replace(prepared, reused=not is_own)
 
 
 def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
@@ -164,9 +162,10 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     return found
 
 
-def _make(plan: Preparation, progress: Progress) -> None:
+def _make(plan: Preparation, progress: Progress) -> bool:
+    """Make the folder; return False when another process has made it meanwhile."""
     try:
-        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
+        return fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
