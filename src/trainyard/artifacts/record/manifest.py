@@ -129,6 +129,8 @@ class RunManifest:
     outcome: dict[str, Any] = field(default_factory=dict)
     version: Annotated[int, Strict(), Field(ge=1)] = 1
     """The position in the chain, from 1."""
+    run_key: Text = ""
+    """The key of the run that owns the number; empty for a run of an earlier version."""
     supersedes: Annotated[dict[str, Any], AfterValidator(_require_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
@@ -204,6 +206,7 @@ class RunManifest:
         return {
             "schema": self.schema,
             "run_id": self.run_id,
+            **({"run_key": self.run_key} if self.run_key else {}),
             "run_number": self.run_number,
             "version": self.version,
             "created": self.created,
