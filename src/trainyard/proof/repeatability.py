@@ -117,6 +117,8 @@ def _named(keys: list[str]) -> str:
         "lock_sha256": "another lock",
         "config_sha256": "another config",
         "image_digest": "another image",
+        "program_sha256": "another command",
+        "data_sha256": "other data",
         "device": "another device",
         "device_name": "another device",
         "threads": "other threads",

@@ -29,10 +29,18 @@ from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 SCHEMA = 1
 ORIGIN_KEYS = (
-    *("commit", "diff_sha256", "lock_sha256", "config_sha256", "image_digest"),
+    *(
+        "commit",
+        "diff_sha256",
+        "lock_sha256",
+        "config_sha256",
+        "image_digest",
+        "program_sha256",
+        "data_sha256",
+    ),
     *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
 )
-"""Besides the data and the seed, these facts decide a segment's numeric results: code, settings, hardware."""
+"""Besides the seed, these facts decide a segment's numeric results: code, settings, hardware."""
 TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
 """The placement and the network of the processes."""
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
@@ -295,7 +303,11 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
 
 def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the origin of a run or of a segment in its history, as far as known."""
-    parts = (record.get("hardware"), record.get("git"), record)
+    data = record.get("data")
+    known = (
+        {"data_sha256": data["fingerprint"]} if isinstance(data, Mapping) and "fingerprint" in data else {}
+    )
+    parts = (record.get("hardware"), record.get("git"), known, record)
     flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}
     return {key: flat[key] for key in _SEGMENT_KEYS if key in flat}
 

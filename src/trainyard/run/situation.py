@@ -8,6 +8,7 @@ The inputs of a run are its command, configuration, commit with the state of its
 docs/what_a_run_owns.md is this table for people.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,6 +97,28 @@ def decide(situation: Situation) -> Answer:
     if stored is not None and stored != here.key:
         return Answer.REFUSE
     return Answer.DONE if here.has_succeeded else Answer.CONTINUE
+
+
+def recorded_run(run: Mapping[str, Any]) -> Recorded:
+    """Return the run of a `run.json`, as far as it decides a situation."""
+    outcome = run.get("outcome", {})
+    code = outcome.get("exit_code")
+    known = code if isinstance(code, int) and not isinstance(code, bool) else None
+    return Recorded(str(run["run_id"]), str(run.get("key", "")), str(outcome.get("status", "")), known)
+
+
+def inputs_of(facts: Mapping[str, Any]) -> Inputs:
+    """Return the inputs in a `run.json`, or in the facts that will be in one, but for the configuration."""
+    git, data, program = (facts.get(name) or {} for name in ("git", "data", "program"))
+    dirty = git.get("dirty")
+    return Inputs(
+        command=shlex.join(map(str, program.get("command", ()))),
+        command_sha256=facts.get("program_sha256"),
+        commit=git.get("commit"),
+        tree="clean" if dirty is False else git.get("diff_sha256"),
+        lock=facts.get("lock_sha256"),
+        data=data.get("fingerprint"),
+    )
 
 
 def differences(before: Inputs, now: Inputs) -> tuple[str, ...]:
