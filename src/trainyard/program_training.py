@@ -29,7 +29,7 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import program_git_facts, repository_facts
+from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, withheld_names
@@ -44,6 +44,7 @@ from trainyard.gateways.process_tree import (
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.programs.inputs import named_files
 from trainyard.programs.program import ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
@@ -199,7 +200,11 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
     """Return the facts about the code of the program."""
     if run.program.kind is RunKind.PLANNED:
         return program_git_facts(run.program.command)
-    return repository_facts(run.program.directory) or code_facts(run.program.directory)
+    directory = run.program.directory
+    if not (facts := repository_facts(directory)):
+        return code_facts(directory)
+    files = untracked_inputs(directory, named_files(run.program.command, directory))
+    return {**facts, "files": files} if files else facts
 
 
 def _network_of(run: ProgramRun) -> NodeNetwork | None:

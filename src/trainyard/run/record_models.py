@@ -88,6 +88,8 @@ class Git(Section):
     dirty: Truth | None = None
     diff_sha256: Text | None = None
     """SHA-256 of the diff of a dirty tree."""
+    files: dict[str, Any] = {}
+    """SHA-256 by name of files that git does not track and that the program may read."""
 
 
 class Data(Section):

@@ -10,7 +10,7 @@ docs/what_a_run_owns.md is this table for people.
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,8 @@ class Inputs:
     """`clean`, else the digest of the difference to the commit; None if it is not known."""
     lock: str | None = None
     data: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 by name of files that git does not track and that the command names, or Python can import."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def inputs_of(facts: Mapping[str, Any]) -> Inputs:
         tree="clean" if dirty is False else git.get("diff_sha256"),
         lock=facts.get("lock_sha256"),
         data=data.get("fingerprint"),
+        files=git.get("files") or {},
     )
 
 
@@ -131,6 +134,12 @@ def differences(before: Inputs, now: Inputs) -> tuple[str, ...]:
         found.append(_changed("commit", _short(before.commit), _short(now.commit)))
     elif before.tree != now.tree:
         found.append(_changed("working tree", _tree(before.tree), _tree(now.tree)))
+    # A file that is new since then may be one that the run wrote.
+    found += [
+        _changed(name, _short(digest), _short(now.files.get(name)))
+        for name, digest in sorted(before.files.items())
+        if now.files.get(name) != digest
+    ][:_MOST_KEYS]
     for name in ("lock", "data"):
         was, is_now = getattr(before, name), getattr(now, name)
         if was != is_now:
