@@ -4,7 +4,7 @@
 """
 
 from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
-from trainyard.artifacts.record.run_numbers import missing_run, owner_of, used_numbers
+from trainyard.artifacts.record.run_numbers import missing_run, stored_claim_of_number, used_numbers
 from trainyard.artifacts.store.layout import manifest_key, manifest_prefix, metrics_key, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import VerificationError
@@ -26,11 +26,15 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
         return first, None, problems
     for number, link in enumerate(chain):
         problems += _judge(link, chain[number - 1] if number else None, run_number)
-    owner = owner_of(store, run_number)
-    if owner != chain[-1].manifest.run_id:
+    try:
+        owner, newest = stored_claim_of_number(store, run_number), chain[-1].manifest
+    except VerificationError as error:
+        return chain[-1].key, chain[-1].manifest, [*problems, str(error)]
+    if owner is None or not owner.is_of(newest.run_id, newest.run_key):
+        whose = f"{owner.run_id} with another key" if owner and owner.run_id == newest.run_id else None
         problems.append(
-            f"{chain[-1].key}: belongs to run {chain[-1].manifest.run_id}, "
-            f"but the run number belongs to {owner or 'no run'}"
+            f"{chain[-1].key}: belongs to run {newest.run_id}, "
+            f"but the run number belongs to {whose or (owner.run_id if owner else 'no run')}"
         )
     return chain[-1].key, chain[-1].manifest, problems
 

@@ -126,6 +126,8 @@ class RunManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     """`run.json` without its outcome."""
     outcome: dict[str, Any] = field(default_factory=dict)
+    run_key: Text = ""
+    """The key of the run that owns the number; empty for a run of an earlier version."""
     supersedes: Annotated[dict[str, Any], AfterValidator(_require_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
@@ -207,6 +209,7 @@ class RunManifest:
         return {
             "schema": self.schema,
             "run_id": self.run_id,
+            **({"run_key": self.run_key} if self.run_key else {}),
             "run_number": self.run_number,
             "created": self.created,
             "prefix": prefix,

@@ -1,5 +1,7 @@
 """Name the objects of a run in the store. Names only; nothing is read or written.
 
+ids/<run id>.json                    the run's number and key: an id belongs to one run
+run-<N>/attempt-<K>.json             the run's start K, from 2: earlier ones store nothing more
 run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  evaluations.jsonl  logs/…
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
 run-<N>/records-<version>/…          run.json and other records, as they were while the run was still going
@@ -12,6 +14,7 @@ trainyard-readiness.small, .parts    and these two, which it sends in the same w
 """
 
 import re
+from urllib.parse import quote
 
 PROMOTED = "promoted/"
 """Prefix of the pointers to promoted checkpoints."""
@@ -20,6 +23,7 @@ READINESS_SMALL, READINESS_PARTS = "trainyard-readiness.small", "trainyard-readi
 """The objects that a check of a store writes; they are in no folder, so no listing of runs finds them."""
 _RUN_FOLDER = re.compile(r"run-([1-9][0-9]{0,14})")
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
+_ATTEMPT = re.compile(r"run-[0-9]+/attempt-([1-9][0-9]{0,8})\.json")
 _MANIFEST = re.compile(r"manifests/run-[0-9]+-manifest(?:-([0-9]{1,18}))?\.json")
 _RECORDS = re.compile(r"run-[0-9]+/records-([0-9]{1,18})/")
 
@@ -32,6 +36,27 @@ def run_prefix(run_number: int) -> str:
 def identity_key(run_number: int) -> str:
     """Return the key of the claim, which says which run owns the number; it is the first object stored."""
     return f"run-{run_number}/identity.json"
+
+
+def id_key(run_id: str) -> str:
+    """Return the key of the record that says which run, and which number, the id belongs to."""
+    return f"ids/{quote(run_id, safe='')}.json"
+
+
+def attempt_prefix(run_number: int) -> str:
+    """Return the prefix of the records of the run's later starts."""
+    return f"run-{run_number}/attempt-"
+
+
+def attempt_key(run_number: int, attempt: int) -> str:
+    """Return the key of the record of one start of the run."""
+    return f"{attempt_prefix(run_number)}{attempt}.json"
+
+
+def attempt_of(key: str) -> int:
+    """Return the number of the start that the key records; 0 for another key."""
+    match = _ATTEMPT.fullmatch(key)
+    return int(match[1]) if match else 0
 
 
 def checkpoint_prefix(run_number: int, step: int | None) -> str:

@@ -99,6 +99,7 @@ def build_manifest(
     config = resolved_config(contents.config, run)
     return RunManifest(
         run_id=str(run["run_id"]),
+        run_key=str(run.get("key") or ""),
         run_number=number,
         created=time.time(),
         objects=objects,

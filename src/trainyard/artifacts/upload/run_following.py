@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
@@ -151,11 +151,11 @@ def follow_run(
     Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
     when the number belongs to another run.
     """
-    run_id = str(read_run(directory.run_file)["run_id"])
+    run = read_run(directory.run_file)
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
     ):
-        number = claim_number(store, run_id, wanted)
+        number = claim_of_run(store, run, wanted).number
     files = (directory.run_file, directory.metrics_file, directory.events_file, directory.checkpoints)
     watch = Watch(lambda: "outcome" in read_run(directory.run_file), files, patience, stop)
     with retry_suggested(

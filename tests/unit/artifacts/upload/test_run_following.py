@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.rate_limit import RateLimit
@@ -108,7 +108,7 @@ def test_what_is_stored_is_not_read_again(
     store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(steps=(100,))
-    claim_number(store, "run-run", 1)
+    claim_run(store, run_id="run-run", key="", wanted=1)
     assert RunningRun(store, run, 1).store_newest(NONE) is not None
     make_run(steps=(200,))
     read: list[str] = []
