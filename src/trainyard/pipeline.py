@@ -1,6 +1,6 @@
 """The pipeline, once: the steps that train, store and prove a run, and their order.
 
-    check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> claim ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 `run_pipeline` takes all of them for a run; pods and the jobs of a workflow take them one by one. A step is a
 function with its values, so that a plan can be printed and compared. Only our trainer is a process of its
@@ -42,6 +42,7 @@ from trainyard.proof import PARTS
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_lock import is_locked
+from trainyard.run_choice import claim_run_number, require_same_inputs
 
 _NAME_CELLS = 12
 ENDLESS = 3650 * 86_400.0
@@ -102,6 +103,11 @@ class Pipeline:
     """Address of the store; empty only in a pod, which then does not store the run."""
     run_number: int | None = None
     """None: the number that the store has for the run, else a free one."""
+    run_id: str | None = None
+    """The id of a run that is new in `run_dir`; None: the name of the directory; empty: that of the run that
+    has `run_number` in the store."""
+    may_adopt: bool = False
+    """Whether this may be a start of a run that another machine began, and that is in the store."""
     resume: str = "auto"
     deadline: float | None = None
     """Seconds after which training saves and stops."""
@@ -149,16 +155,29 @@ class Pipeline:
     @property
     def has_fetch(self) -> bool:
         """Return whether the store may have a checkpoint that is not on this machine."""
-        return self.run_number is not None or "://" in self.resume
+        return self.may_adopt or "://" in self.resume
 
     def fetch(self) -> Step:
         """Return the step that restores the checkpoint to resume from; its result names it."""
         where = {"resume": self.resume, "segment": self.segment, "searches": self.searches}
-        return Step("fetch", fetch_checkpoint, {**self.stored, **where, "may_begin": self.may_begin})
+        named = {"run_id": self.run_id, "may_begin": self.may_begin}
+        return Step("fetch", fetch_checkpoint, {**self.stored, **where, **named})
 
-    def train(self) -> Step:
-        """Return the step that trains: with our trainer, in a process, or with another program."""
-        order = ProgramOrder(
+    def check_fetched(self, *, was_here: bool) -> list[Step]:
+        """Return the step that compares the inputs of a run that was just fetched from the store."""
+        if was_here or not (self.run_dir / "run.json").exists():
+            return []
+        return [Step("inputs", require_same_inputs, {"order": self.order})]
+
+    def claim(self) -> list[Step]:
+        """Return the step that claims the run's number in the store, before it trains."""
+        values = {**self.stored, "run_id": self.run_id, "may_adopt": self.may_adopt}
+        return [Step("claim", claim_run_number, values)] if self.store else []
+
+    @property
+    def order(self) -> ProgramOrder:
+        """The training that is requested."""
+        return ProgramOrder(
             config=self.config,
             changes=tuple(self.changes),
             run_dir=self.run_dir,
@@ -168,9 +187,12 @@ class Pipeline:
             grace=self.grace,
             deadline=self.deadline,
         )
+
+    def train(self) -> Step:
+        """Return the step that trains: with our trainer, in a process, or with another program."""
         if self.program or not self.prepares:
-            return Step("train", supervise_program, {"order": order})
-        return Step("train", training_command, {"order": order}, is_process=True)
+            return Step("train", supervise_program, {"order": self.order})
+        return Step("train", training_command, {"order": self.order}, is_process=True)
 
     def evaluate(self) -> list[Step]:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
@@ -233,7 +255,7 @@ class Pipeline:
     def steps(self) -> list[Step]:
         """Return all steps up to the report, in their order."""
         fetch = [self.fetch()] if self.has_fetch else []
-        return [*self.before(), *fetch, self.train(), *self.after()]
+        return [*self.before(), *fetch, *self.claim(), self.train(), *self.after()]
 
 
 def training_command(order: ProgramOrder) -> list[str]:
@@ -308,11 +330,13 @@ class StepRunner(SignalForwarder):
 def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
     # Loaded here, because a signal between two steps interrupts neither.
-    evaluation = pipeline.evaluate()
+    evaluation, was_here = pipeline.evaluate(), (pipeline.run_dir / "run.json").exists()
     with StepRunner(prints=prints) as steps:
         if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
+        if code := steps.run(*started.check_fetched(was_here=was_here), *started.claim()):
+            return finish_unstarted(pipeline, steps, code)
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)

@@ -61,7 +61,10 @@ from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
+from trainyard.run.run_advice import finished_run
+from trainyard.run.situation import recorded_run
 from trainyard.run.waiting import describe_wait
+from trainyard.run_choice import differences_of
 from trainyard.training.data.config_of_run import has_been_trained
 
 if TYPE_CHECKING:
@@ -156,6 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_own_run(args.run_dir)
         place_files(os.environ)
     config = load_config(args.config, args.set).config
+    if not args.dry_run:
+        require_same_inputs_of_finished(pod_of(args, config))
     pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
         plan = plan_record(pod.plan(apart=apart))
@@ -193,6 +198,13 @@ def require_own_run(run_dir: Path) -> None:
         run_dir.parent.chmod(run_dir.parent.parent.stat().st_mode & 0o7777)
 
 
+def require_same_inputs_of_finished(pod: Pod) -> None:
+    """Raise ConfigError if the directory has a finished run with other inputs, which stays as it is."""
+    recorded = record_of(pod.run_dir)
+    if recorded and recorded_run(recorded).has_succeeded and (found := differences_of(pod.order)):
+        raise finished_run(RunDirectory(pod.run_dir), found)
+
+
 def run(pod: Pod, *, apart: bool) -> int:
     """Train unless the run is finished, then store and prove; return the exit code of this pod."""
     with StepRunner() as steps:
@@ -201,6 +213,8 @@ def run(pod: Pod, *, apart: bool) -> int:
         if is_trained(pod):
             output.announce("training", "was finished by an earlier start of this job", "ok")
             return finish(pod, steps, after(pod, apart=apart))
+        if is_first_node(os.environ) and (code := claim(pod, steps, apart=apart)) != ExitCode.DONE:
+            return code
         warn_of_short_grace(pod.run_dir, pod.grace)
         if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
             return code
@@ -222,6 +236,12 @@ def has_failed(pod: Pod) -> bool:
     outcome = record_of(pod.run_dir).get("outcome", {})
     is_stored_here = bool(pod.store) and pod.stores_failed and is_first_node(os.environ)
     return is_stored_here and outcome.get("status") == "failed"
+
+
+def claim(pod: Pod, steps: StepRunner, *, apart: bool) -> int:
+    """Claim the run's number before it trains; a pod that returns without its volume restores it first."""
+    is_lost = not apart and not pod.program and not (pod.run_dir / "run.json").exists()
+    return steps.run(*([pod.fetch()] if pod.store and is_lost else []), *pod.claim())
 
 
 def check_network(pod: Pod, steps: StepRunner) -> int:
@@ -304,6 +324,8 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         config=args.config,
         changes=args.set,
         store=config.artifacts.store or "",
+        run_id=os.environ.get("TRAINYARD_RUN_ID") or args.run_dir.name,
+        may_adopt=True,
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
@@ -323,24 +345,14 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     is_shared = args.program or config.recipe not in RECIPES or config.checkpointing.shared
     if is_shared or not has_several_nodes(args.nproc_per_node):
         return False
-    run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
-    require_resumable(run_id, args.run_dir, config.artifacts.store)
-    return True
-
-
-def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
-    """Raise ConfigError if restarted pods with own directories could not find their run in the store."""
-    if not store:
+    os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
+    if not config.artifacts.store:
         raise ConfigError(
             "checkpointing.shared is false, so each pod has only its part of a checkpoint, and there is no "
             "store to resume from. Set artifacts.store, or checkpointing.shared to true and --run-dir to a "
             "volume that all pods share. Nothing was started."
         )
-    if run_id != run_dir.name:
-        raise ConfigError(
-            f"TRAINYARD_RUN_ID is {run_id}, and --run-dir ends in {run_dir.name}: the store finds a run by "
-            "the name of its directory, so both must be the same. Nothing was started."
-        )
+    return True
 
 
 def restore_checkpoint(pod: Pod, steps: StepRunner) -> int:

@@ -111,7 +111,7 @@ def steps_of(name: str, plan: Json, pipeline: Pipeline) -> list[Step]:
         "ready": lambda: [pipeline.check_store()],
         "check": lambda: check(plan, pipeline),
         "prepare": pipeline.prepare,
-        "fetch": lambda: [pipeline.fetch()],
+        "fetch": lambda: [pipeline.fetch(), *pipeline.claim()],
         "start": lambda: start(plan, pipeline),
         "follow": lambda: [Step("follow", follow_run, {**pipeline.stored, "behind": follower_file()})],
         "train": lambda: [pipeline.train()],
@@ -168,6 +168,8 @@ def pipeline_of(plan: Json) -> Pipeline:
             changes=tuple(str(plan["overrides"]).splitlines()),
             store=plan["store"],
             run_number=parse_run_number(str(plan["run_number"])),
+            run_id=plan["run_id"],
+            may_adopt=is_again or plan["fetch"] == "true",
             # A repeated job has the plan of the first attempt.
             resume="auto" if is_again and plan["resume"] == "none" else plan["resume"],
             searches=is_again or plan["fetch"] == "true",
