@@ -6,7 +6,7 @@ Its answers follow https://docs.github.com/en/rest; a test can have any call ref
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
@@ -14,8 +14,7 @@ from urllib.parse import parse_qs
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways.github_cli import CliAnswer
 from trainyard.github.repository import get_repository
-from trainyard.github.settings import ChangePolicy, WantedSetup
-from trainyard.github.setup import Setup
+from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import SecretChange, SetupStep, exit_code_of_steps
 
 REPOSITORY = "me/lab"
@@ -28,7 +27,6 @@ REFUSALS = {
     500: "Server Error",
 }
 LIMIT = "API rate limit exceeded for user ID 11."
-UPGRADE = "Upgrade to GitHub Pro or make this repository public to enable this feature."
 Answer = tuple[int, Any]
 
 
@@ -39,7 +37,6 @@ class GitHub:
     address: str = ""
     repository: dict[str, Any] = field(default_factory=dict)
     actions: dict[str, Any] = field(default_factory=lambda: {"enabled": True, "allowed_actions": "all"})
-    selected: dict[str, Any] = field(default_factory=dict)
     workflows: dict[str, str] = field(default_factory=lambda: {"training_ci.yml": "active"})
     variables: dict[str, str] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -47,15 +44,10 @@ class GitHub:
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Place (an environment, or empty for the repository) -> name -> what was sent."""
     runners: list[dict[str, Any]] = field(default_factory=list)
-    groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    """Runner groups of the organisation that the repository may use."""
-    hosted: list[dict[str, Any]] = field(default_factory=list)
-    """The organisation's GitHub-hosted runners."""
     runs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
     approval: str = "first_time_contributors"
-    rules: list[dict[str, Any]] = field(default_factory=list)
     faults: dict[str, list[int | str]] = field(default_factory=dict)
     """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
     `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
@@ -69,16 +61,17 @@ class GitHub:
         names = [{"name": label} for label in labels or ("self-hosted", "Linux", "X64", "gpu")]
         return {"id": 7, "name": name, "status": status, "busy": False, "labels": names}
 
-    def train(self, ending: str = "success", check: str = "success", role: str = "skipped") -> None:
+    def train(
+        self, ending: str = "success", check: str = "success", labels: Sequence[str] = ("self-hosted", "gpu")
+    ) -> None:
         """A run of training_ci.yml, newer than those before it."""
         number = len(self.runs) + 1
         run = {"id": 90 + number, "run_number": number, "conclusion": ending}
         self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
-        steps = {"Check": check, "Prove": role}
-        job = {"name": "Train and prove", "conclusion": ending, "labels": ["self-hosted", "gpu"]}
+        job = {"name": "Train and prove", "conclusion": ending, "labels": list(labels)}
         self.jobs[90 + number] = [
             {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},
-            job | {"steps": [{"name": name, "conclusion": end} for name, end in steps.items()]},
+            job | {"steps": [{"name": "Check", "conclusion": check}]},
         ]
 
     def reply(self, method: str, address: str, body: Any = None) -> Answer | None:
@@ -93,8 +86,8 @@ class GitHub:
             if re.fullmatch(pattern, call):
                 fault = faults.pop(0) if len(faults) > 1 else faults[0]
                 break
-        instead: dict[int | str, Answer | None] = {"cut": None, "limit": (403, {"message": LIMIT})}
-        instead |= {"upgrade": (403, {"message": UPGRADE}), "ignored": (204, None)}
+        instead: dict[int | str, Answer | None] = {"cut": None, "ignored": (204, None)}
+        instead |= {"limit": (403, {"message": LIMIT})}
         if isinstance(fault, int) and fault:
             return fault, {"message": REFUSALS.get(fault, "trouble")}
         if fault in instead:
@@ -105,7 +98,6 @@ class GitHub:
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         """Answer one call that is not disturbed."""
 
-        owner, branch = REPOSITORY.split("/", maxsplit=1)[0], self.repository["default_branch"]
         known = {"updated_at": "2026-11-02T00:00:00Z"}
         archive = {"os": "linux", "filename": "runner.tar.gz", "sha256_checksum": "0" * 64}
         url = f"https://{self.address}/runner"
@@ -113,7 +105,6 @@ class GitHub:
             "": self.repository,
             "meta": {"installed_version": "3.22.0"},
             "permissions": self.actions if self.actions["enabled"] else {"enabled": False},
-            "permissions/selected-actions": self.selected,
             "permissions/fork-pr-contributor-approval": {"approval_policy": self.approval},
             **{f"workflows/{name}": {"state": state} for name, state in self.workflows.items()},
             **{f"environments/{name}": {"name": name, **each} for name, each in self.environments.items()},
@@ -122,7 +113,6 @@ class GitHub:
                 for each in ("x64", "arm64")
             ],
             "oidc/customization/sub": self.subject,
-            f"rules/branches/{branch}": self.rules,
         }
         lists = {
             "workflows/training_ci.yml/runs": ("workflow_runs", self.runs),
@@ -130,14 +120,7 @@ class GitHub:
             "variables": ("variables", [{"name": n, "value": v, **known} for n, v in self.variables.items()]),
             "secrets": ("secrets", [{"name": name} for name in self.secrets.get("", {})]),
             "runners": ("runners", self.runners),
-            f"orgs/{owner}/hosted-runners": ("runners", self.hosted),
-            f"orgs/{owner}/runner-groups": (
-                "runner_groups",
-                [{"id": number, "name": f"group {number}"} for number in self.groups],
-            ),
         }
-        for number, runners in self.groups.items():
-            lists[f"orgs/{owner}/runner-groups/{number}/runners"] = ("runners", runners)
         for name, environment in self.environments.items():
             names = [{"name": each} for each in self.secrets.get(name, {})]
             lists[f"environments/{name}/secrets"] = ("secrets", names)
@@ -260,15 +243,13 @@ class Done:
 def set_up(
     github: GitHub,
     wanted: WantedSetup | None = None,
-    held: Any = None,
     *,
     host: str = "github.com",
-    why: str = "no aws here",
     yes: bool = True,
     dry_run: bool = False,
     ask: Any = None,
 ) -> Done:
-    """Set the stand-in up; `yes` is the answer of the person, `held` the policy of the role."""
+    """Set the stand-in up; `yes` is the answer of the person."""
     ask = ask or direct(github)
     repository = get_repository(ask, host, REPOSITORY)
 
@@ -280,5 +261,4 @@ def set_up(
             raise ServiceError(f"gh secret set {change.name}: {answer.message}")
 
     policy = ChangePolicy(dry_run, lambda _: yes, lambda _: True, set_secret)
-    setup = Setup(ask, repository, wanted or WantedSetup(), policy, ask_aws=lambda _: (held, why))
-    return Done(list(setup.steps()))
+    return Done(list(Setup(ask, repository, wanted or WantedSetup(), policy).steps()))

@@ -3,14 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.scripts.setup_github.stand_in import GitHub
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.gateways import aws_cli, github_cli
+from trainyard.gateways import github_cli
 from trainyard.gateways.github_cli import GitHubCli
 
 LAB = "repos/me/lab"
@@ -91,25 +90,6 @@ def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: GitHub, 
 def test_a_missing_program_is_a_usage_error(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"cli\.github\.com"):
         GitHubCli("github.com", environment | {"PATH": "/nowhere"}).require_login()
-
-
-def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 'test "$*" = "iam get-role --role-name trainyard-ci --output json --no-cli-pager" || exit 9'
-    role = """echo '{"Role": {"AssumeRolePolicyDocument": {"Statement": []}}}'"""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for answer, policy, why in (
-        (role, {"Statement": []}, ""),
-        ("echo 'Unable to locate credentials' >&2; exit 253", None, "Unable to locate credentials"),
-        ("echo '{}'", None, "aws did not return a role"),
-        ("echo no", None, "aws did not return a role"),
-    ):
-        (tmp_path / "aws").write_text(f"#!/bin/sh\n{asked}\n{answer}\n")
-        (tmp_path / "aws").chmod(0o755)
-        assert aws_cli.trust_policy_of("trainyard-ci") == (policy, why)
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the aws command is not installed")
 
 
 def test_a_person_types_a_secret_into_gh_itself(
