@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
@@ -97,6 +98,9 @@ class Yard:
     def sync(self) -> None:
         sync_run(open_store(self.store), self.run, None)
 
+    def claim(self) -> None:
+        claim_of_run(open_store(self.store), json.loads(self.run.run_file.read_bytes()), 1)
+
     def follow(self) -> None:
         """Store what is new, as a follower does while the run is in progress."""
         running = RunningRun(open_store(self.store), self.run, 1)
@@ -149,18 +153,12 @@ def followed(base: Path) -> Yard:
     stopped = yard.run.run_file.read_bytes()
     run = {key: value for key, value in json.loads(stopped).items() if key != "outcome"}
     yard.run.run_file.write_text(json.dumps(run, indent=2))
-    claim_and_follow(yard)
+    yard.claim()
+    yard.follow()
     yard.run.run_file.write_bytes(stopped)
     yard.train()
     yard.sync()
     return yard
-
-
-def claim_and_follow(yard: Yard) -> None:
-    from trainyard.artifacts.record.run_numbers import claim_run
-
-    claim_run(open_store(yard.store), run_id=f"id-of-{yard.path.name}", key="", wanted=1)
-    yard.follow()
 
 
 def resumed(base: Path) -> Yard:
@@ -218,7 +216,6 @@ def foreign(base: Path) -> Yard:
 
 def unshared(base: Path) -> Yard:
     """Two machines that share no directory: the files with the tensors are on the other one."""
-    from trainyard.artifacts.record.run_numbers import claim_run
     from trainyard.artifacts.upload.node_parts import sync_node
     from trainyard.run.node_folder import NodeFolder, write_node
 
@@ -232,7 +229,7 @@ def unshared(base: Path) -> Yard:
     shutil.copy(yard.run.config_file, other.config_file)
     for node, directory in enumerate((yard.run, other)):
         write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
-    claim_run(open_store(yard.store), run_id="id-of-unshared", key="", wanted=1)
+    yard.claim()
     sync_node(open_store(yard.store), other, 1)
     yard.sync()
     return yard
