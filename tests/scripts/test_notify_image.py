@@ -1,22 +1,18 @@
 """`step notify-image` with a local server as Slack: one thread per build, and never a failed build."""
 
-import importlib
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.answering import Slack
-from tests.scripts.test_notify_slack import WORKFLOW, Done
+from tests.scripts.conftest import Call, Done
+from tests.scripts.test_notify_slack import WORKFLOW
 from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
 
-from trainyard.command import handler
 from trainyard.commands import step_notify_image
 
 ROOT = Path(__file__).resolve().parents[2]
-Program = Callable[..., Done]
 DIGEST = "sha256:" + "a" * 64
 URI = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@{DIGEST}"
 BUILT = {"uri": URI, "digest": DIGEST, "built": True, "seconds": 751.0, "attempts": 2, "log": "https://log"}
@@ -30,10 +26,7 @@ TITLES = {
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    script = importlib.import_module("trainyard.commands.step_notify_image")
-    for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
-        monkeypatch.delenv(name)
+def program(called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     for name, value in WORKFLOW.items():
         monkeypatch.setenv(name, value)
 
@@ -42,12 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         if result is not None:
             (tmp_path / "result.json").write_text(json.dumps(result))
             line += ["--result", str(tmp_path / "result.json")]
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            code = handler.exit_code_of(lambda: script.main(line))
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
+        return called("step notify-image", *line, **variables)
 
     return run
 
@@ -57,7 +45,7 @@ def shown(body: dict[str, Any]) -> str:
 
 
 def test_a_build_is_one_thread_whose_first_message_shows_how_it_ended(
-    program: Program,
+    program: Call,
     slack_server: Slack,  # noqa: F811 - the fixture
 ) -> None:
     bot = {"SLACK_BOT_TOKEN": "xoxb-verysecret", "SLACK_CHANNEL": "#images"}
@@ -89,7 +77,7 @@ CASES: dict[str, tuple[tuple[str, ...], Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_message_says_what_happened(program: Program, case: str) -> None:
+def test_a_message_says_what_happened(program: Call, case: str) -> None:
     words, result = CASES[case]
     done = program(*words, "--json", result=result)
     assert done.returncode == 0
@@ -103,7 +91,7 @@ def test_a_message_says_what_happened(program: Program, case: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["[]", "{", '{"builds": 3}', '{"builds": [3]}'])
 def test_a_result_that_cannot_be_read_is_no_claim_of_an_image(
-    program: Program, tmp_path: Path, wrong: str
+    program: Call, tmp_path: Path, wrong: str
 ) -> None:
     (tmp_path / "wrong.json").write_text(wrong)
     done = program("succeeded", "--result", str(tmp_path / "wrong.json"))
@@ -112,7 +100,7 @@ def test_a_result_that_cannot_be_read_is_no_claim_of_an_image(
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/verysecret", "verysecret"])
-def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) -> None:
+def test_a_slack_that_is_not_there_is_a_warning(program: Call, address: str) -> None:
     done = program("failed", SLACK_WEBHOOK_URL=address)
     assert done.returncode == 0
     assert "No message was sent to Slack" in done.stderr
