@@ -286,6 +286,9 @@ def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+    # Every process must write a log of NCCL that shows its channels.
+    is_kept = not plan.program.once or bool(plan.program.nccl_log)
+    is_logged = bool(nccl_log_variables("log", plan.environment))
     return unreachable_parts(
         PlannedRun(
             kind=kind_in_job(config.recipe),
@@ -294,15 +297,9 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=plan.program.keeps_run,
-            keeps_network_log=keeps_network_log(plan),
+            keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
         )
     )
-
-
-def keeps_network_log(plan: "JobPlan") -> bool:
-    """Return whether every process of the job writes a log of NCCL that shows its channels."""
-    is_kept = not plan.program.once or bool(plan.program.nccl_log)
-    return plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
 
 
 def show(plan: "JobPlan", *, api: Api | None) -> tuple[Json, int]:

@@ -28,19 +28,17 @@ import argparse
 import json
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.handler import code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands.network_measure import measure_network
-from trainyard.commands.store_sync import follow_run, store_run
+from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -56,7 +54,7 @@ from trainyard.jobs.pod_exit_codes import (
 )
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
-from trainyard.pipeline import Pipeline, Step, StepRunner, plan_record
+from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
@@ -76,8 +74,6 @@ if TYPE_CHECKING:
 OUTCOME_SECONDS = 120.0
 # How long restarted pods wait for each other to store the checkpoints from before the restart.
 SETTLE_SECONDS = 60.0
-# The pod ends its follower after the training, so the follower itself needs no time limit.
-ENDLESS = 3650 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +113,15 @@ class Pod(Pipeline):
         waits = {} if node.is_main else {"wait": SETTLE_SECONDS}
         return [left, replace(fetch, values={**fetch.values, **waits})]
 
-    def beside(self) -> Step:
-        """Return the step that stores this machine's part of each checkpoint while it trains.
+    def beside(self, *, apart: bool) -> Step | None:
+        """Return the step that stores each checkpoint while it trains, or this machine's part of each.
 
         At the end the main machine waits for the parts of other machines until their pods are killed.
         """
-        waits = {"silence": ENDLESS, "outage": ENDLESS, "others": self.grace}
-        return Step("follow", follow_run, {**self.stored, **waits})
+        if apart:
+            values = {"others": self.grace, "stores_rest": True}
+            return replace(self.follow(), values={**self.follow().values, **values})
+        return self.follow() if self.store and self.follows and is_first_node(os.environ) else None
 
     def plan(self, *, apart: bool) -> list[Step]:
         """Return the steps of this pod, if nothing fails."""
@@ -166,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
         plan = plan_record(pod.plan(apart=apart))
-        if apart and not is_trained(pod):
-            plan["beside_training"] = pod.beside().record()
+        if (beside := pod.beside(apart=apart)) and not is_trained(pod):
+            plan["beside_training"] = beside.record()
         output.print_json(plan)
         return ExitCode.DONE
     if not args.restarts:
@@ -220,10 +218,12 @@ def run(pod: Pod, *, apart: bool) -> int:
         warn_of_short_grace(pod.run_dir, pod.grace)
         if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
             return code
-        with follow_beside(pod.beside()) if apart else nullcontext():
+        with follow_beside(pod.beside(apart=apart)):
             code = steps.run(pod.train())
         record_network(pod)
         if code != ExitCode.DONE:
+            if not steps.passed and not apart and has_failed(pod):
+                steps.run(pod.store_run())
             return code
         following = after(pod, apart=apart)
         if len(following) > 1:
@@ -231,39 +231,17 @@ def run(pod: Pod, *, apart: bool) -> int:
         return finish(pod, steps, following)
 
 
+def has_failed(pod: Pod) -> bool:
+    """Return whether this pod stores a run whose failure is on record."""
+    outcome = record_of(pod.run_dir).get("outcome", {})
+    is_stored_here = bool(pod.store) and pod.stores_failed and is_first_node(os.environ)
+    return is_stored_here and outcome.get("status") == "failed"
+
+
 def claim(pod: Pod, steps: StepRunner, *, apart: bool) -> int:
     """Claim the run's number before it trains; a pod that returns without its volume restores it first."""
     is_lost = not apart and not pod.program and not (pod.run_dir / "run.json").exists()
     return steps.run(*([pod.fetch()] if pod.store and is_lost else []), *pod.claim())
-
-
-@contextmanager
-def follow_beside(step: Step, *, pause: float = 60.0, patience: float = 3600.0) -> Iterator[None]:
-    """Follow the run in a thread while the body trains; no signal reaches it.
-
-    A follower that ends before the body is started again after `pause` seconds. At the end it has `patience`
-    seconds to store what is left; after that the last step stores it.
-    """
-    stop = threading.Event()
-
-    def follow() -> None:
-        os.nice(19)  # of this thread: Linux has a priority for each one (sched(7))
-        while not stop.is_set():
-            code = code_of(lambda: int(step.apply(**step.values, stop=stop)))
-            if code and not stop.is_set():
-                text = (
-                    f"storing checkpoints ended with exit code {int(code)} and starts again in {pause:.0f} s"
-                )
-                output.announce("artifacts", text, "degraded")
-            stop.wait(pause)
-
-    thread = threading.Thread(target=follow, name="follower", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(patience)
 
 
 def check_network(pod: Pod, steps: StepRunner) -> int:

@@ -43,7 +43,7 @@ from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
 from trainyard.github.variables import ROLE, read_json, set_variables
-from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, plan_text, training_command
+from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, is_over, plan_text, training_command
 from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.run.directory import RunDirectory
 
@@ -191,7 +191,7 @@ def replace_process(command: Sequence[str]) -> NoReturn:
 
 def follow(pipeline: Pipeline) -> int:
     """Store checkpoints beside the training, in the background, unless TRAINYARD_FOLLOW is off."""
-    if os.environ.get("TRAINYARD_FOLLOW") == "false":
+    if not pipeline.follows:
         return ExitCode.DONE
     [step] = steps_of("follow", {}, pipeline)
     return int(step.apply(**step.values))
@@ -288,14 +288,17 @@ def segment_of(plan: Json) -> str:
 
 
 def store(pipeline: Pipeline, steps: StepRunner) -> int:
-    """Store a run that is done or stopped with a good checkpoint, not a failed one."""
+    """Store a run, also one that failed unless `artifacts.store_failed` is false."""
     trained = read_json(os.environ, "STEPS").get("train") or {}
     code = str((trained.get("outputs") or {}).get("exit_code") or "")
     end_follower()
     stopped = code.isdigit() and has_stopped(pipeline.run_dir, int(code))
     if trained.get("outcome") != "success" and not stopped:
-        output.announce("artifacts", "a run that failed is not stored")
-        return ExitCode.DONE
+        if not pipeline.stores_failed:
+            output.announce("artifacts", "artifacts.store_failed is false: a run that failed is not stored")
+            return ExitCode.DONE
+        if not is_over(pipeline.run_dir):
+            return ExitCode.DONE
     result = steps.run(pipeline.store_run())
     if result == ExitCode.DONE and trained.get("outcome") == "success":
         set_output("done", "true")

@@ -69,7 +69,7 @@ from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import make_retry_loop
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest
@@ -282,7 +282,7 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
     if job.auto_retry != "0":
-        loop = make_retry_loop(api, output.announce, target_of(job))
+        loop = RetryLoop(api, output.announce, target=target_of(job))
         found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
         if found.why:
             output.announce("retry", f"{found.state.job}: {found.why}", "degraded")

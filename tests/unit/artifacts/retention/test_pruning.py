@@ -465,7 +465,7 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
 
     class Overtaken(LocalStore):
         def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
-            if key == "manifests/run-1-manifest-4.json":
+            if key == "manifests/run-1-open-4.json":
                 assert apply(store, ALL_STAY) == []
                 assert records_in(folder) == ["records-3", "records-4"]
             return super().put_new(key, content, **rest)
