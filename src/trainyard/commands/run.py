@@ -29,7 +29,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,9 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
-from trainyard.program_training import require_idle, take_over
+from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
@@ -178,8 +179,21 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
-    place_configuration(pipeline, is_own_command=bool(request.command))
-    return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+    with claim_before(pipeline):
+        place_configuration(pipeline, is_own_command=bool(request.command))
+        return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+
+
+def claim_before(pipeline: Pipeline) -> AbstractContextManager[object]:
+    """Hold the places of a program's files before anything starts; our trainer writes only its run directory.
+
+    Raises ConfigError if another run uses the same places.
+    """
+    if pipeline.prepares:
+        return nullcontext()
+    config = load_given(pipeline.config, pipeline.changes, is_own_command=True)
+    program = program_here(config, pipeline.run_dir.absolute())
+    return claim_places(program, pipeline.run_dir.absolute())
 
 
 def place_configuration(pipeline: Pipeline, *, is_own_command: bool) -> None:

@@ -34,6 +34,30 @@ class TakenCheckpoint:
     manifest_sha256: str
 
 
+@dataclass
+class Reach:
+    """The step up to which rows show that a program has come.
+
+    A program that logs every 500 steps may save at 1,200: a step counts up to one distance of rows beyond the
+    last one, the largest that there was.
+    """
+
+    last: int = 0
+    """The step of the last row, at first the step that the program resumed after."""
+    _distance: int | None = None
+
+    def note(self, row: Row) -> None:
+        """Add a row, in the order of the steps; one of an earlier step is not added."""
+        step = row.get("step")
+        if isinstance(step, int) and step > self.last:
+            self._distance, self.last = max(self._distance or 0, step - self.last), step
+
+    @property
+    def step(self) -> int | None:
+        """None if there is no row."""
+        return None if self._distance is None else self.last + self._distance
+
+
 @dataclass(frozen=True)
 class ProgramEnd:
     """The end of a program, and the known facts about its training."""
@@ -52,6 +76,8 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
+    beyond: str | None = None
+    """Why the step of its checkpoint cannot be right, which lies beyond its rows."""
     unread: str = ""
     """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
@@ -234,7 +260,8 @@ def program_outcome(
     With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
     logged = int(rows[-1]["step"]) if rows else 0
-    done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
+    saved = end.checkpoint.step if end.checkpoint is not None and end.beyond is None else 0
+    done = logged if logs_all else max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
     from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
@@ -276,8 +303,8 @@ def _verdict(
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.hang is not None:
         return "failed", ExitCode.NO, end.hang
-    if end.fault is not None:
-        return "failed", _code_of(end), end.fault
+    if fault := end.fault or end.beyond:
+        return "failed", _code_of(end), fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total

@@ -81,7 +81,7 @@ class ProgramRun:
 
     def begin(self, run_id: str) -> int | None:
         """Write the records of the start; return the exit code if no step is left to train, else None."""
-        for folder in (self.directory.path, self.directory.logs):
+        for folder in (self.directory.path, self.directory.logs, self.directory.output):
             make_folder(folder)
         self.launch.write_files()
         if self.is_first and self.resume == "auto":
@@ -130,7 +130,8 @@ class ProgramRun:
         if self._hang.is_hung(now):
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
-            self.checkpoints.take(self.rows.step_at)
+            self.checkpoints.declared = self.rows.declared
+            self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
             self._last_search = time.monotonic()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
 
@@ -175,7 +176,8 @@ class ProgramRun:
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.metrics.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
-        self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
+        self.checkpoints.declared = self.rows.declared
+        self.checkpoints.take(partial(self.rows.step_at, is_over=True), reach=self.rows.reach, is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -187,6 +189,7 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
+            beyond=self.checkpoints.beyond,
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
@@ -260,7 +263,7 @@ class ProgramRun:
         if self.program.kind is RunKind.PLANNED or found is None or total is None or found.step < total:
             return None
         LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
-        self.checkpoints.take(lambda _: found.step)
+        self.checkpoints.take(lambda _: found.step, reach=found.step)
         changed = self._changed_inputs()
         end = ProgramEnd(0, checkpoint=self.checkpoints.taken, announced=total, changed=changed)
         return finish(self.directory, end, seconds=0.0)

@@ -304,7 +304,8 @@ def _stored_part(
     )
     if checkpoint is not None:
         step = _fixing_step(run, checkpoint, found, place=place)
-        return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
+        why = "; ".join((problem or checkpoint.text, *course.rejected))
+        return Part("stored", False, f"{objects} verified; {why}", step)
     if problem is not None and found.damaged:
         text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
         return Part("stored", False, text, place.set_aside_command(found.damaged))

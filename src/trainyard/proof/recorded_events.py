@@ -30,6 +30,8 @@ class Course:
     """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
     skipped: frozenset[int] = frozenset()
     """The steps whose update was skipped (`training.skip_bad_steps`)."""
+    rejected: tuple[str, ...] = ()
+    """Why the last attempt did not take other checkpoints of the program, a reason each."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -39,7 +41,14 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
-    return Course(problem, _retries(known, parent), _begins_after(known), saved, skipped)
+    retries, begins_after = _retries(known, parent), _begins_after(known)
+    return Course(problem, retries, begins_after, saved, skipped, _rejected(known))
+
+
+def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
+    last = max((at for at, event in enumerate(events) if event.get("event") in _STARTS), default=0)
+    reasons = (each.get("reason") for each in events[last:] if each.get("event") == "checkpoint_rejected")
+    return tuple(reason for reason in reasons if isinstance(reason, str))
 
 
 def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
