@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
@@ -32,6 +33,8 @@ class TakenCheckpoint:
 
     step: int
     manifest_sha256: str
+    tensors: Tensors | None = None
+    """None if they were read when it was taken before."""
 
 
 @dataclass
@@ -78,6 +81,8 @@ class ProgramEnd:
     """A fault that its rows show, such as a loss that is not finite."""
     beyond: str | None = None
     """Why the step of its checkpoint cannot be right, which lies beyond its rows."""
+    weights: str | None = None
+    """Why the tensors of its checkpoint cannot be those of a trained model."""
     unread: str = ""
     """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
@@ -249,7 +254,42 @@ def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str 
             if {key: event.get(key) for key in named} == named:
                 return
             break
-    append_event(directory.events_file, "checkpoint_saved", **named, **({"state": state} if state else {}))
+    facts: dict[str, Any] = {"state": state} if state else {}
+    facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
+    append_event(directory.events_file, "checkpoint_saved", **named, **facts)
+
+
+def weights_fault(
+    directory: RunDirectory, taken: TakenCheckpoint, first: Tensors | None, *, is_complete: bool
+) -> str | None:
+    """Return why the tensors of the last checkpoint cannot be a trained model; None if they can.
+
+    `first` are those of an earlier save that was not copied. Only a run that is complete (`is_complete`) must
+    have changed them. An infinity counts only where an earlier save had none: masks may hold some.
+    """
+    saved = [
+        (event["step"], event.get("manifest_sha256"), tensors)
+        for event in read_rows(directory.events_file)
+        if event.get("event") == "checkpoint_saved" and (tensors := Tensors.from_json(event.get("tensors")))
+    ]
+    last = next((each for _, sha256, each in reversed(saved) if sha256 == taken.manifest_sha256), None)
+    if last is None or not last.count:
+        return None
+    step, count = taken.step, last.count
+    earlier = [each for before, _, each in saved if before < step and each.count == count]
+    earlier = [*([first] if first and first.count == count else []), *earlier]
+    where = f"the checkpoint of step {step:,}"
+    if last.nan:
+        return f"{where} has NaN in {_some(last.nan)}"
+    if new := [name for name in last.infinite if any(name not in each.infinite for each in earlier)]:
+        return f"{where} has infinite numbers in {_some(new)}, which was finite before"
+    if is_complete and earlier and earlier[0].sha256 == last.sha256:
+        return f"every tensor in {where} is equal to the first save: what is saved is not what is trained"
+    return None
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]}" + (f" and {len(names) - 1:,} more tensors" if len(names) > 1 else "")
 
 
 def program_outcome(
@@ -303,7 +343,7 @@ def _verdict(
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.hang is not None:
         return "failed", ExitCode.NO, end.hang
-    if fault := end.fault or end.beyond:
+    if fault := end.fault or end.beyond or end.weights:
         return "failed", _code_of(end), fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.

@@ -30,7 +30,8 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     move_partial_aside,
     state_of,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, tensors_of
+from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
@@ -107,6 +108,10 @@ class RunCheckpoints:
         self.taken_format: CheckpointFormat | None = None
         self.skipped: tuple[str, ...] = ()
         """Why newer checkpoints were not copied, a line each."""
+        self.first: Tensors | None = None
+        """The tensors of the first save, if it was not copied."""
+        self._count = 0
+        """The number of copies."""
         self.beyond: str | None = None
         """Why the step of the checkpoint that was taken cannot be right; None if it can."""
 
@@ -249,12 +254,24 @@ class RunCheckpoints:
             found = self._until(self.find(), self._reach_on_record())
             for note in (*found.notes(), *(() if self._is_planned else found.resume_notes())):
                 LOG.warning("%s", note)
-            if (own := found.newest if self._is_planned else found.newest_resumable) is not None:
+            if (own := self._undamaged(found)) is not None:
                 points.append(self._point_of(own))
         # A planned program looks only into its own folder.
         if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
+
+    def _undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
+        """Return the newest checkpoint to resume from whose files are not damaged inside."""
+        for each in found.complete:
+            if self._is_planned or each.found.resumable is not False:
+                try:
+                    tensors_of(each)
+                except (CheckpointError, OSError) as error:
+                    LOG.warning("%s: training does not resume from it", error)
+                else:
+                    return each
+        return None
 
     def _reach_on_record(self) -> int | None:
         """Return the last step with a row, and a usual distance more; None without rows."""
@@ -323,10 +340,14 @@ class RunCheckpoints:
                 taken = take_checkpoint(each, self._directory, run_id, step=step)
             except (OSError, CheckpointError) as error:
                 LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
+                self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
                 continue
             self.taken, self._state, self.taken_format = taken, state, newest.found.format
             note_checkpoint(self._directory, taken, state if taken.step == given else None)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
+            if is_over and not self._count:
+                self.first = _first_save(found, taken.step, step_at)
+            self._count += 1
             return
 
     def _time_of(self, checkpoint: ProgramCheckpoint, state: str, before: float) -> float:
@@ -371,6 +392,18 @@ def _search(
         if depth < _MOST_DEPTH:
             (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
     return found, bool(waiting or last)
+
+
+def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
+    """Return the tensors of the first checkpoint that is still there, if it is of a step before `step`.
+
+    A program that ends within seconds has saved several times before one was copied.
+    """
+    first = min(found.complete, key=written_at)
+    shown = first.step if first.step is not None else step_at(written_at(first))
+    with suppress(CheckpointError, OSError):
+        return tensors_of(first) if shown < step else None
+    return None
 
 
 def _paths(each: ProgramCheckpoint) -> list[Path]:

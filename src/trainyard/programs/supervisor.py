@@ -29,6 +29,7 @@ from trainyard.programs.program_records import (
     begin,
     finish,
     note_announced_steps,
+    weights_fault,
 )
 from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
@@ -190,6 +191,7 @@ class ProgramRun:
             announced=self.rows.announced,
             fault=self.rows.fault,
             beyond=self.checkpoints.beyond,
+            weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
@@ -267,6 +269,12 @@ class ProgramRun:
         changed = self._changed_inputs()
         end = ProgramEnd(0, checkpoint=self.checkpoints.taken, announced=total, changed=changed)
         return finish(self.directory, end, seconds=0.0)
+
+    def _weights_fault(self, *, is_complete: bool) -> str | None:
+        taken, first = self.checkpoints.taken, self.checkpoints.first
+        if taken is None:
+            return None
+        return weights_fault(self.directory, taken, first, is_complete=is_complete)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -5,7 +5,7 @@ not count as trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
@@ -32,6 +32,8 @@ class Course:
     """The steps whose update was skipped (`training.skip_bad_steps`)."""
     rejected: tuple[str, ...] = ()
     """Why the last attempt did not take other checkpoints of the program, a reason each."""
+    tensors: Mapping[str, RecordedFacts] = field(default_factory=dict)
+    """SHA-256 of a checkpoint's manifest -> what was read of its tensors."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -42,7 +44,12 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
     retries, begins_after = _retries(known, parent), _begins_after(known)
-    return Course(problem, retries, begins_after, saved, skipped, _rejected(known))
+    tensors = {
+        str(event.get("manifest_sha256")): section_or_empty(event, "tensors")
+        for event in known
+        if event.get("event") == "checkpoint_saved" and "tensors" in event
+    }
+    return Course(problem, retries, begins_after, saved, skipped, _rejected(known), tensors)
 
 
 def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
