@@ -95,7 +95,7 @@ def places_of(
     """
     run = os.path.realpath(run_directory)
     settings = {in_run(setting, run) for setting in (checkpoints, metrics) if setting != AUTO}
-    named = tuple(sorted(_beginning(directory, setting) for setting in settings))
+    named = tuple(sorted({_beginning(directory, setting) for setting in settings}))
     if AUTO not in (checkpoints, metrics):
         return (Places(run, named),)
     everywhere = Places(run, named, _as_folder(os.path.realpath(directory)))

@@ -84,7 +84,7 @@ class MetricFiles:
         self._started, self._created = started - _TICK_SECONDS, created - _CLOCK_SECONDS
         self._place = directory if setting == AUTO else directory / setting
         self._output = output if setting == AUTO else None
-        self._file_times_from = min(self._started, _time_at(self._place) - _TICK_SECONDS)
+        self._file_times_from = self._started + _clock_difference(self._place)
         self._is_named = setting != AUTO
         self._ignored = frozenset(path.absolute() for path in ignored)
         self._readers: dict[Path, _Reader] = {}
@@ -206,12 +206,13 @@ class MetricFiles:
                 yield path
 
 
-def _time_at(place: Path) -> float:
-    """Return the time now by the clock of the file system of `place`, in Unix seconds."""
+def _clock_difference(place: Path) -> float:
+    """Return the seconds by which the clock of the file system of `place` is ahead; 0 if below a second."""
     folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
-        return os.fstat(file.fileno()).st_mtime
-    return time.time()
+        ahead = os.fstat(file.fileno()).st_mtime - time.time()
+        return ahead if abs(ahead) >= 1 else 0.0
+    return 0.0
 
 
 def _row_time(figures: Mapping[str, Any]) -> Row:
