@@ -5,7 +5,7 @@ not count as trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
@@ -30,6 +30,10 @@ class Course:
     """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
     skipped: frozenset[int] = frozenset()
     """The steps whose update was skipped (`training.skip_bad_steps`)."""
+    rejected: tuple[str, ...] = ()
+    """Why the last attempt did not take other checkpoints of the program, a reason each."""
+    tensors: Mapping[str, RecordedFacts] = field(default_factory=dict)
+    """SHA-256 of a checkpoint's manifest -> what was read of its tensors."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -39,7 +43,19 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
-    return Course(problem, _retries(known, parent), _begins_after(known), saved, skipped)
+    retries, begins_after = _retries(known, parent), _begins_after(known)
+    tensors = {
+        str(event.get("manifest_sha256")): section_or_empty(event, "tensors")
+        for event in known
+        if event.get("event") == "checkpoint_saved" and "tensors" in event
+    }
+    return Course(problem, retries, begins_after, saved, skipped, _rejected(known), tensors)
+
+
+def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
+    last = max((at for at, event in enumerate(events) if event.get("event") in _STARTS), default=0)
+    reasons = (each.get("reason") for each in events[last:] if each.get("event") == "checkpoint_rejected")
+    return tuple(reason for reason in reasons if isinstance(reason, str))
 
 
 def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
