@@ -277,7 +277,7 @@ def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
         "",
         "| check | found | fix |",
         "|---|---|---|",
-        "| gpu | ERR! \\| 34 C | reset the GPU or restart the machine; "
+        "| gpu | ERR! \\| 34<br>C | reset the GPU or restart the machine; "
         "take the runner out of service if it comes back |",
     ]
 
