@@ -1,6 +1,5 @@
 """Logs are saved completely, or the missing part is reported; no partial file is left in the folder."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_BEFORE,
     MemoryCluster,
     PodLog,
-    memory_cluster,
 )
 from tests.unit.jobs.state.shapes import pod, terminated, waiting
 
@@ -32,12 +30,6 @@ REFUSALS: dict[int, type[ServiceError]] = {
     CUT_BEFORE: ServiceTroubleError,
 }
 FIRST = ContainerLog("a", "uid-of-a", "pytorch", 0)
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 def wrote(*texts: str) -> PodLog:
