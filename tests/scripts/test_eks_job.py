@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster
+from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster, write_kubeconfig
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.command import handler
@@ -155,13 +155,7 @@ def workflow(
 
     monkeypatch.setattr(step_eks, "notify", notify)
     with memory_cluster() as cluster:
-        document = {
-            "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-            "clusters": [{"name": "here", "cluster": {"server": cluster.access().server}}],
-            "users": [{"name": "me", "user": {"token": "none"}}],
-        }
-        (tmp_path / "kubeconfig").write_text(json.dumps(document))
+        write_kubeconfig(tmp_path / "kubeconfig", cluster.server, "default")
         yield Workflow(github, cluster, tmp_path, monkeypatch, messages)
 
 

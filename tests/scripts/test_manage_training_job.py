@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.scripts.conftest import Program, answering
+from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 from tests.unit.jobs.state.shapes import condition, ended, event, job, pod, running
 
 Json = dict[str, Any]
@@ -66,13 +67,7 @@ Manage = Callable[..., Any]
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path)
     with answering(found.answer) as server:
-        document = {
-            "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "team"}}],
-            "clusters": [{"name": "here", "cluster": {"server": server}}],
-            "users": [{"name": "me", "user": {"token": "none"}}],
-        }
-        found.kubeconfig.write_text(json.dumps(document))
+        write_kubeconfig(found.kubeconfig, server)
         yield found
 
 
