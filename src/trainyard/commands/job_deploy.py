@@ -21,6 +21,7 @@ Example:    trainyard job deploy --config configs/training_configuration.yaml --
 import argparse
 import logging
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -215,7 +216,9 @@ def deploy_job(
         verdict = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
         code = verdict.exit_code_without(accepted)
         request = observe_cluster(request, verdict, creator=creator(api))
-    plan = make_plan(config, replace(request, provenance=code_origin()), accept)
+    # The longest id has 128 characters.
+    run_id = request.run_id or f"{request.namespace}-{request.name}"[:119] + f"-{secrets.token_hex(4)}"
+    plan = make_plan(config, replace(request, run_id=run_id, provenance=code_origin()), accept)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     if api is None or dry_run:

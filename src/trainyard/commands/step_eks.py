@@ -162,8 +162,10 @@ def requested_job(given: Mapping[str, str]) -> ClusterJob:
     inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
     config = load_config(Path(inputs.config), changes).config
     resolved = resolve(inputs, config, first_segment(os.environ), variables=os.environ)
+    run_id, name = resolved.segment.run_id, given.get("job_name")
     return ClusterJob(
-        job=given.get("job_name") or resolved.segment.run_id,
+        job=name or run_id,
+        run_id=f"{run_id}-{name}" if name else run_id,
         kind=given.get("kind") or "auto",
         namespace="",
         image=given.get("image", ""),
@@ -199,6 +201,7 @@ def request_of(job: ClusterJob) -> JobRequest:
         image=job.image,
         target=replace(target_of(job), kind=job.kind),
         name=job.job,
+        run_id=job.run_id,
         auto_retry=arguments.parse(arguments.natural_number, job.auto_retry, "auto_retry"),
     )
 
@@ -314,9 +317,10 @@ def prove() -> int:
     run = run_dir(job)
     with refusal_in_summary("Not restored"):
         store = open_store(job.store)
-        number = number_of_run(store, job.job)
+        run_id = job.run_id or job.job
+        number = number_of_run(store, run_id)
         if number is None:
-            raise VerificationError(f"{store.url} holds no run {job.job}")
+            raise VerificationError(f"{store.url} holds no run {run_id}")
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
     output.announce("restored", report.summary(), "ok")

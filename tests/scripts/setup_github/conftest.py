@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ from cryptography.x509.oid import NameOID
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.github.repository import get_repository
-from trainyard.github.settings import ChangePolicy, WantedSetup
-from trainyard.github.setup import Setup
+from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import SecretChange, SetupStep, exit_code_of_steps
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,7 +52,6 @@ class GitHub:
     address: str = ""
     repository: dict[str, Any] = field(default_factory=dict)
     actions: dict[str, Any] = field(default_factory=lambda: {"enabled": True, "allowed_actions": "all"})
-    selected: dict[str, Any] = field(default_factory=dict)
     workflows: dict[str, str] = field(default_factory=lambda: {"training_ci.yml": "active"})
     variables: dict[str, str] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,15 +59,10 @@ class GitHub:
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Place (an environment, or empty for the repository) -> name -> what was sent."""
     runners: list[dict[str, Any]] = field(default_factory=list)
-    groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    """Runner groups of the organisation that the repository may use."""
-    hosted: list[dict[str, Any]] = field(default_factory=list)
-    """The organisation's GitHub-hosted runners."""
     runs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
     approval: str = "first_time_contributors"
-    rules: list[dict[str, Any]] = field(default_factory=list)
     faults: dict[str, list[int | str]] = field(default_factory=dict)
     """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
     `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
@@ -89,16 +82,17 @@ class GitHub:
         names = [{"name": label} for label in labels or ("self-hosted", "Linux", "X64", "gpu")]
         return {"id": 7, "name": name, "status": status, "busy": False, "labels": names}
 
-    def train(self, ending: str = "success", check: str = "success", role: str = "skipped") -> None:
+    def train(
+        self, ending: str = "success", check: str = "success", labels: Sequence[str] = ("self-hosted", "gpu")
+    ) -> None:
         """A run of training_ci.yml, newer than those before it."""
         number = len(self.runs) + 1
         run = {"id": 90 + number, "run_number": number, "conclusion": ending}
         self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
-        steps = {"Check": check, "Prove": role}
-        job = {"name": "Train and prove", "conclusion": ending, "labels": ["self-hosted", "gpu"]}
+        job = {"name": "Train and prove", "conclusion": ending, "labels": list(labels)}
         self.jobs[90 + number] = [
             {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},
-            job | {"steps": [{"name": name, "conclusion": end} for name, end in steps.items()]},
+            job | {"steps": [{"name": "Check", "conclusion": check}]},
         ]
 
 
@@ -126,12 +120,6 @@ def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: 
     base = f"/repos/{github.repository['full_name']}"
     if path == "/meta":
         return 200, {"installed_version": "3.22.0"}
-    if found := re.fullmatch(r"/orgs/(\w+)/actions/runner-groups(?:/(\d+)/runners)?", path):
-        if found[2]:
-            return 200, page(github.groups[int(found[2])], "runners", query)
-        return 200, page([{"id": n, "name": f"group {n}"} for n in github.groups], "runner_groups", query)
-    if re.fullmatch(r"/orgs/\w+/actions/hosted-runners", path):
-        return 200, page(github.hosted, "runners", query)
     if path == base:
         return 200, github.repository
     if not path.startswith(f"{base}/"):
@@ -152,10 +140,6 @@ def answer_or_fault(github: GitHub, fault: int | str, call: str, query: str, bod
         return fault, {"message": WORDS.get(fault, "trouble")}
     if fault == "limit":
         return 403, {"message": "API rate limit exceeded for user ID 11."}
-    if fault == "upgrade":
-        return 403, {
-            "message": "Upgrade to GitHub Pro or make this repository public to enable this feature."
-        }
     if fault == "ignored":
         return 204, None
     reply = answer(github, method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body)
@@ -188,11 +172,6 @@ def _(github: GitHub, *_: Any) -> Answer:
 def _(github: GitHub, _names: Any, body: dict[str, Any], *_: Any) -> Answer:
     github.actions.update(body)
     return 204, None
-
-
-@route("GET permissions/selected-actions")
-def _(github: GitHub, *_: Any) -> Answer:
-    return 200, github.selected
 
 
 @route("GET permissions/fork-pr-contributor-approval")
@@ -333,11 +312,6 @@ def _(github: GitHub, _names: Any, _body: Any, query: dict[str, str]) -> Answer:
 @route(r"GET runs/(\d+)/jobs")
 def _(github: GitHub, names: Any, _body: Any, query: dict[str, str]) -> Answer:
     return 200, page(github.jobs[int(names[0])], "jobs", query)
-
-
-@route(r"GET rules/branches/(\w+)")
-def _(github: GitHub, *_: Any) -> Answer:
-    return 200, github.rules
 
 
 @pytest.fixture(scope="session")
@@ -517,15 +491,13 @@ class Done:
 
 @pytest.fixture
 def set_up(direct: Any) -> Callable[..., Done]:
-    """Sets the stand-in up; `yes` is the answer of the person, `held` the policy of the role."""
+    """Sets the stand-in up; `yes` is the answer of the person."""
 
     def run(
         github: GitHub,
         wanted: WantedSetup,
-        held: Any = None,
         *,
         host: str = "github.com",
-        why: str = "no aws here",
         yes: bool = True,
         dry_run: bool = False,
         ask: Any = None,
@@ -541,8 +513,7 @@ def set_up(direct: Any) -> Callable[..., Done]:
                 raise ServiceError(f"gh secret set {change.name}: {answer.message}")
 
         policy = ChangePolicy(dry_run, lambda _: yes, lambda _: True, set_secret)
-        setup = Setup(ask, repository, wanted, policy, ask_aws=lambda _: (held, why))
-        return Done(list(setup.steps()))
+        return Done(list(Setup(ask, repository, wanted, policy).steps()))
 
     return run
 

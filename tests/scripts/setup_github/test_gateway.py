@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.gateways import aws_cli, github_cli
+from trainyard.gateways import github_cli
 from trainyard.gateways.github_cli import GitHubCli
 
 LAB = "repos/me/lab"
@@ -94,32 +93,6 @@ def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: Any, gh:
 def test_a_missing_program_is_a_usage_error(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"cli\.github\.com"):
         GitHubCli("github.com", environment | {"PATH": "/nowhere"}).require_login()
-
-
-AWS = """#!/bin/sh
-test "$*" = "iam get-role --role-name trainyard-ci --output json --no-cli-pager" || exit 9
-{answer}
-"""
-
-
-@pytest.mark.parametrize(
-    ("answer", "policy", "why"),
-    [
-        ("""echo '{"Role": {"AssumeRolePolicyDocument": {"Statement": []}}}'""", {"Statement": []}, ""),
-        ("echo 'Unable to locate credentials' >&2; exit 253", None, "Unable to locate credentials"),
-        ("echo '{}'", None, "aws did not return a role"),
-        ("echo no", None, "aws did not return a role"),
-    ],
-)
-def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
-    answer: str, policy: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "aws").write_text(AWS.format(answer=answer))
-    (tmp_path / "aws").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (policy, why)
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the aws command is not installed")
 
 
 def test_a_person_types_a_secret_into_gh_itself(

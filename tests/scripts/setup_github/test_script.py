@@ -45,7 +45,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     before = len(github.changes())
     ended = setup_github("--secret", "WANDB_API_KEY")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 16 steps are checked.\n")
+    assert ended.stdout.endswith("All 15 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
     assert len(github.changes()) == before + 1
     assert REGISTRATION not in ended.stdout
