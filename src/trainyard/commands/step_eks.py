@@ -303,12 +303,12 @@ def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
     reader = JobReader(api)
     try:
         found = reader.find_job(job.namespace, name, job.kind)
-        saved = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
+        _, missing = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
     except TrainyardError as error:
         _logger.warning("The logs of the pods were not saved: %s", error)
         return
-    for missing in saved.missing:
-        output.announce("logs", f"not saved: {missing}", "degraded")
+    for each in missing:
+        output.announce("logs", f"not saved: {each}", "degraded")
 
 
 def prove() -> int:

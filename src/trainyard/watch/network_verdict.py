@@ -317,7 +317,9 @@ class NetworkFacts:
         if foreign := [name for name in self.providers if "efa" not in name.lower().split(";")]:
             reason = f"the plugin's provider is {foreign[0]}, not efa"
             return self._verdict(Network.UNKNOWN, reason, *lines)
-        few = self._few_interfaces(expected)
+        few = []
+        if self.nics is not None and self.nics < (expected.efa or 0):
+            few = [f"{self.nics} of {expected.efa} EFA interfaces were found by a process"]
         if missing or (channels["efa?"] and not channels["efa-"]):
             unread = [f"{channels['efa?']:,} channels have no readable end"] if channels["efa?"] else []
             return self._verdict(Network.EFA_UNDETERMINED, *missing, *unread, *lines, *few)
@@ -343,7 +345,8 @@ class NetworkFacts:
             or wishes.get("NET_PLUGIN") == "none"
             or (not expected.efa and wishes.get("IB_DISABLE", "0") != "0")
         )
-        has_better = bool(expected.efa) or expected.infiniband or self._has_plugin()
+        has_plugin = bool(self.providers) or any("NET/OFI" in line for line in self.causes)
+        has_better = bool(expected.efa) or expected.infiniband or has_plugin
         if expected.requested == "efa":
             why = _BY_VARIABLE if by_variable else self._cause(expected)
             return self._verdict(Network.TCP_FALLBACK, *lines, why=why)
@@ -398,15 +401,6 @@ class NetworkFacts:
         if self.shown - self.apart < (expected.processes or 0):
             return (f"{self.shown - self.apart} of {expected.processes} processes show channels",)
         return ()
-
-    def _few_interfaces(self, expected: Expectation) -> tuple[str, ...]:
-        if self.nics is None or not expected.efa or self.nics >= expected.efa:
-            return ()
-        return (f"{self.nics} of {expected.efa} EFA interfaces were found by a process",)
-
-    def _has_plugin(self) -> bool:
-        """Return whether a log shows that EFA's plugin tried."""
-        return bool(self.providers) or any("NET/OFI" in line for line in self.causes)
 
     def numbered_causes(self) -> dict[int, str]:
         """Return the lines that show a cause, by its place in the table."""

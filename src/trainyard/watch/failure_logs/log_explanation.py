@@ -400,18 +400,21 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         matching = [
             rule
             for rule, match in _matches(line)
-            if _reports(rule, match, raised) and _is_after(rule, lines[:number])
+            if _reports(rule, match, raised)
+            and (rule.after is None or any(rule.after.search(earlier) for earlier in lines[:number]))
         ]
         if not matching and raised is not None and raised.is_own:
             matching = [_rule_of_exception(raised)]
-        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):
-            matching = [rule for rule in matching if _is_of_pull(rule)]
+        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):  # other errors are the registry's
+            pulls = FailureClass.IMAGE_PULL
+            matching = [r for r in matching if r.klass is pulls or r.nearness is Nearness.PLATFORM]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
         if rule.nearness is Nearness.RAISED and by_signal:
             continue
-        if not _is_resolved(rule.klass, log.lines[number + 1 :]):
+        ends = RESOLVED_BY.get(rule.klass)
+        if ends is None or not any(ends.search(later) for later in log.lines[number + 1 :]):
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
@@ -425,20 +428,11 @@ def _rule_of_exception(raised: Raised) -> Rule:
     return replace(rule, cause=f"{rule.cause} ({where})")
 
 
-def _is_of_pull(rule: Rule) -> bool:
-    """Return whether a rule counts on a line about a pull, where other errors are the registry's."""
-    return rule.klass is FailureClass.IMAGE_PULL or rule.nearness is Nearness.PLATFORM
-
-
 @functools.lru_cache(maxsize=1024)
 def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     """Return the rules that match a line, and where. The processes of a run write many equal lines."""
     found = rule_index().candidates(line)
     return tuple((rule, match) for rule, pattern in found if (match := pattern.search(line)))
-
-
-def _is_after(rule: Rule, earlier: Sequence[str]) -> bool:
-    return rule.after is None or any(rule.after.search(line) for line in earlier)
 
 
 def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
@@ -463,11 +457,6 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
 def _only_warns(rule: Rule, line: str) -> bool:
     is_cause = rule.nearness in (Nearness.CAUSE, Nearness.SYMPTOM, Nearness.COMMUNICATION)
     return is_cause and "NCCL" not in line and bool(WARNING.search(line))
-
-
-def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
-    ends = RESOLVED_BY.get(klass)
-    return ends is not None and any(ends.search(line) for line in later)
 
 
 def _last_sign_of_life(log: LogText) -> int:
