@@ -48,7 +48,9 @@ class Cluster:
             if method == "DELETE":
                 self.objects.pop(place, None)
                 self.lists[f"{SPACE}/pods"] = []
-            return (201 if method == "POST" else 200), body or {}
+            if method == "POST":
+                return 201, {**body, "metadata": {**body["metadata"], "uid": "new"}}
+            return 200, body or {}
         if place.endswith("/log"):
             return 200, self.log or f"step 41 of {query['container'][0]}"
         if place == "/apis/kubeflow.org/v1":

@@ -29,7 +29,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import RetryLoop, follow_and_announce
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 from trainyard.jobs.job_reader import JobReader, event_records, listed_record
@@ -193,13 +193,11 @@ def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> in
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(args)
+    loop = RetryLoop(reader.api, output.announce, target=target)
     if args.dry_run:
-        print(RetryLoop(reader.api, output.announce, target=target).preview(job))
+        print(loop.preview(job))
         return ExitCode.DONE
-    seconds = args.timeout or 86400.0
-    state = follow_and_announce(
-        reader.api, **job.place, seconds=seconds, retries=True, announce=output.announce, target=target
-    )
+    state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0).state
     print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
