@@ -251,7 +251,6 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
-        environment=sys.prefix,
         missing_for_compiling=local_machine.missing_for_compiling(
             on_gpu=bool(memory) and config.model.device != "cpu"
         ),

@@ -248,20 +248,6 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
         assert "--set compute.compile=false" in str(compiler.fix)
 
 
-@each_case("device", ["cpu", "cuda:0"])
-@each_case("compiles", [False, True])
-@each_case("folder", ["/home/me/my yard/.venv", "/home/me/yard/.venv"])
-def test_a_folder_with_a_space_is_refused_where_torch_cannot_compile_in_it(
-    device: str, compiles: bool, folder: str
-) -> None:
-    given = config(device, TINYLLAMA)
-    given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
-    findings = judge_machine(given, replace(GPU_BOX, environment=folder))
-    refused = compiles and device == "cpu" and " " in folder
-    assert (worst_verdict(findings) == PreflightVerdict.FAILED) is refused
-    assert not refused or folder in finding(findings, "compiler").found
-
-
 def memory(available: int, **more: Any) -> Memory:
     given = {"total": 64 * GB, "swap": 0, "needed": 10 * GB, "reserve": 2 * GB, "largest_batch_size": 3}
     return Memory(**given | {"available": available} | more)
