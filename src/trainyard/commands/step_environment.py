@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainyard.artifacts.store.store_address import local_store_folder, require_address
 from trainyard.command import arguments, output, terminal, time_limits
@@ -169,11 +169,16 @@ def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_jso
             output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
             annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
     if verdict == PreflightVerdict.FAILED:
-        append_summary(refusal_markdown(findings))
-        set_output("reason", refusal_line(findings))
-        annotate(Level.ERROR, refusal_text(findings), title="Not started")
-        raise CheckFailedError(refusal_text(findings))
+        refuse_start(findings)
     return 0
+
+
+def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
+    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
+    append_summary(refusal_markdown(findings))
+    set_output("reason", refusal_line(findings))
+    annotate(Level.ERROR, refusal_text(findings), title="Not started")
+    raise CheckFailedError(refusal_text(findings))
 
 
 def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:
