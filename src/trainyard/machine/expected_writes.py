@@ -41,5 +41,5 @@ def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
     if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
     paths = [Path(path).expanduser() for path in (data.train_path, data.validation_path) if path]
-    size: int = sum(disk.measure_path(Path(path).expanduser()) for path in paths if path)
+    size: int = sum(map(disk.measure_path, paths))
     return size * _PREPARED_BYTES_PER_BYTE
