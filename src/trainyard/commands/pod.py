@@ -61,7 +61,7 @@ from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import recorded_run
 from trainyard.run.waiting import describe_wait
 from trainyard.run_choice import differences_of
@@ -202,7 +202,7 @@ def require_same_inputs_of_finished(pod: Pod) -> None:
     """Raise ConfigError if the directory has a finished run with other inputs, which stays as it is."""
     recorded = record_of(pod.run_dir)
     if recorded and recorded_run(recorded).has_succeeded and (found := differences_of(pod.order)):
-        raise finished_run(RunDirectory(pod.run_dir), found)
+        raise other_inputs(RunDirectory(pod.run_dir), found)
 
 
 def run(pod: Pod, *, apart: bool) -> int:

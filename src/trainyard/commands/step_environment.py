@@ -35,7 +35,7 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import runner_version
 from trainyard.gateways.git import git_facts, is_cleaned
@@ -178,7 +178,10 @@ def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    raise CheckFailedError(refusal_text(findings))
+    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    # A name that is another run's is a matter of usage, as it is where the number is claimed.
+    kind = ConfigError if failed == {"run number"} else CheckFailedError
+    raise kind(refusal_text(findings))
 
 
 def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:

@@ -17,7 +17,7 @@ from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import recorded_run
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
@@ -78,7 +78,7 @@ def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | No
             directory, request.config, request.provenance, data=lambda: request.data.fingerprint
         )
         if found:
-            raise finished_run(directory, found)
+            raise other_inputs(directory, found)
         return outcome
     if point.step > length.steps:
         raise ConfigError(
