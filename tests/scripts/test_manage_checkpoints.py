@@ -100,7 +100,6 @@ WRONG = [
     (("list", "--claim", ""), "is required"),
     (("list", *POD, "--to", "x"), "--to is for copy"),
     (("list", "--pod", "a", "--path", "b"), "absolute folder"),
-    (("list", "--claim", "a", "--container", "b"), "--container is for --pod"),
     (("list", "--claim", "a", "--path", "../b"), "must not lead upwards"),
     (("copy", *POD, "--to", "x", "--step", "last"), "neither a step nor newest"),
     (("create-volume", "--claim", "a"), "create-volume needs --size"),
