@@ -236,7 +236,7 @@ def test_starts_are_counted_since_the_last_checkpoint_and_not_for_days(
         RunDirectory(tmp_path / "job").checkpoint(step).mkdir(parents=True)
     assert starts.add(1e9 + 1 + 3600 * hours) == (1 if begins_anew else 3)
     assert starts.code_before == 1
-    starts.file.write_text('{"starts": "many", "time": true, "code": -1}')
+    starts.file.write_text('{"starts": 7, "ti')
     assert starts.add(1e9) == 1, "a damaged file is none"
 
 
