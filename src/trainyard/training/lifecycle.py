@@ -147,8 +147,6 @@ class _Lifecycle:
                         self._train(tracked)
                     with tracked.watchdog.slow_work(), tracked.show_current_work("writing a sample"):
                         recorder.sample = segment.sample(tracked)
-                        for tracker in tracked.trackers:
-                            tracker.show(recorder.sample, state.step)
             self._leave_after_outcome()
         return recorder.outcome
 
