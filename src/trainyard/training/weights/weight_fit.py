@@ -95,6 +95,8 @@ def _is_same(value: Any, ours: Any) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
+        if value.get("rope_type") == "default":
+            return "default"
         return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
     if isinstance(value, bool):
         return "true" if value else "false"
