@@ -23,7 +23,6 @@ import logging
 import os
 import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -130,18 +129,12 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
+    parser.check = check_cluster_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
-
-
-def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
-    check_cluster_options(parser, args)
+    return make_parser().parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -244,7 +237,7 @@ def check_cluster(
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    query = ClusterQuery(api, request, now=time.time())
+    query = ClusterQuery(api, request)
     change = None if dry_run else apply
     verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}

@@ -33,7 +33,6 @@ from trainyard.image.release.check_levels import (
 )
 from trainyard.image.release.release_order import SEVERITIES, judge_scan
 from trainyard.image.release.tag_strategy import (
-    ImageSource,
     Tag,
     find_image_source,
     plan_tags,
@@ -109,26 +108,26 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
 @each_case(
     ("given", "expected"),
     [
-        ({"content": "c", "labelled": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": LATER, "git": CHANGED}, ImageSource(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": COMMIT}, ImageSource(COMMIT, False, ())),
-        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, ImageSource(COMMIT, False, ("9.0.0",))),
-        ({"content": "c"}, ImageSource("", True, ())),
-        ({"content": "c", "git": {}}, ImageSource("", True, ())),
-        ({"content": "c", "commit": COMMIT, "git": {}}, ImageSource(COMMIT, False, ())),
-        ({"content": "c", "commit": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": LATER, "inherited": True}, ImageSource("", True, ())),
-        ({"content": "c", "inherited": True, "commit": COMMIT}, ImageSource(COMMIT, False, ())),
-        ({}, ImageSource("", True, ())),
-        ({"labelled": COMMIT}, ImageSource("", True, ())),
-        ({"labelled": LATER}, ImageSource("", True, ())),
-        ({"git": CHANGED}, ImageSource("", True, ())),
-        ({"version": "9.0.0"}, ImageSource("", False, ("9.0.0",))),
-        ({"commit": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER}, (LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "git": CHANGED}, (LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": COMMIT}, (COMMIT, False, ())),
+        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, (COMMIT, False, ("9.0.0",))),
+        ({"content": "c"}, ("", True, ())),
+        ({"content": "c", "git": {}}, ("", True, ())),
+        ({"content": "c", "commit": COMMIT, "git": {}}, (COMMIT, False, ())),
+        ({"content": "c", "commit": LATER}, (LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "inherited": True}, ("", True, ())),
+        ({"content": "c", "inherited": True, "commit": COMMIT}, (COMMIT, False, ())),
+        ({}, ("", True, ())),
+        ({"labelled": COMMIT}, ("", True, ())),
+        ({"labelled": LATER}, ("", True, ())),
+        ({"git": CHANGED}, ("", True, ())),
+        ({"version": "9.0.0"}, ("", False, ("9.0.0",))),
+        ({"commit": LATER}, (LATER, False, ("v1.3.0",))),
     ],
 )
 def test_an_image_is_named_by_the_commit_it_was_built_from(
-    given: dict[str, Any], expected: ImageSource
+    given: dict[str, Any], expected: tuple[str, bool, tuple[str, ...]]
 ) -> None:
     usual: dict[str, Any] = {
         "content": "",
