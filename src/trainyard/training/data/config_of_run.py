@@ -6,7 +6,7 @@ Values that can be open: architecture, tokenizer and commit of the weights, and 
 module imports no torch, so that launchers can import it before they start.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -90,22 +90,22 @@ def differences_from_run(
     config: Config,
     facts: Mapping[str, Any],
     *,
-    data: Callable[[], str | None],
+    data: str | None,
 ) -> tuple[str, ...]:
     """Return how the inputs of a start differ from those of the run in a directory, a text each.
 
-    `facts` are those of the start for its `run.json`: command, commit, lock. `data` returns the fingerprint
-    of the data, and is called only if everything else is equal.
+    `facts` are those of the start for its `run.json`: command, commit, lock. `data` is the fingerprint of the
+    data.
     """
     run = read_run(directory.run_file)
     before = inputs_of(run)
-    now = replace(inputs_of(facts), data=before.data)
+    now = replace(inputs_of(facts), data=data)
     if not is_config_of(directory, run.get("config_sha256"), config):
         recorded = _recorded_config(directory, run.get("config_sha256"))
         values = None if recorded is None else flat_values(_training_values(recorded))
         before = replace(before, configuration=values)
         now = replace(now, configuration=flat_values(_training_values(config)))
-    return differences(before, now) or differences(before, replace(now, data=data()))
+    return differences(before, now)
 
 
 def _recorded_config(directory: RunDirectory, recorded: Any) -> Config | None:

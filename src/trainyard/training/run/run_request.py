@@ -73,7 +73,7 @@ def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | No
     outcome: dict[str, Any] = run.get("outcome", {})
     if outcome and recorded_run(run).has_succeeded and outcome.get("steps") == point.step:
         found = differences_from_run(
-            directory, request.config, request.provenance, data=lambda: request.data.fingerprint
+            directory, request.config, request.provenance, data=request.data.fingerprint
         )
         if found:
             raise other_inputs(directory, found)

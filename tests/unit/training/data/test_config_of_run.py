@@ -67,7 +67,7 @@ def write_finished_run(directory: RunDirectory, config: Config, *, status: str =
     directory.create()
     directory.config_file.write_text(dump_yaml(config))
     write_identity(directory.run_file, "a", {"config_sha256": config_sha256(config)})
-    write_outcome(directory.run_file, {"status": status})
+    write_outcome(directory.run_file, {"status": status, "exit_code": 0 if status == "succeeded" else 75})
 
 
 @each_case(("path", "resolved"), list(cases()), ids=lambda value: getattr(value, "stem", value))
