@@ -1,7 +1,7 @@
 """Whether a training fits, before its launch, by the command as people call it."""
 
 import json
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,7 @@ SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
 
 @pytest.fixture
 def plan(called: Call) -> Call:
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return called("plan", "--config", *arguments)
-
-    return run
+    return partial(called, "plan", "--config")
 
 
 def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> None:
