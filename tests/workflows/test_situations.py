@@ -12,12 +12,12 @@ FILES = (
     "tests/workflows/test_conditions.py",
     "tests/workflows/test_job_ends.py",
     "tests/scripts/test_evaluate.py",
-    "tests/scripts/test_plan_run.py",
+    "tests/scripts/test_step_plan.py",
     "tests/scripts/test_run_program.py",
-    "tests/scripts/test_run_step.py",
+    "tests/scripts/test_step.py",
     "tests/scripts/test_prove_run.py",
-    "tests/scripts/test_continue_lineage.py",
-    "tests/scripts/setup_github/test_circumstances.py",
+    "tests/scripts/test_step_continue.py",
+    "tests/scripts/init_github/test_circumstances.py",
     "tests/unit/github/test_runner_watchdog.py",
 )
 SHOWN_BY = """

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.answering import Slack
 from tests.scripts.conftest import Call, Done
-from tests.scripts.test_notify_slack import WORKFLOW
-from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
+from tests.scripts.test_notify import WORKFLOW
+from tests.scripts.test_notify import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.commands import step_notify_image
 

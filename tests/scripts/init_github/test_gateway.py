@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.scripts.setup_github.stand_in import GitHub
+from tests.scripts.init_github.stand_in import GitHub
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.gateways import github_cli
