@@ -343,7 +343,7 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Progr
     )
 
 
-@pytest.mark.parametrize("memory", ["{", "[]", '{"said": 3}'])
+@pytest.mark.parametrize("memory", ["{", "[]", '{"posted": 3}'])
 def test_a_torn_memory_is_as_good_as_none(
     program: Program, slack: FakeSlack, loud_run: RunDirectory, memory: str
 ) -> None:
