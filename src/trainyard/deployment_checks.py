@@ -37,6 +37,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
 from trainyard.gateways.git import git_facts
+from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
 from trainyard.gateways.model_signing import METHOD, signer_from
@@ -315,13 +316,12 @@ def workflow_items(folder: Path) -> Iterator[CheckItem]:
 def github_items() -> list[CheckItem]:
     """Return an item for each step of `trainyard init github`; nothing is changed."""
     host, name = find_repository("")
-    gh = GitHubCli(host)
-    gh.require_login()
-    repository = get_repository(gh.ask, host, name)
+    ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
+    repository = get_repository(ask, host, name)
     changes_nothing = ChangePolicy(
         dry_run=True, confirm=lambda _: False, can_ask=lambda _: False, set_secret=lambda _: None
     )
-    steps = Setup(gh.ask, repository, WantedSetup(), changes_nothing).steps()
+    steps = Setup(ask, repository, WantedSetup(), changes_nothing).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 

@@ -362,7 +362,7 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
             fault = github.fault(call)
             body = json.loads(raw) if raw else None
             reply: Answer | None = (401, {"message": "Bad credentials"})
-            if self.headers.get("Authorization") == f"token {TOKEN}":
+            if self.headers.get("Authorization") in (f"token {TOKEN}", f"Bearer {TOKEN}"):
                 reply = answer_or_fault(github, fault, call, split.query, body)
             if reply is None:
                 self.close_connection = True
