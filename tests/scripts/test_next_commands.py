@@ -135,12 +135,11 @@ def test_a_retry_that_is_gone_names_the_cluster(
     from trainyard.errors import ConfigError
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-    from trainyard.jobs.follow.job_retries import make_retry_loop
+    from trainyard.jobs.follow.job_retries import RetryLoop
 
     args = load_script("job").parse_args(["retry", "llama", *given])
-    healing = make_retry_loop(
-        Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(args)
-    )
+    api = Api(Access("http://127.0.0.1:1", Credentials()))
+    healing = RetryLoop(api, lambda *_, **__: None, target=cluster_target(args))
     monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
     raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}
     gone = argparse.Namespace(name="llama", namespace="team", raw=raw, path_of=lambda name: name)

@@ -20,9 +20,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.cases import each_case
-from tools.write_locks import LOCKS
+from tools.write_locks import LOCKS, fits_inputs, with_input_digest
 
-from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_input_digest
+from trainyard.machine.package_lock import Pin, read_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "write_locks.py"

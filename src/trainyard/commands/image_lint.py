@@ -170,8 +170,8 @@ class Linter:
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
         declared = read_declared(self.request, text, self.locked)
         if self.reason:
-            steps = any(step.install.wheels and not step.install.removes for step in declared.steps)
-            notes = [f"what pip would refuse: {self.reason}"] if steps else []
+            installs = any(not step.install.removes for step in declared.steps)
+            notes = [f"what pip would refuse: {self.reason}"] if installs else []
             return declared, notes, judge_versions(declared, self.machine)
         platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
         resolution = resolve_installs(declared, self.resolve, platform)

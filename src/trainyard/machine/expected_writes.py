@@ -51,9 +51,7 @@ def _writes(what: str, path: Path, needed: int, disk: Disk) -> ExpectedWrites:
 
 def _prepared_bytes(data: DataConfig, disk: Disk) -> int:
     """Return the greatest size of the prepared data; tokenised files are used in place."""
-    if data.train_path is None and not data.mixture:
+    if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
-    paths = (data.train_path, data.validation_path, *data.mixture)
-    return (
-        sum(disk.measure_path(Path(path).expanduser()) for path in paths if path) * _PREPARED_BYTES_PER_BYTE
-    )
+    paths = [Path(path).expanduser() for path in (data.train_path, data.validation_path) if path]
+    return sum(map(disk.measure_path, paths)) * _PREPARED_BYTES_PER_BYTE

@@ -195,12 +195,6 @@ def note_announced_steps(directory: RunDirectory, steps: int) -> None:
         )
 
 
-def announced_steps(directory: RunDirectory) -> int | None:
-    """Return the total that `note_announced_steps` recorded, if any."""
-    steps = read_run(directory.run_file).get("plan", {}).get("announced_steps")
-    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
-
-
 def steps_of_states(directory: RunDirectory) -> dict[str, int]:
     """Return the step of each checkpoint that was copied, by the state of the program's files then."""
     return {

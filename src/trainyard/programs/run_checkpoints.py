@@ -140,11 +140,21 @@ class RunCheckpoints:
                 LOG.warning("%s", line)
 
     def find_resume_point(self, resume: str) -> ResumePoint | None:
-        """Return the checkpoint to resume from: the newest one for `auto`, or the one that is named."""
+        """Return the checkpoint to resume from: the newest one for `auto`, or the one that is named.
+
+        A run that began from the one that is named resumes from its own newest one, if it has any.
+        """
         if resume == "none":
             return None
-        if resume != "auto":
-            return named_point(Path(resume))
+        if resume == "auto":
+            return self._newest()
+        named, run = named_point(Path(resume)), self._directory.run_file
+        parent = read_run(run).get("parent", {}) if run.is_file() else {}
+        began_there = parent.get("manifest_sha256") == named.parent_sha256
+        return (self._newest() if began_there else None) or named
+
+    def _newest(self) -> ResumePoint | None:
+        """Return the newest checkpoint of the run; None without any."""
         points = []
         if self._is_planned or self._directory.run_file.is_file():
             found = self.find()

@@ -25,7 +25,6 @@ from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramL
 from trainyard.programs.program_hang import HANG, HangRule
 from trainyard.programs.program_records import (
     ProgramEnd,
-    announced_steps,
     begin,
     finish,
     note_announced_steps,
@@ -79,8 +78,12 @@ class ProgramRun:
         keep_last = self.config.checkpointing.keep_last
         self.checkpoints = RunCheckpoints(self.directory, self.program, keep_last=keep_last)
 
-    def begin(self, run_id: str) -> int | None:
-        """Write the records of the start; return the exit code if no step is left to train, else None."""
+    def begin(self, run_id: str) -> None:
+        """Write the records of the start.
+
+        A run that was killed after its last checkpoint is started again, too: how its program would have
+        ended is not on record.
+        """
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
         self.launch.write_files()
@@ -103,15 +106,12 @@ class ProgramRun:
             if found is None:
                 self.checkpoints.warn_of_other_runs()
             add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
-            if (code := self._finish_if_complete()) is not None:
-                return code
         (self.directory.logs / STOP_FILE).unlink(missing_ok=True)
         minutes = self.config.program.hang_minutes
         self._hang = HangRule(self.directory.logs, minutes, number=self.launch.number)
         if self.network is not None:
             self.network.remove_earlier_logs()
         self._started = time.monotonic()
-        return None
 
     def read(self, text: str) -> None:
         """Read output of the program."""
@@ -207,7 +207,7 @@ class ProgramRun:
             "config_sha256": config_sha256(self.config),
             "plan": _without_none({"steps": program.steps, "log_steps": log_steps}),
             "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
-            "data": self._data(),
+            "data": self.data(),
             "program": None if is_planned else program.facts,
             "program_sha256": program.sha256,
         }
@@ -228,7 +228,7 @@ class ProgramRun:
         forget_ends(self.directory)
         (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
 
-    def _data(self) -> dict[str, Any] | None:
+    def data(self) -> dict[str, Any] | None:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""
         if self.program.data is None:
             return None
@@ -243,27 +243,12 @@ class ProgramRun:
                 if sha256_of_file(lock) != run["lock_sha256"]:
                     changed.append(f"the lock {lock.name}")
         try:
-            now = self._data()
+            now = self.data()
         except (ConfigError, OSError):
             now = {}
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
-
-    def _finish_if_complete(self) -> int | None:
-        """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
-
-        Otherwise a program that resumes at its last step would train and save one more; a planned one does
-        not.
-        """
-        found, total = self.found, self.program.steps or announced_steps(self.directory)
-        if self.program.kind is RunKind.PLANNED or found is None or total is None or found.step < total:
-            return None
-        LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
-        self.checkpoints.take(lambda _: found.step)
-        changed = self._changed_inputs()
-        end = ProgramEnd(0, checkpoint=self.checkpoints.taken, announced=total, changed=changed)
-        return finish(self.directory, end, seconds=0.0)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -286,7 +286,7 @@ def _stored_part(
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
-        kept = f"a run that failed is not stored; its files are in {place.run_directory}"
+        kept = f"this run failed and was not stored; its files are in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
         return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))

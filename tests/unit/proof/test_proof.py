@@ -570,7 +570,7 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     failed = changed("outcome", "status", to="failed")
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
     assert not stored.holds
-    assert stored.evidence == "a run that failed is not stored; its files are in runs/a"
+    assert stored.evidence == "this run failed and was not stored; its files are in runs/a"
     assert "trainyard train" in str(stored.next_step)
     nothing = part(judge(failed, found=Found(None)), "stored")
     assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)

@@ -18,7 +18,6 @@ from trainyard.image.conflict.stated_packages import (
     Package,
     RequirementsFile,
     StatedRequirement,
-    conda_requirement,
     read_requirement,
     read_requirements,
 )
@@ -102,9 +101,8 @@ class InstallStep:
 
     def requirements(self, dockerfile: str) -> Iterator[tuple[StatedRequirement, tuple[str, int]]]:
         """Yield what it installs, each with its file and line; `dockerfile` is the name of that file."""
-        read_word = read_requirement if self.install.wheels else conda_requirement
         for word in self.install.words:
-            if one := read_word(word):
+            if one := read_requirement(word):
                 yield one, (dockerfile, self.line)
         for name, content in self.files:
             yield from ((one, (name, one.line)) for one in content.requirements)
@@ -363,7 +361,7 @@ class _PackageReader:
         main = "" if _PYPI.fullmatch(main) else main
         urls = [*filter(None, [main]), *(url for url in others if not _PYPI.fullmatch(url))]
         indexes = [_PYTORCH_INDEX.fullmatch(url) for url in urls]
-        official = step.install.wheels and all(indexes)
+        official = all(indexes)
         suffix = next((match[1] for match in indexes if match and match[1]), "")
         self.torch_build, builds = "", torch_builds(torch.version)
         if "+" in torch.text:

@@ -69,7 +69,7 @@ def batches(
 
 def rows_of(source: StreamBatches, step: int, groups: DataShare = ONE) -> np.ndarray:
     """The rows that a process trains on at a step."""
-    return np.concatenate(source.share(step, groups, size=1)[0])
+    return np.concatenate(source.share(step, groups, size=1))
 
 
 class Processes:
@@ -168,23 +168,6 @@ def test_a_process_reads_its_own_lane_alone() -> None:
     rows_of(source, 0, DataShare(CountingWorld(1, 4, 0, None)))
     source.close()
     assert texts.lanes == [(1, 4)]
-
-
-class OneGroup(World):
-    """A world whose processes have the same rows."""
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value] * self.size
-
-
-def test_the_targets_of_a_step_are_those_of_all_groups_once() -> None:
-    two = (DataShare(CountingWorld(0, 2, 0, None)), 1), (DataShare(OneGroup(0, 2, 0, None), processes=2), 2)
-    for share, passes in two:
-        source = batches(MANY, batch_size=4)
-        own, targets = source.share(0, share, size=2)
-        source.close()
-        assert [len(part) for part in own] == [2] * passes
-        assert targets == 4 * 5
 
 
 @given(TEXTS, st.integers(0, 100))
