@@ -395,12 +395,11 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
-        (["The run was canceled by @anna."], "Training 812 cancelled · @anna cancelled the run"),
         (
-            ["The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s"],
-            "Training 812 failed · no runner took the job Train and prove for 24h0m0s: nothing was trained",
+            ["The run was canceled by @anna."],
+            "Training 812 cancelled · the job Train and prove was cancelled (The run was canceled by @anna)",
         ),
-        ([], "Training 812 failed · the job Train and prove was cancelled, and GitHub names no cause"),
+        ([], "Training 812 failed · the job Train and prove was cancelled (GitHub names no cause)"),
     ],
 )
 def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
@@ -425,7 +424,7 @@ def test_the_annotations_of_a_called_workflow_are_found(
     answer = noted("The run was canceled by @anna.", name="Train on EKS / Send the job")
     where = {"GITHUB_API_URL": serve_github(answer), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
     assert program(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where).returncode == 0
-    assert "@anna cancelled the run: the job may have been sent" in slack.bodies[0]["text"]
+    assert "(The run was canceled by @anna): the job may have been sent" in slack.bodies[0]["text"]
 
 
 @pytest.mark.parametrize("token", ["", "t"])
