@@ -76,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask = GitHub(name, gh.token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
     policy = change_policy(args, gh, host, repository.name)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if not args.json:
         kind = "private" if repository.is_private else "public"
         mode = " · dry run" if args.dry_run else ""
@@ -85,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for step in Setup(ask, repository, wanted, policy).steps():
         steps.append(step)
         if not args.json:
-            print(step_row(step, colour=colour), flush=True)
+            print(step_row(step), flush=True)
     if args.json:
         output.print_json(describe_steps(steps, host, repository.name))
     else:
