@@ -15,8 +15,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,8 @@ from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
-from trainyard.programs.program import ProgramLaunch
+from trainyard.programs.own_files import OwnFiles, claimed, recorded
+from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
@@ -55,7 +56,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
@@ -114,7 +115,7 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
         if run.is_first:
             warn_of_secrets(given)
         deadline = _deadline(order, run)
-        with locked(path) if run.is_first else nullcontext():
+        with _held(run) as run.checkpoints.own:
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
@@ -124,9 +125,33 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
     return code
 
 
+def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles | None]:
+    """Hold the places of a program's files, and yield which files it writes from now on.
+
+    Raises ConfigError if another run uses the same places.
+    """
+    if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
+        return nullcontext()
+    places = program.places_in(run_directory)
+    return claimed(places, is_training=lambda path: bool(program_processes(path).training))
+
+
+@contextmanager
+def _held(run: ProgramRun) -> Iterator[OwnFiles | None]:
+    """Hold the run directory and the places of the program, on the first node."""
+    if not run.is_first:
+        yield None
+        return
+    path = run.directory.path
+    with locked(path), claim_places(run.program, path) as own:
+        yield own
+
+
 def describe_start(order: ProgramOrder) -> dict[str, Any]:
     """Return the command that `train_program` would run, and the variables that the program adds to it."""
     run, _ = _prepare(order)
+    if run.program.kind is not RunKind.PLANNED:
+        run.checkpoints.own = recorded(run.directory.path)
     found = run.checkpoints.find_resume_point(order.resume)
     command = replace(run.launch, program=run.program).command(found.path if found else None)
     return {"command": command, "environment": dict(run.program.environment)}
@@ -320,9 +345,7 @@ def _differences(run: ProgramRun) -> tuple[str, ...]:
         "program": program.facts,
         "program_sha256": program.sha256,
     }
-    return differences_from_run(
-        run.directory, run.config, facts, data=lambda: (run.data() or {}).get("fingerprint")
-    )
+    return differences_from_run(run.directory, run.config, facts, data=(run.data() or {}).get("fingerprint"))
 
 
 def is_done(run: ProgramRun) -> bool:
@@ -330,5 +353,5 @@ def is_done(run: ProgramRun) -> bool:
     if not recorded_run(read_record(run.directory.run_file) or {"run_id": ""}).has_succeeded:
         return False
     if found := _differences(run):
-        raise finished_run(run.directory, found)
+        raise other_inputs(run.directory, found)
     return True

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.test_notify_slack import WORKFLOW, FakeSlack
+from tests.answering import Slack
+from tests.scripts.test_notify_slack import WORKFLOW
 from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.command import handler
@@ -34,7 +35,7 @@ def notify(tmp_path: Path, status: str, result: Any = None, **more: Any) -> int:
 
 def test_the_end_of_a_build_is_one_message(
     tmp_path: Path,
-    slack_server: FakeSlack,  # noqa: F811 - the fixture
+    slack_server: Slack,  # noqa: F811 - the fixture
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-verysecret")

@@ -32,8 +32,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,9 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
-from trainyard.program_training import require_idle, take_over
+from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
@@ -187,18 +188,32 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
 
     Without `prints`, what steps print goes to stderr.
     """
-    pipeline = prepare_start(request)
-    return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+    with prepared(request) as pipeline:
+        return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
 
 
-def prepare_start(request: RunRequest) -> Pipeline:
-    """Return the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
+@contextmanager
+def prepared(request: RunRequest) -> Iterator[Pipeline]:
+    """Yield the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
     pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
-    place_configuration(pipeline, is_own_command=bool(request.command))
-    return pipeline
+    with claim_of(pipeline):
+        place_configuration(pipeline, is_own_command=bool(request.command))
+        yield pipeline
+
+
+def claim_of(pipeline: Pipeline) -> AbstractContextManager[object]:
+    """Hold the places of a program's files; our trainer writes only into its run directory.
+
+    Raises ConfigError if another run uses the same places.
+    """
+    if pipeline.prepares:
+        return nullcontext()
+    config = load_given(pipeline.config, pipeline.changes, is_own_command=True)
+    run_dir = pipeline.run_dir.absolute()
+    return claim_places(program_here(config, run_dir), run_dir)
 
 
 def place_configuration(pipeline: Pipeline, *, is_own_command: bool) -> None:
@@ -302,7 +317,7 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
 def id_of(request: RunRequest, run_dir: Path) -> str:
     """Return the id of the run; empty for one that --resume takes from the store by its number alone."""
     is_by_number = request.run_number is not None and request.resume not in ("", "none")
-    is_open = identity_in(run_dir) is None and not request.names_run
+    is_open = identity_in(run_dir) is None and "TRAINYARD_RUN_ID" not in os.environ
     return "" if is_by_number and is_open else choose_run_id(run_dir)
 
 

@@ -21,7 +21,7 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
-from trainyard.commands.run import RunRequest, prepare_start, show_plan
+from trainyard.commands.run import RunRequest, prepared, show_plan
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_session import credential_variables
 from trainyard.gateways.github import set_outputs
@@ -59,9 +59,9 @@ def train(request: RunRequest, on_chosen: Callable[[str], object] = lambda _: No
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):
         os.environ.update({name: value for name, value in credential_variables().items() if name in names})
-    pipeline = prepare_start(request)
-    on_chosen(str(pipeline.run_dir))
-    return run_pipeline(pipeline)
+    with prepared(request) as pipeline:
+        on_chosen(str(pipeline.run_dir))
+        return run_pipeline(pipeline)
 
 
 def default_run_id(environment: Mapping[str, str]) -> str:

@@ -205,8 +205,6 @@ class DataConfig(Section):
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out."""
-    validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: hold out entire files; within: the end, or some rows, of each file; auto: files if enough."""
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
@@ -333,7 +331,7 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
-    """The program and its arguments; {training.seed} is replaced by its value."""
+    """The program and its arguments; {training.seed} is its value, {run_dir} the run directory."""
     directory: Name = "."
     """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
@@ -345,9 +343,9 @@ class ProgramConfig(Section):
     steps: Positive | None = None
     """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
-    """auto: its output and files; or a file, or a folder of TensorBoard events."""
+    """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-*; auto: all known formats below the directory."""
+    """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
     resume: Words | None = None
     """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1

@@ -58,7 +58,7 @@ def post(
     blocks: Sequence[Mapping[str, Any]],
     *,
     channel: str | None = None,
-    thread: "SlackThread | None" = None,
+    thread: "SlackThread | PostedMessage | None" = None,
     broadcast: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> PostedMessage | None:
@@ -87,7 +87,7 @@ def post(
 
 
 def edit(
-    message: "SlackThread",
+    message: "SlackThread | PostedMessage",
     text: str,
     blocks: Sequence[Mapping[str, Any]],
     *,

@@ -28,6 +28,7 @@ from trainyard.programs.program_records import (
     begin,
     finish,
     note_announced_steps,
+    weights_fault,
 )
 from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
@@ -84,7 +85,7 @@ class ProgramRun:
         A run that was killed after its last checkpoint is started again, too: how its program would have
         ended is not on record.
         """
-        for folder in (self.directory.path, self.directory.logs):
+        for folder in (self.directory.path, self.directory.logs, self.directory.output):
             make_folder(folder)
         self.launch.write_files()
         if self.is_first and self.resume == "auto":
@@ -130,7 +131,8 @@ class ProgramRun:
         if self._hang.is_hung(now):
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
-            self.checkpoints.take(self.rows.step_at)
+            self.checkpoints.declared = self.rows.declared
+            self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
             self._last_search = time.monotonic()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
 
@@ -175,7 +177,8 @@ class ProgramRun:
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.metrics.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
-        self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
+        self.checkpoints.declared = self.rows.declared
+        self.checkpoints.take(partial(self.rows.step_at, is_over=True), reach=self.rows.reach, is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -187,6 +190,8 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
+            beyond=self.checkpoints.beyond,
+            weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
@@ -249,6 +254,12 @@ class ProgramRun:
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
+
+    def _weights_fault(self, *, is_complete: bool) -> str | None:
+        taken, first = self.checkpoints.taken, self.checkpoints.first
+        if taken is None:
+            return None
+        return weights_fault(self.directory, taken, first, is_complete=is_complete)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -1,9 +1,10 @@
 """The gateway to `gh`, with the real `gh`: its login, and secrets that stay hidden."""
 
+import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from tests.scripts.setup_github.stand_in import GitHub as StandIn
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.gateways.github_api import GitHub, server_of
@@ -13,13 +14,13 @@ LAB = "repos/me/lab"
 
 
 @pytest.fixture
-def gh(github: Any, environment: dict[str, str]) -> GitHubCli:
+def gh(github: StandIn, environment: dict[str, str]) -> GitHubCli:
     coloured = {"CLICOLOR_FORCE": "1", "GH_FORCE_TTY": "80", "GH_DEBUG": "api", "GH_REPO": "them/other"}
     return GitHubCli(github.address, environment | coloured)
 
 
 def test_the_login_is_that_of_gh_and_a_call_carries_it(
-    github: Any, gh: GitHubCli, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    github: StandIn, gh: GitHubCli, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", environment["SSL_CERT_FILE"])
     ask = GitHub("me/lab", gh.token(), server=server_of(github.address)).ask
@@ -34,7 +35,7 @@ def test_the_login_is_that_of_gh_and_a_call_carries_it(
         ask("GET", LAB)
 
 
-def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: Any, gh: GitHubCli) -> None:
+def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: StandIn, gh: GitHubCli) -> None:
     place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
     value = "-----BEGIN KEY-----\nvery secret\n-----END KEY-----"
     gh.set_secret("TRAINYARD_SIGNING_KEY", place, value)
@@ -52,13 +53,14 @@ def test_a_missing_program_is_a_usage_error(environment: dict[str, str]) -> None
 
 
 def test_a_person_types_a_secret_into_gh_itself(
-    github: Any, environment: dict[str, str], terminal: Callable[..., tuple[int, bytes]]
+    github: StandIn, environment: dict[str, str], terminal: Callable[..., tuple[int, str]]
 ) -> None:
     program = (
         "import os, sys; from trainyard.gateways.github_cli import GitHubCli; "
         "GitHubCli(sys.argv[1], os.environ).set_secret('WANDB_API_KEY', sys.argv[2:], None)"
     )
     place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
-    code, said = terminal(["-c", program, github.address, *place], environment, "typed-secret\r")
+    line = [sys.executable, "-c", program, github.address, *place]
+    code, screen = terminal(line, environment, "typed-secret\r")
     assert (code, list(github.secrets["training"])) == (0, ["WANDB_API_KEY"])
-    assert b"typed-secret" not in said
+    assert "typed-secret" not in screen
