@@ -32,6 +32,7 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import (
+    AttemptEndedError,
     ConfigError,
     DamagedFileError,
     NumberTakenError,
@@ -100,22 +101,24 @@ class Claim:
 
 def claim_of_run(store: Store, run: Mapping[str, Any], wanted: int | None) -> Claim:
     """Claim a number as `claim_run` does, for the run of a `run.json`."""
-    key, attempt = str(run.get("key") or ""), run.get("attempt")
-    return claim_run(
-        store,
-        run_id=str(run["run_id"]),
-        key=key,
-        wanted=wanted,
-        attempt=attempt if isinstance(attempt, int) else 1,
-    )
+    of = claim_in(run, wanted or 0)
+    return claim_run(store, run_id=of.run_id, key=of.key, wanted=wanted, attempt=of.attempt)
+
+
+def claim_in(run: Mapping[str, Any], number: int) -> Claim:
+    """Return the claim that the run of a `run.json` has to the number. Nothing is read or written."""
+    attempt = run.get("attempt")
+    known = attempt if isinstance(attempt, int) else 1
+    return Claim(number, str(run["run_id"]), str(run.get("key") or ""), known)
 
 
 def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attempt: int = 1) -> Claim:
     """Claim `wanted` (None: the number that the run has, else the next free one) and the id for one run.
 
     It costs a few small requests, so that every sync can ask whether the run is still its own. Raises
-    RunConflictError, with nothing stored, when the number or the id belongs to another run, or when a later
-    attempt of the run has begun. Raises UnsupportedOperationError when the store ignores conditional writes.
+    NumberTakenError, with nothing stored, when the number or the id belongs to another run, AttemptEndedError
+    when a later attempt of the run has begun (both are RunConflictError), and UnsupportedOperationError when
+    the store ignores conditional writes.
     """
     had = _claim_of_id(store, run_id)
     if had is not None and had.key != key:
@@ -125,9 +128,18 @@ def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attemp
     number = _claim(store, run_id, key, wanted) if wanted is not None else _claim_next(store, run_id, key)
     if had is None:
         number = _claim_id(store, run_id, key, number, is_chosen=wanted is not None)
-    if (newest := newest_attempt(store, number)) > attempt:
-        raise RunConflictError(_superseded(store, number, run_id, attempt, newest))
-    return Claim(number, run_id, key, attempt)
+    claim = Claim(number, run_id, key, attempt)
+    require_newest(store, claim)
+    return claim
+
+
+def require_newest(store: Store, claim: Claim) -> None:
+    """Raise AttemptEndedError when a later attempt of the run has begun than the one of the claim."""
+    if (newest := newest_attempt(store, claim.number)) > claim.attempt:
+        raise AttemptEndedError(
+            f"Run {claim.run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} "
+            f"(run {claim.number}), and this is attempt {claim.attempt}. Nothing more was stored from here."
+        )
 
 
 def stored_claim(store: Store, run_id: str) -> Claim | None:
@@ -269,7 +281,7 @@ def _claim(store: Store, run_id: str, key: str, number: int) -> int:
         content = json.dumps({"run_id": run_id, "key": key, "claimed": time.time()}).encode()
         metadata = {"run-id": run_id, "run-number": str(number)}
         if store.put_new(name, content, metadata=metadata):
-            require_conditions(store, name, content)
+            _require_conditions(store, name, content)
         owner = stored_claim_of_number(
             store, number
         )  # also decides when the response to our own put was lost
@@ -288,17 +300,19 @@ def _claim_id(store: Store, run_id: str, key: str, number: int, *, is_chosen: bo
     return number if is_chosen else found.number
 
 
-def require_conditions(store: Store, key: str, content: bytes) -> None:
-    """Put an object once more, under its own condition, which a store must refuse.
-
-    Raises UnsupportedOperationError for a store that accepts it: some respond with 200 and ignore the header.
-    """
+def _require_conditions(store: Store, key: str, content: bytes) -> None:
+    """Put an object once more, under its own condition: some stores accept it and ignore the condition."""
     if store.put_new(key, content, metadata={}):
-        raise UnsupportedOperationError(
-            f"{store.url} is not conditional: it ignores If-None-Match, so a second run can overwrite what a "
-            "first one stored, and nothing in it can be proven. Use a store with conditional writes: S3 has "
-            "them, and so have current versions of MinIO, Ceph and SeaweedFS."
-        )
+        raise UnsupportedOperationError(not_conditional(store))
+
+
+def not_conditional(store: Store) -> str:
+    """Return why nothing can be proven in a store that ignores conditions of writes, and what to do."""
+    return (
+        f"{store.url} is not conditional: it ignores If-None-Match, so one run can overwrite what another "
+        "stored, and nothing in it can be proven. Use a store with conditional writes: S3 has them, and so "
+        "have current versions of MinIO, Ceph and SeaweedFS."
+    )
 
 
 def _taken_number(store: Store, owner: Claim | None, number: int, run_id: str) -> str:
@@ -327,10 +341,3 @@ def _since(owner: Claim) -> str:
     if not 0 < owner.claimed < _LATEST_TIME:
         return ""
     return time.strftime("It was claimed on %Y-%m-%d at %H:%M:%S UTC. ", time.gmtime(owner.claimed))
-
-
-def _superseded(store: Store, number: int, run_id: str, attempt: int, newest: int) -> str:
-    return (
-        f"Run {run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} (run "
-        f"{number}), and this is attempt {attempt}. Nothing more was stored from here."
-    )
