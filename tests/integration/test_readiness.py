@@ -319,7 +319,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     assert (verdict.problems, verdict.notes) == ((), ())
     (listed,) = list_runs(store, used_numbers(store), judge=lambda _: (), price=None)
     assert listed.problems == ()
-    assert listed.objects == len(keys(seaweedfs, bucket)) - 1
+    assert listed.objects == len(keys(seaweedfs, bucket)) - 2  # the check's, and that of the id
     assert list(list_promotions(store)) == []
     assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].removals == []
     assert f"p/{READINESS}" in keys(seaweedfs, bucket)
