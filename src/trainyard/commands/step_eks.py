@@ -68,14 +68,12 @@ from trainyard.github.cluster_job import (
 from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
-from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import make_retry_loop
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest
 from trainyard.report.cluster.verdict_text import verdict_lines
 from trainyard.report.jobs.job_actions import plan_outputs, state_error, state_markdown, state_outputs
-from trainyard.report.jobs.job_text import progress_line
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 from trainyard.run.segment import first_segment
 from trainyard.run.suggested_commands import ClusterTarget
@@ -162,8 +160,10 @@ def requested_job(given: Mapping[str, str]) -> ClusterJob:
     inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
     config = load_config(Path(inputs.config), changes).config
     resolved = resolve(inputs, config, first_segment(os.environ), variables=os.environ)
+    run_id, name = resolved.segment.run_id, given.get("job_name")
     return ClusterJob(
-        job=given.get("job_name") or resolved.segment.run_id,
+        job=name or run_id,
+        run_id=f"{run_id}-{name}" if name else run_id,
         kind=given.get("kind") or "auto",
         namespace="",
         image=given.get("image", ""),
@@ -199,6 +199,7 @@ def request_of(job: ClusterJob) -> JobRequest:
         image=job.image,
         target=replace(target_of(job), kind=job.kind),
         name=job.job,
+        run_id=job.run_id,
         auto_retry=arguments.parse(arguments.natural_number, job.auto_retry, "auto_retry"),
     )
 
@@ -278,21 +279,9 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
 
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
-    if job.auto_retry != "0":
-        loop = make_retry_loop(api, output.announce, target_of(job))
-        found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
-        if found.why:
-            output.announce("retry", f"{found.state.job}: {found.why}", "degraded")
-        return found.state, found.state.ended and not found.is_waiting
-    state = follow_job(
-        api,
-        namespace=job.namespace,
-        name=job.job,
-        kind=job.kind,
-        seconds=seconds,
-        on_state=lambda state: output.announce("job", progress_line(state.record())),
-    )
-    return state, state.ended
+    loop, retries = RetryLoop(api, output.announce, target=target_of(job)), job.auto_retry != "0"
+    found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds, retries=retries)
+    return found.state, found.state.ended and not found.is_waiting
 
 
 def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
@@ -300,12 +289,12 @@ def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
     reader = JobReader(api)
     try:
         found = reader.find_job(job.namespace, name, job.kind)
-        saved = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
+        _, missing = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
     except TrainyardError as error:
         _logger.warning("The logs of the pods were not saved: %s", error)
         return
-    for missing in saved.missing:
-        output.announce("logs", f"not saved: {missing}", "degraded")
+    for each in missing:
+        output.announce("logs", f"not saved: {each}", "degraded")
 
 
 def prove() -> int:
@@ -314,9 +303,10 @@ def prove() -> int:
     run = run_dir(job)
     with refusal_in_summary("Not restored"):
         store = open_store(job.store)
-        number = number_of_run(store, job.job)
+        run_id = job.run_id or job.job
+        number = number_of_run(store, run_id)
         if number is None:
-            raise VerificationError(f"{store.url} holds no run {job.job}")
+            raise VerificationError(f"{store.url} holds no run {run_id}")
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
     output.announce("restored", report.summary(), "ok")

@@ -194,9 +194,6 @@ class HuggingFaceConfig(Section):
     """Sequences in the shuffle buffer; a resume reads as many again."""
 
 
-Weight = Annotated[float, Field(gt=0, le=MOST)]
-
-
 class DataConfig(Section):
     """The data to train on."""
 
@@ -204,22 +201,16 @@ class DataConfig(Section):
     """A streamed dataset instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
-    mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
-    """Instead of train_path: paths and their weights."""
     validation_path: Name | None = None
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out."""
-    validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: hold out entire files; within: the end, or some rows, of each file; auto: files if enough."""
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of .bin tokens; a Megatron .idx file overrides it."""
+    """Type of .bin tokens."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
-    packing: Literal["concatenate", "separate"] = "concatenate"
-    """separate: each document attends only to itself; concatenate: also to earlier ones of the sample."""
     prepared_directory: Name = "data/prepared"
     """Folder of prepared token files."""
 
@@ -309,6 +300,8 @@ class ArtifactsConfig(Section):
     """null: trainyard run stores in the folder trainyard-store, and a job on a cluster stores nothing."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
     """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
+    store_failed: bool = True
+    """Store checkpoints while it trains and after a failure; false: only what is proven."""
 
 
 class LimitsConfig(Section):
@@ -338,7 +331,7 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
-    """The program and its arguments; {training.seed} is replaced by its value."""
+    """The program and its arguments; {training.seed} is its value, {run_dir} the run directory."""
     directory: Name = "."
     """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
@@ -350,9 +343,9 @@ class ProgramConfig(Section):
     steps: Positive | None = None
     """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
-    """auto: its output and files; or a file, or a folder of TensorBoard events."""
+    """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-*; auto: all known formats below the directory."""
+    """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
     resume: Words | None = None
     """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1

@@ -103,7 +103,6 @@ class TrainingPlan:
             "activation_checkpointing": str(work.recomputation),
             "gradient_compression": self.config.compute.gradient_compression,
             "cpu_offload": work.layout.offloaded,
-            "packing": self.config.data.packing,
             "checkpointing_mode": self.config.checkpointing.mode,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,
@@ -142,7 +141,6 @@ def _change(change: Change) -> dict[str, Any]:
             "instance_type": instance.name if instance else None,
             "gpu": instance.gpu if instance else None,
             "usd_per_hour": instance.usd_per_hour if instance else None,
-            "nodes": change.nodes,
             "devices": change.devices,
             "peak_bytes": change.peak_bytes,
         }

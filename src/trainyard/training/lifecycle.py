@@ -25,7 +25,6 @@ from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.mixture import parts_of
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.model.model import parameter_count
@@ -35,7 +34,6 @@ from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
-from trainyard.training.run.profiling import StepProfile, steps_ahead
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, earlier_outcome, open_records
 from trainyard.training.run.step_loop import StepLoop
@@ -131,12 +129,11 @@ class _Lifecycle:
             if world.is_main:
                 request.on_outcome(done)
             return done
-        profiled = _steps_to_profile(request, segment, point)
         show_work(self._listener, "building the model")
         weights = segment.starting_weights(point)
         state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
         run_id = world.run_on_main(lambda: open_records(request, point, self._facts(state, weights)))
-        context = self._context(run_id, state, profiled)
+        context = self._context(run_id, state)
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last:
             with OutcomeRecorder(context, request.on_outcome) as recorder:
@@ -148,8 +145,6 @@ class _Lifecycle:
                         self._train(tracked)
                     with tracked.watchdog.slow_work(), tracked.show_current_work("writing a sample"):
                         recorder.sample = segment.sample(tracked)
-                        for tracker in tracked.trackers:
-                            tracker.show(recorder.sample, state.step)
             self._leave_after_outcome()
         return recorder.outcome
 
@@ -203,7 +198,7 @@ class _Lifecycle:
             self._segment.train(context, loop)
             saver.save(wait=True)
 
-    def _context(self, run_id: str, state: TrainingState, profiled: range) -> RunContext:
+    def _context(self, run_id: str, state: TrainingState) -> RunContext:
         return RunContext(
             config=self._request.config,
             directory=self._request.directory,
@@ -218,7 +213,6 @@ class _Lifecycle:
             listener=self._listener,
             gpu_facts=self._request.gpu_facts,
             watchdog=Watchdog(self._request.config.monitoring),
-            profile=StepProfile(profiled, self._request.directory.logs, self._world.rank),
             mfu=self._mfu(),
             network=self._request.network,
         )
@@ -285,8 +279,7 @@ def rehearse(
     data = data_at_hand(config.data, config.model)
     if data is not None:
         return describe(request_for(data), processes=count)
-    plans = [plan_preparation(each, config.model).to_json() for each in parts_of(config.data).values()]
-    return {"prepares": {"parts": plans} if plans else plan_preparation(config.data, config.model).to_json()}
+    return {"prepares": plan_preparation(config.data, config.model).to_json()}
 
 
 def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
@@ -295,7 +288,6 @@ def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
     with closing(PretrainingSegment(request, processes)) as segment:
         fits = _values_to_fit(request, segment, request.data.fingerprint)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
-        _steps_to_profile(request, segment, point)
         segment.starting_weights(point)  # refuses weights that do not fit
         return {
             "run_dir": str(request.directory.path),
@@ -311,8 +303,3 @@ def _values_to_fit(request: Request, segment: PretrainingSegment, fingerprint: s
     optimizer = request.config.training.optimizer
     chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}
     return segment.fits(fingerprint) | chosen
-
-
-def _steps_to_profile(request: Request, segment: PretrainingSegment, point: ResumePoint | None) -> range:
-    done = point.step if point else 0
-    return steps_ahead(request.profile, done=done, last=segment.length.steps)

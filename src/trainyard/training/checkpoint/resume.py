@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.keys import leaf_keys, section_at, settings_text
-from trainyard.config.schema import Config, DataConfig
+from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
@@ -132,42 +131,23 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
     if different:
         raise IncompatibleCheckpointError(
             f"{path} does not fit this run:\n" + "\n".join(different) + "\n"
-            f"{_remedy(saved, fits)} Nothing was started."
+            "To resume, set these values back. Or start a new run with another --run-dir and --resume none. "
+            "Nothing was started."
         )
 
 
-def _remedy(saved: Mapping[str, Any], fits: Mapping[str, Any]) -> str:
-    """Return the settings of the checkpoint, as far as keys of the configuration differ."""
-    different = {name for name in saved.keys() | fits.keys() if saved.get(name) != fits.get(name)}
-    changed = {name: saved[name] for name in sorted(different) if name in saved and _is_key(name)}
-    others = sorted(name for name in different if name not in changed)
-    parts = [f"add {settings_text(changed)}"] if changed else []
-    parts += [f"set these back: {', '.join(others)}"] if others else []
-    return f"To resume, {', and '.join(parts)}. Or start a new run with another --run-dir and --resume none."
-
-
-def _is_key(name: str) -> bool:
-    return name in leaf_keys() or section_at(tuple(name.split("."))) is not None
-
-
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order."""
+    """The values that must be equal to resume: the model's shape, the data and its order.
+
+    The source of a stream does not count, because its fingerprint covers the content.
+    """
+    streamed = config.data.hugging_face
+    order = {"data.hugging_face.shuffled_sequences": streamed.shuffled_sequences} if streamed.dataset else {}
     return {
         **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
         "data fingerprint": fingerprint,
         "data.sequence_length": config.data.sequence_length,
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
-        **_data_values(config.data),
+        **order,
     }
-
-
-def _data_values(data: DataConfig) -> dict[str, Any]:
-    """The packing, if it is not the default, and the order of a stream, by configuration key.
-
-    The source of a stream does not count, because its fingerprint covers the content.
-    """
-    facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
-    if data.hugging_face.dataset is not None:
-        facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
-    return facts

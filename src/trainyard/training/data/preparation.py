@@ -81,7 +81,7 @@ def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
 def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     """Find the files and decide what is held out. Reads only the tokenizer and writes nothing.
 
-    `data.validation_split: auto` yields several plans, because held-out files may have too few tokens for
+    Without data.validation_path it yields several plans, because held-out files may have too few tokens for
     validation, and their number of tokens is only known after preparation. Raises DataError when a path is
     missing or has nothing to read, ConfigError when the tokenizer is unusable.
     """
@@ -113,8 +113,6 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
 
     if data.validation_path is not None or data.validation_fraction == 0:
         yield build_plan(None)
-    elif data.validation_split != "auto":
-        yield build_plan(data.validation_split)
     else:
         by_files = build_plan("files")
         if by_files.validation:
@@ -144,7 +142,7 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
     width = np.dtype(data.bin_dtype).itemsize
     files = []
     for file in corpus.files:
-        if file.suffix == ".bin" and not file.index and file.size % width:
+        if file.suffix == ".bin" and file.size % width:
             skips.add(f".bin files that are not a multiple of {data.bin_dtype} in size", file.relative)
         else:
             files.append(file)
@@ -162,19 +160,8 @@ def _key(
     split: str | None,
 ) -> str:
     """A digest of everything that determines the tokens. A file with unchanged size and time is unchanged."""
-    files = [[_state(file) for file in part] for part in parts]
+    files = [[(str(f.path.absolute()), f.relative, f.size, f.modified_ns) for f in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
-    if data.packing == "separate":
-        facts.append(data.packing)
     if split == "within":
         facts.append([split, data.validation_fraction])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _state(file: CorpusFile) -> tuple[str | int, ...]:
-    """Values that change when somebody writes to a file or to the index beside it."""
-    state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
-    if file.index is None:
-        return state
-    index = file.index.stat()
-    return (*state, index.st_size, index.st_mtime_ns)

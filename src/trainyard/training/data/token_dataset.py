@@ -16,10 +16,9 @@ from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.data.batches import Places, TokenBatches, first_windows
+from trainyard.training.data.batches import TokenBatches, first_windows
 from trainyard.training.data.skipped_counts import SkipCount
 from trainyard.training.data.token_files import FileState, TokenFile
-from trainyard.training.data.validation_split import with_split
 
 INDEX_NAME = "index.json"
 _SCHEMA = 1
@@ -44,7 +43,7 @@ class PreparedData:
     reused: bool
     """Whether an earlier run had prepared it."""
     validation_split: str | None = None
-    """How validation data was held out of the training files (data.validation_split); None: it was not."""
+    """How validation data was held out of the training files, `files` or `within`; None: it was not."""
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
@@ -77,28 +76,22 @@ class PreparedData:
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
         """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
-        return TokenBatches(
-            self.train.open(),
-            sequence_length=sequence_length,
-            batch_size=batch_size,
-            seed=seed,
-            documents=_places(self.train),
-        )
+        tokens = self.train.open()
+        return TokenBatches(tokens, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
 
     def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
         if self.validation is None:
             return np.empty((0, length + 1), dtype=np.int64)
-        documents = _places(self.validation)
-        return first_windows(self.validation.open(), length=length, count=count, documents=documents)
+        return first_windows(self.validation.open(), length=length, count=count)
 
     def prompt(self, count: int) -> list[int]:
         """The first `count` validation tokens, or training tokens when there is no validation data."""
         return [int(token) for token in (self.validation or self.train).open()[:count]]
 
     def pinned_config(self, config: Config) -> Config:
-        """`config` with the validation split that was used, so that a resumed run uses the same one."""
-        return config if self.validation_split is None else with_split(config, self.validation_split)
+        """`config` itself: how validation data is held out follows from the files."""
+        return config
 
 
 def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
@@ -123,7 +116,6 @@ def _description(file: TokenFile, folder: Path) -> dict[str, Any]:
         "tokens": file.tokens,
         "sha256": file.sha256,
         "seen": file.seen,
-        "documents": file.documents and _description(file.documents, folder),
         **part,
     }
 
@@ -163,23 +155,15 @@ def read_index(directory: Path) -> PreparedData | None:
 def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
     path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
     seen = FileState(*value["seen"]) if value.get("seen") else None
-    documents = _token_file_of(value["documents"], directory) if value.get("documents") else None
     first, of = value.get("part_of") or (None, None)
     part_of = None if first is None or of is None else (int(first), int(of))
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents, part_of)
-
-
-def _places(file: TokenFile) -> Places | None:
-    """The starts of the documents of `file`, memory-mapped; None when they are not recorded."""
-    return None if file.documents is None else file.documents.open().view(np.ndarray)
+    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, part_of)
 
 
 def _identity(file: TokenFile) -> list[str | int]:
-    """The values that identify the tokens, and the document starts where these are recorded."""
+    """The values that identify the tokens."""
     identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
-    if file.part_of is not None:
-        identity += ["from", file.part_of[0]]
-    return identity if file.documents is None else [*identity, file.documents.sha256]
+    return identity if file.part_of is None else [*identity, "from", file.part_of[0]]
 
 
 def fingerprint_of(train: TokenFile, validation: TokenFile | None) -> str:

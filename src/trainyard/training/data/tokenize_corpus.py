@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,9 +24,7 @@ from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, unusable_message
 from trainyard.training.data.document_reader import Piece, read_pieces
-from trainyard.training.data.document_starts import encode_pieces, starts_in
 from trainyard.training.data.folders import fill_folder, wait_for_maker
-from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
 from trainyard.training.data.skipped_counts import SkipCount, SkipTally, skip_sentence
 from trainyard.training.data.token_dataset import (
@@ -40,10 +37,9 @@ from trainyard.training.data.token_dataset import (
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 from trainyard.training.data.validation_split import Portion
 
-# All processes but the main one wait this long for one to start; then each prepares the data. Those of other
-# machines start themselves unless they share the folder.
+# All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
+# other machines do so unless they share the folder.
 _OTHERS_SECONDS = 5.0
-_STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
@@ -85,7 +81,7 @@ def _choose_plan(
         if prepared is None:
             return None
         prepared = replace(prepared, validation_split=plan.split)
-        if _can_validate(prepared, data.sequence_length) or data.validation_split != "auto":
+        if _can_validate(prepared, data.sequence_length):
             break
     assert prepared is not None
     return _with_usable_validation(prepared, data)
@@ -97,21 +93,19 @@ def _can_validate(prepared: PreparedData, length: int) -> bool:
 
 
 def _make_or_find(plan: Preparation, progress: Progress) -> PreparedData:
-    prepared = _find(plan.directory, progress)
-    if prepared is None and int(os.environ.get("RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whichever process sees the folder first
-        prepared = _find(plan.directory, progress)
-    if prepared is not None:
+    if (prepared := _find(plan.directory, progress)) is not None:
         return prepared
+    if int(os.environ.get("RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the main process shows the progress
     passes = (*plan.train, *plan.validation)  # a split file is read once per part
     progress.begin("reading", sum(file.size for file in passes))
-    _make(plan, progress)
+    is_own = _make(plan, progress)
     prepared = read_prepared(plan.directory)
     if prepared is None:
         raise DataError(
             f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
         )
-    return replace(prepared, reused=False)
+    return replace(prepared, reused=not is_own)
 
 
 def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
@@ -168,9 +162,10 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     return found
 
 
-def _make(plan: Preparation, progress: Progress) -> None:
+def _make(plan: Preparation, progress: Progress) -> bool:
+    """Make the folder; return False when another process has made it meanwhile."""
     try:
-        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
+        return fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
@@ -215,7 +210,7 @@ class _Part:
     plan: Preparation
     files: tuple[CorpusFile, ...]
     path: Path
-    """The token file; the starts of its documents lie beside it."""
+    """The token file."""
     skips: SkipTally
     """Counts the files and rows that are skipped."""
     portion: Portion
@@ -231,63 +226,43 @@ class _Part:
         if len(self.files) == len(bins) == 1:
             found = self._use_in_place(bins[0])
             return found, int(found is not None)
-        types = list(map(self._stored_type, bins))
-        if len(self.files) > len(bins):
-            types.append(self.plan.vocabulary.dtype)
-        if not types:
+        if not self.files:
             return None, 0
-        with TokenWriter(self.path, str(np.result_type(*types))) as writer, self._starts_writer() as starts:
-            used = sum(self._append(file, writer, starts) for file in self.files)
-            result = replace(writer.finish(), documents=None if starts is None else starts.finish())
+        dtype = self.plan.vocabulary.dtype
+        if bins:
+            wider = np.result_type(self.plan.data.bin_dtype, dtype)
+            dtype = self.plan.data.bin_dtype if len(bins) == len(self.files) else str(wider)
+        with TokenWriter(self.path, dtype) as writer:
+            used = sum(self._append(file, writer) for file in self.files)
+            result = writer.finish()
         return (result, used) if result.tokens else (None, 0)
 
     def _use_in_place(self, file: CorpusFile) -> TokenFile | None:
-        found = check_tokens(file.path, self._stored_type(file), self.plan.vocab_size, self.progress)
-        if not self.portion.is_complete:
-            first, end = self.portion.span(found.tokens)
-            if first == end:
-                return None
-            found = found.part(first, end)
-        with self._starts_writer() as starts:
-            if starts is None:
-                return found
-            for places in starts_in(self.plan, file, self.portion):
-                starts.write(places)
-            return replace(found, documents=starts.finish())
+        dtype = self.plan.data.bin_dtype
+        found = check_tokens(file.path, dtype, self.plan.vocab_size, self.progress)
+        if self.portion.is_complete:
+            return found
+        first, end = self.portion.span(found.tokens)
+        return found.part(first, end) if first < end else None
 
-    def _starts_writer(self) -> AbstractContextManager[TokenWriter | None]:
-        """A writer for the document starts; None unless data.packing is `separate`."""
-        separate = self.plan.data.packing == "separate"
-        return TokenWriter(self.path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
-
-    def _append(self, file: CorpusFile, writer: TokenWriter, starts: TokenWriter | None) -> bool:
-        """Write the tokens of `file`, and its document starts to `starts`; return whether it had tokens."""
+    def _append(self, file: CorpusFile, writer: TokenWriter) -> bool:
+        """Write the tokens of `file`; return whether it had any."""
         before = writer.tokens
         if file.suffix == ".bin":
-            if starts is not None:
-                for places in starts_in(self.plan, file, self.portion):
-                    starts.write(places + before)
             copy_tokens(
                 file.path,
                 writer,
-                dtype=self._stored_type(file),
+                dtype=self.plan.data.bin_dtype,
                 vocab_size=self.plan.vocab_size,
                 portion=self.portion,
                 progress=self.progress,
             )
         else:
             pieces = read_pieces(file, self.plan.data.text_field, self.skips, self.portion)
-            for tokens, begins in encode_pieces(
-                self.plan.vocabulary, _report_pieces(pieces, file.size, self.progress)
-            ):
-                if starts is not None and begins:
-                    starts.write(np.array([writer.tokens]))
+            reported = _report_pieces(pieces, file.size, self.progress)
+            for tokens in self.plan.vocabulary.token_arrays(reported):
                 writer.write(tokens)
         return writer.tokens > before
-
-    def _stored_type(self, file: CorpusFile) -> str:
-        """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
-        return read_megatron_index(file.index, file.path).dtype if file.index else self.plan.data.bin_dtype
 
 
 def _report_pieces(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
