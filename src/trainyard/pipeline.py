@@ -142,7 +142,9 @@ class Pipeline:
 
     def check_store(self) -> Step:
         given = {"config": self.config, "changes": tuple(self.changes)}
-        return Step("readiness", check_readiness, {**given, **self.stored})
+        # A run that is taken from the store by its number has no id yet that the number could belong to.
+        number = None if self.run_id == "" else self.run_number
+        return Step("readiness", check_readiness, {**given, **self.stored, "run_number": number})
 
     def prepare(self) -> list[Step]:
         """Return the step that prepares the data; nothing for another program, which prepares its own."""

@@ -56,7 +56,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
@@ -345,9 +345,7 @@ def _differences(run: ProgramRun) -> tuple[str, ...]:
         "program": program.facts,
         "program_sha256": program.sha256,
     }
-    return differences_from_run(
-        run.directory, run.config, facts, data=lambda: (run.data() or {}).get("fingerprint")
-    )
+    return differences_from_run(run.directory, run.config, facts, data=(run.data() or {}).get("fingerprint"))
 
 
 def is_done(run: ProgramRun) -> bool:
@@ -355,5 +353,5 @@ def is_done(run: ProgramRun) -> bool:
     if not recorded_run(read_record(run.directory.run_file) or {"run_id": ""}).has_succeeded:
         return False
     if found := _differences(run):
-        raise finished_run(run.directory, found)
+        raise other_inputs(run.directory, found)
     return True

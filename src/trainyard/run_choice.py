@@ -4,8 +4,8 @@
     configuration, git, lock, data ──> inputs now ┴──> run.situation ──> this directory, one beside, refusal
 
 A new run beside runs/a is runs/a-2, then runs/a-3, so that the same command, given again, finds the run that
-it began. Data are hashed only where all other inputs are equal. Only `claim_run_number` writes: the claim of
-the run's number and of its next attempt, in the store and in the directory, before the run trains.
+it began. Only `claim_run_number` writes: the claim of the run's number and of its next attempt, in the store
+and in the directory, before the run trains.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,9 +32,10 @@ from trainyard.gateways.git import git_facts
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.program_training import ProgramOrder, differences_of_program
 from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import RunIdentity, begin_identity, identity_in, keep_identity, read_run
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import Answer, Recorded, Situation, decide, recorded_run
 from trainyard.training.data.config_of_run import config_of_run, differences_from_run
 from trainyard.training.data.tokenize_corpus import prepared_data_of
@@ -73,7 +74,7 @@ def differences_of(order: ProgramOrder) -> tuple[str, ...]:
         directory,
         config,
         trainer_facts(),
-        data=lambda: prepared_data_of(directory.config_file)[0] or recorded,
+        data=prepared_data_of(directory.config_file)[0] or recorded,
     )
 
 
@@ -115,27 +116,29 @@ def choose_directory(
             found = (*found, f"--resume none: a new run is wanted, and {here} holds one")
         answer = decide(Situation(recorded_run(run), found, is_fixed=is_fixed and number == 1))
         if answer is Answer.REFUSE:
-            raise finished_run(directory, found)
+            raise other_inputs(directory, found)
         if answer is not Answer.BESIDE:
             return replace(choice, parent=_recorded_parent(directory, run))
         if number == 1:
             choice = replace(choice, differences=found)
-        if number == 1 or _parent_of(run) in parents:
+        if number == 1 or parents & _places_of_parent(run):
             if takes_parent and (step := newest_step_here(directory)) is not None:
                 choice = replace(choice, parent=directory.checkpoint(step))
-            parents |= {directory.checkpoints.absolute()}
+            parents.add(directory.checkpoints.absolute())
     raise ConfigError(f"{run_dir}: {_MOST_BESIDE} runs are beside it. Name another --run-dir.")
 
 
 def _recorded_parent(directory: RunDirectory, run: Mapping[str, Any]) -> Path | None:
     """Return the checkpoint that a run began from, if it has no own one to continue from."""
-    parent = (run.get("parent") or {}).get("checkpoint")
-    return Path(str(parent)) if parent and not directory.checkpoint_steps() else None
+    if directory.checkpoint_steps():
+        return None
+    return next((each for each in _places_of_parent(run) if (each / MANIFEST_NAME).is_file()), None)
 
 
-def _parent_of(run: Mapping[str, Any]) -> Path:
-    """Return the folder of checkpoints that the parent of a run is in."""
-    return Path(str((run.get("parent") or {}).get("checkpoint", ""))).parent
+def _places_of_parent(run: Mapping[str, Any]) -> set[Path]:
+    """Return the path of the parent's checkpoint, which may be a file of it, and all folders above."""
+    path = Path(str((run.get("parent") or {}).get("checkpoint", ""))).absolute()
+    return {path, *path.parents} if run.get("parent") else set()
 
 
 def claim_run_number(
@@ -197,9 +200,4 @@ def require_same_inputs(order: ProgramOrder) -> None:
     """Raise ConfigError if the run that was fetched from the store had other inputs than this start."""
     assert order.run_dir is not None
     if found := differences_of(order):
-        listed = "".join(f"\n  {each}" for each in found)
-        raise ConfigError(
-            f"{order.run_dir} is a run of the store with other inputs:{listed}\n"
-            "To begin a new run from its newest checkpoint, give --resume the address of its manifest, and "
-            "another --run-dir. Nothing was started."
-        )
+        raise other_inputs(RunDirectory(order.run_dir), found)

@@ -160,13 +160,11 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     assert json.loads(again.stdout)["built"] is False
 
     words = ["--builder", "local", "--program", "buildah", "--image", image, "--lock", "lock.txt", "--json"]
-    report = tmp_path / "report.xml"
-    quick = call("image_check", *words, "--level", "quick", "--junit", str(report), cwd=project)
+    quick = call("image_check", *words, "--level", "quick", cwd=project)
     assert quick.returncode == 1, "an image without torch is red"
     assert set(answers(quick)) == {"user", "entry-point", "size", "versions", "imports", "torch"}
     assert "torch is not in the image" in answers(quick)["torch"]["says"]
     assert answers(quick)["versions"]["says"] == "1 packages have the versions of the lock"
-    assert 'failures="1"' in report.read_text()
 
     full = call("image_check", *words, "--level", "full", cwd=project)
     assert full.returncode == 1
@@ -255,36 +253,6 @@ def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
                     assert f"sha256:{hashlib.sha256(found.read()).hexdigest()}" == data["digest"]
             names.append((repository, tag))
     assert len(set(names)) == 4
-
-
-@pytest.mark.skipif(shutil.which("cosign") is None, reason="not installed: cosign")
-def test_a_signature_is_that_of_the_pushed_digest(
-    call: Call, environment: dict[str, str], project: Path, registry: str, tmp_path: Path
-) -> None:
-    made = {**os.environ, **environment, "COSIGN_PASSWORD": "a"}
-    words = ["cosign", "generate-key-pair"]
-    subprocess.run(words, cwd=tmp_path, env=made, check=True, timeout=60, capture_output=True)
-    (project / "Dockerfile.signed").write_text("FROM scratch\nCOPY lock.txt /signed\nUSER 1\n")
-    words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.signed"]
-    assert call("image_build", *words, "--image", "signed", cwd=project).returncode == 0
-    push = ["--image", "signed:latest", "--registry", registry, "--program", "buildah", "--lock", "lock.txt"]
-    push += ["--repository", "signed", "--sign", str(tmp_path / "cosign.key"), "--json"]
-    environment["COSIGN_PASSWORD"] = "a"
-    try:
-        first = call("image_push", *push, cwd=project)
-        again = call("image_push", *push, cwd=project)
-    finally:
-        del environment["COSIGN_PASSWORD"]
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    (place,) = json.loads(first.stdout)["places"]
-    assert place["signed"]
-    verify = ["cosign", "verify", "--insecure-ignore-tlog=true", "--allow-http-registry"]
-    verify += [f"--key={tmp_path / 'cosign.pub'}", place["uri"]]
-    found = subprocess.run(verify, check=True, timeout=60, capture_output=True, text=True)
-    claims = json.loads(found.stdout)
-    assert [one["critical"]["image"]["docker-manifest-digest"] for one in claims] == [place["digest"]]
-    wrong = call("image_push", *push, "--tags", "latest", cwd=project)
-    assert wrong.returncode == 4 and "cosign could not sign" in wrong.stderr
 
 
 def test_what_is_wrong_in_an_image_is_named(

@@ -153,7 +153,7 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
     """A verdict in which every check has an error and a warning with this remedy."""
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
-    fields |= {"nodes": (), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
+    fields |= {"nodes": (), "pods": (), "resources": {}}
     outcomes = (Outcome.error("bad", remedy), Outcome.warning("odd", remedy))
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
     return Verdict(facts_of(Snapshot(**fields), demand), findings)

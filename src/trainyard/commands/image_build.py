@@ -134,14 +134,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
     parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
+    parser.check = check_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
+    return make_parser().parse_args(argv)
 
 
 def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
@@ -343,7 +341,7 @@ def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) ->
     """Return the given logins, and logins to the ECR registries of the bases and the cache."""
     account = partial(AwsAccount, args.region)
     given = [
-        Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
+        Login(one.id, *login_of(one.id, read_value(f"--login {one.id}", one.source, account)))
         for one in args.logins
     ]
     names = [*(base for base in request.bases if base != "scratch"), *([cache] if cache else [])]

@@ -23,7 +23,6 @@ import logging
 import os
 import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -53,7 +52,7 @@ from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
-from trainyard.jobs.follow.job_retries import follow_and_announce
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
 from trainyard.jobs.job_reader import JobReader
@@ -130,18 +129,12 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
+    parser.check = check_cluster_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
-
-
-def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
-    check_cluster_options(parser, args)
+    return make_parser().parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -244,7 +237,7 @@ def check_cluster(
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    query = ClusterQuery(api, request, now=time.time())
+    query = ClusterQuery(api, request)
     change = None if dry_run else apply
     verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
@@ -335,16 +328,9 @@ def deploy(
     code: int = ExitCode.DONE
     is_running = True
     if wait_seconds is not None or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
-        state = follow_and_announce(
-            api,
-            namespace=plan.namespace,
-            name=plan.name,
-            kind=kind,
-            seconds=60.0 if wait_seconds is None else wait_seconds,
-            retries=wait_seconds is not None and plan.auto_retry > 0,
-            announce=output.announce,
-            target=target,
-        )
+        loop, seconds = RetryLoop(api, output.announce, target=target), wait_seconds or 60.0
+        retries = wait_seconds is not None and plan.auto_retry > 0
+        state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries).state
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
         late = "; not ended within --timeout, still running" if is_running else ""
         output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.network_measure import measure_network
+from trainyard.commands.network_measure import NetworkTest, measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
@@ -61,7 +61,7 @@ from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import recorded_run
 from trainyard.run.waiting import describe_wait
 from trainyard.run_choice import differences_of
@@ -93,7 +93,7 @@ class Pod(Pipeline):
 
     def measure(self) -> list[Step]:
         """Return the step that measures the network before training, if the configuration says so."""
-        values = {"processes": self.processes, "file": self.network_file}
+        values = {"test": NetworkTest(processes=self.processes), "file": self.network_file}
         return [Step("network", measure_network, values)] if self.tests_network else []
 
     @property
@@ -202,7 +202,7 @@ def require_same_inputs_of_finished(pod: Pod) -> None:
     """Raise ConfigError if the directory has a finished run with other inputs, which stays as it is."""
     recorded = record_of(pod.run_dir)
     if recorded and recorded_run(recorded).has_succeeded and (found := differences_of(pod.order)):
-        raise finished_run(RunDirectory(pod.run_dir), found)
+        raise other_inputs(RunDirectory(pod.run_dir), found)
 
 
 def run(pod: Pod, *, apart: bool) -> int:

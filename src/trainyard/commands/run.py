@@ -317,7 +317,7 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
 def id_of(request: RunRequest, run_dir: Path) -> str:
     """Return the id of the run; empty for one that --resume takes from the store by its number alone."""
     is_by_number = request.run_number is not None and request.resume not in ("", "none")
-    is_open = identity_in(run_dir) is None and not request.names_run
+    is_open = identity_in(run_dir) is None and "TRAINYARD_RUN_ID" not in os.environ
     return "" if is_by_number and is_open else choose_run_id(run_dir)
 
 

@@ -61,8 +61,8 @@ STEPS = (
     "report",
     "notify",
 )
-ACCESS = {"ready": "check", "check": "check", "fetch": "read", "prove": "read", "report": "read"}
-"""Step -> the access of its AWS session (TRAINYARD_AWS_ACCESS); other steps may write."""
+ACCESS = {"ready": "check", "check": "check", "prove": "read", "report": "read"}
+"""Step -> the access of its AWS session (TRAINYARD_AWS_ACCESS); other steps may write: `fetch` claims."""
 WITHOUT_ROLE = ("prepare", "train", "evaluate", "start", "notify")
 """Steps that do not assume the role; so a program that trains or evaluates cannot access the store."""
 FOLLOWER_SECONDS = 300

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainyard.artifacts.store.store_address import local_store_folder, require_address
 from trainyard.command import arguments, output, terminal, time_limits
@@ -35,7 +35,7 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import runner_version
 from trainyard.gateways.git import git_facts, is_cleaned
@@ -169,11 +169,19 @@ def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_jso
             output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
             annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
     if verdict == PreflightVerdict.FAILED:
-        append_summary(refusal_markdown(findings))
-        set_output("reason", refusal_line(findings))
-        annotate(Level.ERROR, refusal_text(findings), title="Not started")
-        raise CheckFailedError(refusal_text(findings))
+        refuse_start(findings)
     return 0
+
+
+def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
+    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
+    append_summary(refusal_markdown(findings))
+    set_output("reason", refusal_line(findings))
+    annotate(Level.ERROR, refusal_text(findings), title="Not started")
+    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    # A name that is another run's is a matter of usage, as it is where the number is claimed.
+    kind = ConfigError if failed == {"run number"} else CheckFailedError
+    raise kind(refusal_text(findings))
 
 
 def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:
@@ -251,7 +259,6 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
-        environment=sys.prefix,
         missing_for_compiling=local_machine.missing_for_compiling(
             on_gpu=bool(memory) and config.model.device != "cpu"
         ),

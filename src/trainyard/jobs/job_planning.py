@@ -23,8 +23,8 @@ from trainyard.jobs.recipes import (
 )
 from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
@@ -40,7 +40,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     """Return the plan. Raises ConfigError with every problem, one per line."""
     request = request.with_settings(config.cluster)
     room = request.room or room_of_type(request.instance_type)
-    gpus = _gpus(config, request, room)
+    gpus = request.gpus_per_node
+    if gpus is None:
+        gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     settled = _with_volume(config, request)
     processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
@@ -164,12 +166,6 @@ def _processes(config: Config, request: JobRequest, gpus: int) -> int:
     """Return the processes per node: `program.processes` of any program, else one per GPU."""
     any_program_starts = not request.command and kind_in_job(config.recipe) is RunKind.PROGRAM
     return config.program.processes if any_program_starts else max(1, gpus)
-
-
-def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
-    if request.gpus_per_node is not None:
-        return request.gpus_per_node
-    return 0 if room is None or config.model.device == "cpu" else room.gpus
 
 
 def _with_volume(config: Config, request: JobRequest) -> Config:

@@ -114,7 +114,7 @@ def _at(event: RecordedFacts) -> str:
 def _begins_after(events: list[RecordedFacts]) -> int:
     """Return the step before the run's first one: 0, unless every start of the run was a resumption."""
     starts = [event for event in events if event.get("event") in _STARTS]
-    if not starts or any(event["event"] == "started" for event in starts):
+    if not starts or any(event["event"] == "started" for event in starts) or _not_resumed(events):
         return 0
     return integer_or_none(starts[0].get("step")) or 0
 
@@ -124,13 +124,35 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
     again = [event for event in starts[1:] if event["event"] == "resumed"]
     if starts and starts[0]["event"] == "resumed" and starts[0].get("manifest_sha256") != parent:
         again.insert(0, starts[0])
+    anew = _not_resumed(events)
+    texts = [
+        f"; it was given the checkpoint of step {integer_or_none(start.get('step')) or 0:,} "
+        f"and began at step {began:,}"
+        for start, began in anew[:_NAMED_RETRIES]
+    ]
+    given = "".join(texts)
     if not again:
-        return "no retries"
-    steps = [integer_or_none(event.get("step")) for event in again]
+        return f"no retries{given}"
+    not_resumed = [start for start, _ in anew]
+    steps = [integer_or_none(event.get("step")) for event in again if event not in not_resumed]
     named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
     more = ", …" if len(steps) > _NAMED_RETRIES else ""
     after = f" (resumed after step {named}{more})" if named else ""
-    return f"{len(steps)} {'retry' if len(steps) == 1 else 'retries'}{after}"
+    return f"{len(again)} {'retry' if len(again) == 1 else 'retries'}{after}{given}"
+
+
+def _not_resumed(events: list[RecordedFacts]) -> list[tuple[RecordedFacts, int]]:
+    """Return the starts that were given a checkpoint and began before its step, with the step of that."""
+    found: list[tuple[RecordedFacts, int]] = []
+    start = None
+    for event in events:
+        name, step = event.get("event"), integer_or_none(event.get("step"))
+        if name in _STARTS:
+            start = event if name == "resumed" else None
+        elif name == "not_resumed" and step is not None and start is not None:
+            found.append((start, step))
+            start = None
+    return found
 
 
 def _saved_manifests(events: list[RecordedFacts], parent: object) -> dict[int, Any]:

@@ -50,7 +50,7 @@ _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LONGEST_GRACE_SECONDS = 86400.0
 _KEY = re.compile(r"[0-9a-f]{32}")
-# Of the start that is about to train; `run.json` has the same once it has trained.
+# Of a start that has claimed its number and has not written `run.json` yet.
 _IDENTITY_FILE = ".identity.json"
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
@@ -89,15 +89,12 @@ def identity_in(directory: Path) -> RunIdentity | None:
 
     Raises TrainyardError for a damaged record.
     """
-    recorded = _identity_of(read_run(directory / "run.json")) if (directory / "run.json").exists() else None
-    try:
-        content = read_bytes(directory / _IDENTITY_FILE, links=False)
-    except OSError:
-        return recorded
-    begun = _identity_of(parse_json_object(content, str(directory / _IDENTITY_FILE)))
-    if begun is None or (recorded is not None and begun.key != recorded.key):
+    run_file = directory / "run.json"
+    recorded = _identity_of(read_run(run_file)) if run_file.exists() else None
+    begun = _begun_in(directory)
+    if begun is not None and recorded is not None and begun.key != recorded.key:
         return recorded  # the directory was replaced, as by a run that was fetched from a store
-    return begun if recorded is None or begun.attempt >= recorded.attempt else recorded
+    return begun or recorded
 
 
 def begin_identity(directory: Path, run_id: str) -> RunIdentity:
@@ -108,18 +105,30 @@ def begin_identity(directory: Path, run_id: str) -> RunIdentity:
     found = identity_in(directory)
     if found is None:
         return RunIdentity(run_id, secrets.token_hex(16))
-    begins = not (directory / "run.json").exists() and not found.stored_as
-    return replace(
-        found,
-        key=found.key or secrets.token_hex(16),
-        attempt=found.attempt if begins else found.attempt + 1,
-    )
+    is_first = not (directory / "run.json").exists() and not found.stored_as
+    attempt = found.attempt if is_first else found.attempt + 1
+    return replace(found, key=found.key or secrets.token_hex(16), attempt=attempt)
 
 
 def keep_identity(directory: Path, identity: RunIdentity) -> None:
-    """Write the identity of a start, which `write_identity` then records."""
+    """Write the identity of a start, which `write_identity` then records.
+
+    A record that is there gets it now, so that what stores the run meanwhile is of this attempt.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     write_json_atomically(directory / _IDENTITY_FILE, asdict(identity))
+    if (directory / "run.json").exists():
+        run = read_run(directory / "run.json")
+        write_json_atomically(directory / "run.json", {**run, **asdict(identity)})
+
+
+def _begun_in(directory: Path) -> RunIdentity | None:
+    """Return the identity of a start that has not recorded it yet; None without one."""
+    try:
+        content = read_bytes(directory / _IDENTITY_FILE, links=False)
+    except OSError:
+        return None
+    return _identity_of(parse_json_object(content, str(directory / _IDENTITY_FILE)))
 
 
 def _identity_of(record: Mapping[str, Any]) -> RunIdentity | None:
@@ -253,14 +262,11 @@ def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> No
 
     A run that is there keeps its key, and its attempt is the next one, unless this start has kept its own.
     """
-    recorded = _identity_of(read_run(path)) if path.exists() else None
-    begun = identity_in(path.parent)
-    if begun is None or (recorded is not None and begun.attempt == recorded.attempt):
-        begun = begin_identity(path.parent, run_id)
-    named = {"run_id": run_id, "key": begun.key, "attempt": begun.attempt, "stored_as": begun.stored_as}
+    identity = _begun_in(path.parent) or begin_identity(path.parent, run_id)
+    named = {name: value for name, value in asdict(replace(identity, run_id=run_id)).items() if value}
     known = {key: value for key, value in provenance.items() if value not in (None, {}, "")}
-    identity = {key: value for key, value in named.items() if value}
-    write_json_atomically(path, {"schema": SCHEMA, **identity, "created": time.time(), **known})
+    write_json_atomically(path, {"schema": SCHEMA, **named, "created": time.time(), **known})
+    (path.parent / _IDENTITY_FILE).unlink(missing_ok=True)
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -53,18 +53,15 @@ def advice(path: Path) -> str:
     return "Name the directory of a run, such as runs/ID; `trainyard run` makes one"
 
 
-def finished_run(directory: RunDirectory, differences: Sequence[str]) -> ConfigError:
-    """Return the error of a start in the directory of a finished run that had other inputs."""
+def other_inputs(directory: RunDirectory, differences: Sequence[str]) -> ConfigError:
+    """Return the error of a start in the directory of a run that had other inputs, and stays as it is."""
     listed = "".join(f"\n  {each}" for each in differences)
     steps = _complete_steps(directory)
-    begin = (
-        f", or begin one from its last checkpoint: --resume {directory.checkpoint(steps[-1])}"
-        if steps
-        else ""
-    )
+    last = directory.checkpoint(steps[-1]) if steps else ""
+    begin = f", or begin one from its last checkpoint: --resume {last}" if steps else ""
     return ConfigError(
-        f"{directory.path} holds a finished run with other inputs:{listed}\n"
-        f"It stays as it was proven. For a new run choose another --run-dir{begin}. Nothing was started."
+        f"{directory.path} holds a run with other inputs:{listed}\n"
+        f"It stays as it is. For a new run choose another --run-dir{begin}. Nothing was started."
     )
 
 

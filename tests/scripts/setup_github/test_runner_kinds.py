@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
+from tests.scripts.setup_github.stand_in import fresh, set_up
 
 from trainyard.commands.init_github import parse_args, wanted_setup
 from trainyard.config.load import load_config
@@ -53,9 +54,7 @@ def planned(github: Any) -> dict[str, str]:
     return resolve(asked, config, Segment("1", 1, 1, "a" * 40), variables=known).outputs()
 
 
-def test_each_kind_gets_its_labels_its_limit_and_its_command_and_stays_as_it_is(
-    fresh: Any, set_up: Any
-) -> None:
+def test_each_kind_gets_its_labels_its_limit_and_its_command_and_stays_as_it_is() -> None:
     for name, (labels, kind, expected) in KINDS.items():
         github = fresh()
         done = set_up(github, wanted(labels=labels, kind=kind))
@@ -75,7 +74,7 @@ def test_each_kind_gets_its_labels_its_limit_and_its_command_and_stays_as_it_is(
         assert set_up(github, wanted(store=""))["runner"].verdict is follows, name
 
 
-def test_a_folder_of_a_machine_that_ends_with_its_job_is_no_store(fresh: Any, set_up: Any) -> None:
+def test_a_folder_of_a_machine_that_ends_with_its_job_is_no_store() -> None:
     for name, (labels, kind, _) in KINDS.items():
         for is_named in (True, False):
             github = fresh()
@@ -88,8 +87,8 @@ def test_a_folder_of_a_machine_that_ends_with_its_job_is_no_store(fresh: Any, se
                 assert github.variables.get("TRAINYARD_STORE") == (None if is_named else FOLDER)
 
 
-@pytest.mark.parametrize("kind", ["scale-set", "hosted"])
-@pytest.mark.parametrize("labels", ["gpu,h100", "self-hosted,gpu,h100", "self-hosted"])
+@each_case("kind", ["scale-set", "hosted"])
+@each_case("labels", ["gpu,h100", "self-hosted,gpu,h100", "self-hosted"])
 def test_a_machine_that_is_found_by_its_name_has_one_name(labels: str, kind: str) -> None:
     with pytest.raises(ConfigError, match="by its name alone"):
         variables.labels_for(RunnerKind(kind), variables.parse_runner_labels(labels).labels)
@@ -105,16 +104,14 @@ def test_a_kind_without_labels_is_wrong_usage(capsys: pytest.CaptureFixture[str]
 @each_case(
     ("found", "written"), [("480", "355"), ("", "355"), ("six", "355"), ("355", "355"), ("200", "200")]
 )
-def test_a_limit_beyond_six_hours_is_shortened_for_a_machine_of_github(
-    fresh: Any, set_up: Any, found: str, written: str
-) -> None:
+def test_a_limit_beyond_six_hours_is_shortened_for_a_machine_of_github(found: str, written: str) -> None:
     github = fresh()
     github.variables |= {"TRAINYARD_JOB_MINUTES": found} if found else {}
     set_up(github, wanted(labels="gpu-t4", kind="hosted"))
     assert github.variables["TRAINYARD_JOB_MINUTES"] == written
 
 
-def test_codebuild_and_a_cluster_get_no_labels_that_no_machine_has(fresh: Any, set_up: Any) -> None:
+def test_codebuild_and_a_cluster_get_no_labels_that_no_machine_has() -> None:
     """With labels in the variable a push would wait a day for a machine that nobody registers."""
     for place in ("TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_EKS_CLUSTER"):
         for is_named in (True, False):
@@ -129,10 +126,8 @@ def test_codebuild_and_a_cluster_get_no_labels_that_no_machine_has(fresh: Any, s
             assert (plan["deadline"], plan["job_minutes"]) == ("450m", "480")
 
 
-@pytest.mark.parametrize("labels", [("self-hosted", "h100"), ()])
-def test_a_group_of_the_organisation_is_written_and_a_run_shows_its_machine(
-    fresh: Any, set_up: Any, labels: tuple[str, ...]
-) -> None:
+@each_case("labels", [("self-hosted", "h100"), ()])
+def test_a_group_of_the_organisation_is_written_and_a_run_shows_its_machine(labels: tuple[str, ...]) -> None:
     github = fresh(owner={"login": "me", "id": 11, "type": "Organization"})
     value = {"group": "gpu machines", "labels": list(labels)} if labels else {"group": "gpu machines"}
     assert set_up(github, wanted(labels=json.dumps(value)))["runner"].verdict is SetupVerdict.WAITS
@@ -143,10 +138,8 @@ def test_a_group_of_the_organisation_is_written_and_a_run_shows_its_machine(
     assert again["runner labels"].verdict is again["runner"].verdict is SetupVerdict.OK
 
 
-@pytest.mark.parametrize(("version", "is_old"), [(None, False), ("2.328.0", True), ("2.329.0", False)])
-def test_a_runner_that_github_would_not_register_again_is_reported(
-    fresh: Any, set_up: Any, version: str | None, is_old: bool
-) -> None:
+@each_case(("version", "is_old"), [(None, False), ("2.328.0", True), ("2.329.0", False)])
+def test_a_runner_that_github_would_not_register_again_is_reported(version: str | None, is_old: bool) -> None:
     github = fresh()
     github.runners = [github.runner() | ({"version": version} if version else {})]
     text = set_up(github, wanted(labels="gpu"))["runner"].text

@@ -1,54 +1,18 @@
-"""HyperPod: its description, which jobs resume by themselves, and the queries to Prometheus."""
+"""HyperPod: its description and the queries to Prometheus."""
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from tests.unit.cluster.generated import workload
+from tests.answering import answering
 
-from trainyard.cluster.api_objects import read_workload
 from trainyard.cluster.hyperpod import (
     hyperpod_record,
     measured_use,
-    operator_version,
     queries,
-    reasons_against_auto_resume,
 )
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
-from trainyard.jobs.kinds import KINDS
-
-
-def operator(image: str) -> Any:
-    return read_workload(workload("Deployment", "training-operator", image), "Deployment")
-
-
-@pytest.mark.parametrize(
-    ("image", "version"),
-    [
-        ("public.ecr.aws/hyperpod/training-operator:v1.8.1", "1.8.1"),
-        ("registry:5000/training-operator:1.7.0@sha256:" + "a" * 64, "1.7.0"),
-        ("kubeflow/training-operator:v1.9.4-rc.1", "1.9.4"),
-        ("kubeflow/training-operator:latest", None),
-        ("kubeflow/training-operator", None),
-    ],
-)
-def test_the_release_is_read_from_the_image(image: str, version: str | None) -> None:
-    assert operator_version(operator(image)) == version
-
-
-@pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-team", "team"])
-@pytest.mark.parametrize("version", ["1.6.0", "1.7.0", "1.8.0", "1.8.1", "1.9.4"])
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
-def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
-    reasons = reasons_against_auto_resume(
-        kind=KINDS[kind], namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
-    )
-    fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"
-    assert bool(reasons) != fits
 
 
 def test_a_description_becomes_a_record() -> None:
@@ -85,34 +49,16 @@ def test_queries_name_the_nodes_and_nothing_else_can_be_put_in() -> None:
 @pytest.fixture
 def workspace() -> Iterator[tuple[str, list[Any]]]:
     seen: list[Any] = []
-    answers: list[int] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            seen.append((self.path, dict(self.headers), body))
-            series = [{"metric": {"Hostname": "n1"}, "value": [1, "42.5"]}]
-            series.append({"metric": {"Hostname": "n2"}, "value": [1, "NaN"]})
-            content = json.dumps({"status": "success", "data": {"result": series}}).encode()
-            status = (
-                403 if "/denied" in self.path else 503 if len(seen) == 1 and "/flaky" in self.path else 200
-            )
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            answers.append(status)
+    def answer(_method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        seen.append((path, dict(headers), body))
+        series = [{"metric": {"Hostname": "n1"}, "value": [1, "42.5"]}]
+        series.append({"metric": {"Hostname": "n2"}, "value": [1, "NaN"]})
+        status = 403 if "/denied" in path else 503 if len(seen) == 1 and "/flaky" in path else 200
+        return status, {"status": "success", "data": {"result": series}}
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(answer) as url:
+        yield url, seen
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """A job is submitted with all of its parts: whatever is refused meanwhile, the next try completes it."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_AFTER,
     CUT_BEFORE,
     MemoryCluster,
-    memory_cluster,
 )
 
 from trainyard.cluster import server_side_apply
@@ -49,12 +47,6 @@ REFUSALS: dict[int, type[TrainyardError]] = {
     CUT_AFTER: ServiceTroubleError,
 }
 """404 and 503 mean that the kind is not served yet."""
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -319,7 +319,8 @@ def _taken_id(store: Store, had: Claim) -> str:
         f"The id {had.run_id} in {store.url} belongs to another run, stored as run {had.number}. "
         f"{since}Nothing was stored.\n"
         "Give this run another id (TRAINYARD_RUN_ID; without it, each has its own), "
-        f"or continue that one: --resume {store.url}/{manifest_key(had.number)}"
+        "or continue that one with all its inputs: --resume auto. To begin a new one from its newest "
+        f"checkpoint: --resume {store.url}/{manifest_key(had.number)}"
     )
 
 

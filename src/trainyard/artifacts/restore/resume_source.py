@@ -236,8 +236,11 @@ def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:
 
 
 def _move_aside(path: Path, step: int | None) -> None:
-    """Rename the directory `path`, unless it is missing or empty."""
-    if not path.exists() or not any(path.iterdir()):
+    """Rename the directory `path`, unless it is missing or has nothing of a run; that is then removed."""
+    if not path.exists():
+        return
+    if {entry.name for entry in path.iterdir()} <= {"config.yaml", ".identity.json"}:
+        shutil.rmtree(path)
         return
     aside = path.with_name(f"{path.name}.until-{step or 0}")
     number = 1

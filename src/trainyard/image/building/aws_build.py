@@ -32,13 +32,8 @@ if TYPE_CHECKING:
 _LEVELS = ("quick", "standard", "full")
 
 
-@dataclass(frozen=True)
-class ExistingImage:
-    """An image in ECR with the content and every requested tag."""
-
-    digest: str
-    is_checked: bool
-    """Whether it passed the check of the requested level."""
+ExistingImage = tuple[str, bool]
+"""The digest of an image in ECR with the content and every requested tag; whether it passed the check."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class AwsBuilder:
         starts = {
             request.image: self._start(request, held[request.image])
             for request in requests
-            if not ((one := held[request.image]) and one.is_checked)
+            if not ((one := held[request.image]) and one[1])
         }
         ended = self.poll.follow(starts)
         return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
@@ -97,7 +92,7 @@ class AwsBuilder:
         else:
             why = f"not known to have passed the {self.level} check"
             self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
-            uri = aws_result(request, (self.account, self.aws.region), held.digest, None)["uri"]
+            uri = aws_result(request, (self.account, self.aws.region), held[0], None)["uri"]
             variables, secrets = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": self.level}, {}
         return lambda attempt: self.aws.start(
             self.project,
@@ -118,7 +113,7 @@ class AwsBuilder:
                 assert ended is not None
                 digest = same_digest(request, ended, partial(self._digest, request))
                 return aws_result(request, place, digest, ended)
-            record = aws_result(request, place, held.digest, None)
+            record = aws_result(request, place, held[0], None)
             if ended is not None:
                 spec = (self.root / "buildspec.yml").read_bytes()
                 exported_answers(ended, record["uri"], self.level, spec)
@@ -136,9 +131,9 @@ class AwsBuilder:
         enough = _LEVELS.index(self.level)
         for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
             if self._digest(request, checked_tag(level, request.tag, digest), "") == digest:
-                return ExistingImage(digest, is_checked=level in _LEVELS[enough:])
+                return digest, level in _LEVELS[enough:]
         has_content = self._digest(request, request.tag, "") == digest
-        return ExistingImage(digest, is_checked=False) if has_content else None
+        return (digest, False) if has_content else None
 
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """Return the digest that ECR holds for a tag or a digest."""

@@ -1,7 +1,7 @@
 """Read the content of an image from its Dockerfile, the locks that it installs and the name of its base.
 
-Nothing is resolved or assumed: a version is unknown unless the Dockerfile, a file that it copies and installs
-from, or a named lock states it. No rule judges an unknown version.
+Nothing is resolved or assumed: a version is unknown unless the Dockerfile, or a file that it copies and
+installs from, states it. No rule judges an unknown version.
 """
 
 import posixpath
@@ -181,29 +181,17 @@ class DeclaredVersions:
         return self.bases.get(package.stage, self.base) if package else self.base
 
 
-def declare(
-    parsed: Dockerfile,
-    name: str,
-    locked: Mapping[str, tuple[str, int, str]],
-    read: ContextReader | None = None,
-) -> DeclaredVersions:
+def declare(parsed: Dockerfile, name: str, read: ContextReader | None = None) -> DeclaredVersions:
     """Return what the last stage of a Dockerfile, called `name`, and the stages that it copies from state.
 
-    `locked` is the content of the named locks: package -> version, line and file. If it is empty, the files
-    that the Dockerfile copies and installs from are read with `read`.
+    The files that the Dockerfile copies and installs from are read with `read`.
     """
     lines, final = resolve_text(parsed), len(parsed.stages) - 1
     bases = {stage.number: _base_of(parsed, stage, lines) for stage in parsed.used_stages()}
     last = {stage.number for stage in parsed.ancestors(final)}
     base, reader, files = bases[final], _PackageReader(), _FileReader(parsed, lines, read)
-    packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     used = [(place, line) for place, line in enumerate(lines) if line.instruction.stage in bases]
     runs = [(place, line) for place, line in used if line.instruction.name == "RUN"]
-    waiting = any(install.files for _, line in runs for install in installs_of(line.text))
-    if not waiting:  # no command installs files: the named locks count as installed first
-        reader.take_named(
-            packages, InstallStep(Install(), (), (), _index_variables(lines, parsed), base, 0, final)
-        )
     known, variables, steps = dict[str, str](), list[Variable](), list[InstallStep]()
     for _, line in used:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
@@ -213,15 +201,13 @@ def declare(
     for place, line in runs:
         settings, stage = _index_variables(lines[: place + 1], parsed), line.instruction.stage
         for install in installs_of(line.text):
-            contents = () if packages else files.read_all(place, install)
-            constraints = files.read_constraints(place, install)
+            contents = files.read_all(place, install)
+            limits = (files.read_one(place, install, path, read_requirements) for path in install.constraints)
+            constraints = tuple(one[1] for one in limits if one)
             step = InstallStep(
                 install, contents, constraints, settings, bases[stage], line.instruction.line, stage
             )
-            if install.files and waiting:
-                waiting = False
-                reader.take_named(packages, step)
-            reader.opaque = reader.opaque or files.opaque or bool(packages and install.projects)
+            reader.opaque = reader.opaque or files.opaque
             reader.take(step, name)
             steps.append(step)
     text = "\n".join(line.text for _, line in runs)
@@ -278,21 +264,17 @@ class _FileReader:
         extras = [extra for _, named in install.projects for extra in named]
         parsers = [(path, read_requirements) for path in install.files]
         parsers += [(path, partial(read_lock, path, extras=extras)) for path in install.locks]
-        found = [self._read_one(place, install, path, parse) for path, parse in parsers]
+        found = [self.read_one(place, install, path, parse) for path, parse in parsers]
         self.unread += [path for (path, _), one in zip(parsers, found, strict=True) if one is None]
         self.opaque = self.opaque or None in found
         if not any(found) or not install.locks:
             for folder, named in install.projects:
                 path = posixpath.join(folder, "pyproject.toml")
-                found.append(self._read_one(place, install, path, partial(read_project, extras=named)))
+                found.append(self.read_one(place, install, path, partial(read_project, extras=named)))
                 self.opaque = self.opaque or not found[-1]
         return tuple(one for one in found if one)
 
-    def read_constraints(self, place: int, install: Install) -> tuple[RequirementsFile, ...]:
-        found = (self._read_one(place, install, path, read_requirements) for path in install.constraints)
-        return tuple(one[1] for one in found if one)
-
-    def _read_one(
+    def read_one(
         self, place: int, install: Install, path: str, parse: Callable[[str], RequirementsFile]
     ) -> tuple[str, RequirementsFile] | None:
         paths = context_paths(self.parsed, self.lines, place, install=install, path=path)
@@ -313,15 +295,6 @@ class _PackageReader:
     torch_build: str = ""
     """Where the pinned torch comes from: pypi, named (an index or a suffix of PyTorch's own), private (its
     suffix is known, its index is not), cpu, base, or empty for unknown."""
-
-    def take_named(self, packages: Mapping[str, Package], step: InstallStep) -> None:
-        """Add the packages of the named locks, as if `step` had installed them."""
-        self.packages |= packages
-        if torch := packages.get("torch"):
-            pinned = replace(
-                step.install, words=(f"torch=={torch.text}",), files=(), certain=True, opaque=False
-            )
-            self.take(replace(step, install=pinned, line=torch.line, stage=torch.stage), torch.file)
 
     def take(self, step: InstallStep, dockerfile: str) -> None:
         """Add what a command installs."""
@@ -416,7 +389,7 @@ def _unknown_facts(base: BaseImage, reader: _PackageReader, unread: list[str]) -
     if not is_stated(base.image):
         found.append(f"the base image {base.image}: a variable in it has no value; give one with --build-arg")
     found += [
-        f"{path}: the build context here has no such file, or a command changes it; see --context and --lock"
+        f"{path}: the build context here has no such file, or a command changes it; see --context"
         for path in dict.fromkeys(unread)
     ]
     if "torch" not in reader.packages and ("torch" in reader.unknown or (reader.opaque and not unread)):

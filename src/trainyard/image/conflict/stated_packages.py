@@ -1,7 +1,7 @@
 """Packages as requirements, in files and in words of commands, state them.
 
-A package is stated by a pin on the command line, by a pin in a file that is copied and installed from, or by
-a named lock. Everything else that is installed is unknown: a range, a URL, a variable without a value, a
+A package is stated by a pin on the command line, or by a pin in a file that is copied and installed from.
+Everything else that is installed is unknown: a range, a URL, a variable without a value, a
 project, a conditional install.
 """
 
@@ -39,19 +39,14 @@ class Package:
     file: str
     line: int
     """The line; 0 if it does not matter."""
-    stage: int = -1
-    """The stage that installs it; -1 if it is from a lock that was named."""
+    stage: int
+    """The stage that installs it."""
     index: str = ""
     """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
 
     @property
     def version(self) -> Version:
         return version(self.text)
-
-    @property
-    def is_locked(self) -> bool:
-        """Return whether a lock that was named states it."""
-        return self.stage == -1
 
     @property
     def cuda(self) -> Version:

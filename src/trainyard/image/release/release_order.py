@@ -1,6 +1,6 @@
 """The order in which an image is released to one or several registries, so that a failure sets no tag.
 
-    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach, sign  ──>  everywhere: tag
+    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach  ──>  everywhere: tag
 
 If a registry refuses, holds another digest or finds too much in its scan, no tag is set anywhere.
 """
@@ -33,8 +33,6 @@ class ReleasePlace:
     """Pushes the image under this complete name; returns the digest that the builder reports."""
     scan: Callable[[str], str]
     """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
-    sign: Callable[[str], bool] = lambda _digest: False
-    """Signs a digest; returns whether it is signed."""
 
 
 @dataclass
@@ -49,7 +47,6 @@ class ReleaseResult:
     """Whether BuildKit's SBOM and provenance were pushed with the image."""
     record_digest: str = ""
     """The digest of the record that is attached."""
-    signed: bool = False
 
     @property
     def uri(self) -> str:
@@ -63,7 +60,6 @@ class ReleaseResult:
             "scan": self.scan,
             "attested": self.is_attested,
             "record": self.record_digest,
-            "signed": self.signed,
             "tags": [vars(step) for step in self.steps],
         }
 
@@ -89,7 +85,6 @@ def release(
         for one in found:
             registry, repository = one.place.registry, one.place.repository
             one.record_digest = registry.attach(repository, one.digest, facts=facts, files=files)
-            one.signed = one.place.sign(one.digest)
     except TrainyardError as error:
         nowhere = " in any registry" if len(places) > 1 else ""
         raise type(error)(f"{error}\nNo tag was set{nowhere}.") from None
@@ -132,14 +127,6 @@ def _set_tags(one: ReleaseResult) -> None:
             )
 
 
-@dataclass(frozen=True)
-class ScanVerdict:
-    """The verdict."""
-
-    ok: bool
-    text: str
-
-
 def judge_scan(
     status: str,
     counts: Mapping[str, int],
@@ -147,27 +134,28 @@ def judge_scan(
     threshold: str,
     *,
     completed: bool = False,
-) -> ScanVerdict:
-    """Judge a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
+) -> tuple[bool, str]:
+    """Return whether a scan is good enough, and what it says.
 
+    `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
     The threshold `none` passes everything. With any other threshold a scan that did not complete fails.
     Enhanced scanning is always ACTIVE, so `completed` says whether its findings exist yet.
     """
     if threshold == "none":
-        return ScanVerdict(True, "findings are not judged (--fail-on none)")
+        return True, "findings are not judged (--fail-on none)"
     if status != "COMPLETE" and not (status == "ACTIVE" and completed):
         if status in ("", "NONE"):
             state = "the image was not scanned; turn on scan on push for the repository"
         else:
             state = f"the scan of the image is {status.lower()}; push again once it is complete"
-        return ScanVerdict(False, f"{state}, or pass --fail-on none")
+        return False, f"{state}, or pass --fail-on none"
     found = {key.lower(): count for key, count in counts.items()}
     for severity in map(str.lower, names.values()):  # a finding counts, even if `counts` omits it
         found[severity] = max(found.get(severity, 0), 1)
     bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
     over = {severity: found[severity] for severity in bad if found.get(severity)}
     if not over:
-        return ScanVerdict(True, f"no finding of severity {threshold} or above")
+        return True, f"no finding of severity {threshold} or above"
     worst = [name for name, severity in sorted(names.items()) if severity.lower() in over][:5]
     listed = ", ".join(f"{count} {severity}" for severity, count in over.items())
-    return ScanVerdict(False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}")
+    return False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}"

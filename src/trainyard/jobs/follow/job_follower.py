@@ -17,7 +17,6 @@ from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
@@ -125,21 +124,15 @@ class _JobFollower:
     def _state_now(self, before: JobState | None) -> JobState:
         if self._seconds_until_observation(before) <= 0:
             self._observe_around()
-        state = self._judge()
+        state = self._view.judge()
         if before is not None and before.state is not state.state and not state.ended:
             self._observe_around()
-            state = judge_job(self._view.observed(), self._view.history)
+            state = self._view.judge()
         reported = (state.state, state.reason, state.restarts)
         if reported != self._reported and not state.ended:
             self._reported = reported
             self._on_state(state)
         return state
-
-    def _judge(self) -> JobState:
-        """Return the state now, and remember what was seen."""
-        observed = self._view.observed()
-        self._view.history = after(observed, self._view.history)
-        return judge_job(observed, self._view.history)
 
     def _observe_around(self) -> None:
         self._observed_at = time.monotonic()
@@ -149,8 +142,7 @@ class _JobFollower:
         """Wait until the pod that the others lost has reported or is gone; return the final state."""
         until = time.monotonic() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
-            observed = self._view.observed()
-            again = judge_job(observed, after(observed, self._view.history))
+            again = self._view.judge()
             state = again if again.ended else state
             waits = any(pod.live for pod in self._view.pods)
             left = until - time.monotonic()
@@ -167,8 +159,7 @@ class _JobFollower:
         state = self._wait_for_cause(state)
         self._view.list_pods()  # their watch may be broken
         self._observe_around()
-        observed = self._view.observed()
-        again = judge_job(observed, after(observed, self._view.history))
+        again = self._view.judge()
         state = again if again.ended else state
         self._on_state(state)
         return state

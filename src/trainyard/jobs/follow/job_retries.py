@@ -75,33 +75,6 @@ class RetryOutcome:
     """Its retry is decided, and waits for its back-off: whoever watches next sends it."""
 
 
-def follow_and_announce(
-    api: "Api",
-    *,
-    namespace: str,
-    name: str,
-    kind: str,
-    seconds: float,
-    retries: bool,
-    announce: Callable[..., None],
-    target: ClusterTarget = DEFAULT_CLUSTER,
-) -> JobState:
-    """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
-    if retries:
-        found = RetryLoop(api, announce, target=target).follow_to_end(namespace, name, kind, seconds)
-        if found.why:
-            announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
-        return found.state
-    return follow_job(
-        api,
-        namespace=namespace,
-        name=name,
-        kind=kind,
-        seconds=seconds,
-        on_state=lambda state: announce("job", f"{state.state}: {state.reason}"),
-    )
-
-
 class RetryLoop:
     """Retries one job, and the jobs that replace it."""
 
@@ -121,15 +94,25 @@ class RetryLoop:
         self._api, self._announce, self._times, self._newest_step = api, announce, times, newest_step
         self._reader, self._target = JobReader(api), target
 
-    def follow_to_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> RetryOutcome:
-        """Follow the job, or the last one that replaced it, and retry it as long as that is allowed.
+    def follow_to_end(
+        self, namespace: str, name: str, kind: str | None, seconds: float, *, retries: bool = True
+    ) -> RetryOutcome:
+        """Follow the job for at most `seconds`; with `retries` the last one that replaced it, and retry it.
 
         Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
         deadline = time.monotonic() + seconds
-        job = self._last_of_chain(self._reader.find_job(namespace, name, kind))
+        job = self._reader.find_job(namespace, name, kind)
+        if not retries:
+            return RetryOutcome(self._follow(job, deadline, lost_seconds=None), "")
+        outcome = self._retry_to_end(self._last_of_chain(job), deadline)
+        if outcome.why:
+            self._announce("retry", f"{outcome.state.job}: {outcome.why}", "degraded")
+        return outcome
+
+    def _retry_to_end(self, job: FoundJob, deadline: float) -> RetryOutcome:
         while True:
-            state = self._follow(job, deadline)
+            state = self._follow(job, deadline, lost_seconds=self._times.lost if job.kind.suspend else None)
             if not state.ended or state.state is State.SUCCEEDED:
                 return RetryOutcome(state, "")
             step = self._next(job, state, deadline)
@@ -161,7 +144,7 @@ class RetryLoop:
             job = replace(job, name=name, raw=raw)
         return job
 
-    def _follow(self, job: FoundJob, deadline: float) -> JobState:
+    def _follow(self, job: FoundJob, deadline: float, *, lost_seconds: float | None) -> JobState:
         """Return the end of the job; it has failed if it waits where it need not, as `follow_job` says."""
         return follow_job(
             self._api,
@@ -170,7 +153,7 @@ class RetryLoop:
             kind=job.kind.name,
             seconds=max(1.0, deadline - time.monotonic()),
             on_state=lambda state: self._announce("job", f"{state.job}: {state.state}: {state.reason}"),
-            lost_seconds=self._times.lost if job.kind.suspend else None,
+            lost_seconds=lost_seconds,
             find_other_zone=partial(find_other_zone, self._api, job),
         )
 

@@ -66,4 +66,4 @@ def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
         tolerations=plan.tolerations,
         node_selector=plan.node_selector,
     )
-    return ClusterQuery(api, demand, now=0.0).usage(), demand
+    return ClusterQuery(api, demand).usage(), demand

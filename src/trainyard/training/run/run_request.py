@@ -17,7 +17,7 @@ from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
-from trainyard.run.run_advice import finished_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import recorded_run
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
@@ -48,8 +48,6 @@ class Request:
     """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
     peak_flops: Callable[[str], float | None] = lambda _name: None
     """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
-    profile: range = range(0)
-    """The steps, counted from 1, of which a profiler trace is written."""
     on_outcome: Callable[[Mapping[str, Any]], None] = lambda _outcome: None
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
@@ -75,10 +73,10 @@ def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | No
     outcome: dict[str, Any] = run.get("outcome", {})
     if outcome and recorded_run(run).has_succeeded and outcome.get("steps") == point.step:
         found = differences_from_run(
-            directory, request.config, request.provenance, data=lambda: request.data.fingerprint
+            directory, request.config, request.provenance, data=request.data.fingerprint
         )
         if found:
-            raise finished_run(directory, found)
+            raise other_inputs(directory, found)
         return outcome
     if point.step > length.steps:
         raise ConfigError(

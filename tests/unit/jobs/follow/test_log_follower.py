@@ -12,7 +12,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_BEFORE,
     MemoryCluster,
     PodLog,
-    memory_cluster,
 )
 from tests.unit.jobs.state.shapes import pod, terminated
 
@@ -34,12 +33,6 @@ def api_of(cluster: MemoryCluster) -> Api:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_follower, "_PAUSE", 0.02)
     monkeypatch.setattr(log_follower, "_END_SECONDS", 0.1)
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 class Heard:

@@ -151,7 +151,6 @@ def test_the_example_of_a_cause_is_never_taken_for_another_class(cause: str) -> 
             "wait",
             "pending",
             "aftermath",
-            "wording",
         ):
             allowed |= {"unknown", *ALSO_CONSEQUENCES}
         if name.startswith("cut") and "after" in row:
