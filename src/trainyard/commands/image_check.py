@@ -180,12 +180,12 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
                 f"--lock {named}: no package is pinned to one version, so nothing can be compared"
             )
         return packages
-    texts, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    found, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
     for name in missing:
         _logger.warning(
             "%s was built with %s, and no file here is that lock; name it with --lock", args.image, name
         )
-    return demanded_packages(list(texts.values()), linux) if texts and not missing else None
+    return demanded_packages(list(found.values()), linux) if found and not missing else None
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
