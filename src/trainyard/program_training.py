@@ -345,9 +345,7 @@ def _differences(run: ProgramRun) -> tuple[str, ...]:
         "program": program.facts,
         "program_sha256": program.sha256,
     }
-    return differences_from_run(
-        run.directory, run.config, facts, data=lambda: (run.data() or {}).get("fingerprint")
-    )
+    return differences_from_run(run.directory, run.config, facts, data=(run.data() or {}).get("fingerprint"))
 
 
 def is_done(run: ProgramRun) -> bool:

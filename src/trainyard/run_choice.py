@@ -4,8 +4,8 @@
     configuration, git, lock, data ──> inputs now ┴──> run.situation ──> this directory, one beside, refusal
 
 A new run beside runs/a is runs/a-2, then runs/a-3, so that the same command, given again, finds the run that
-it began. Data are hashed only where all other inputs are equal. Only `claim_run_number` writes: the claim of
-the run's number and of its next attempt, in the store and in the directory, before the run trains.
+it began. Only `claim_run_number` writes: the claim of the run's number and of its next attempt, in the store
+and in the directory, before the run trains.
 """
 
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ def differences_of(order: ProgramOrder) -> tuple[str, ...]:
         directory,
         config,
         trainer_facts(),
-        data=lambda: prepared_data_of(directory.config_file)[0] or recorded,
+        data=prepared_data_of(directory.config_file)[0] or recorded,
     )
 
 

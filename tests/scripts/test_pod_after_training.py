@@ -59,7 +59,7 @@ class KilledError(Exception):
 
 def resolved(config: Config) -> Config:
     """As the trainer records it: no value is left open."""
-    model, data = config.model, config.data.model_copy(update={"validation_split": "files"})
+    model, data = config.model, config.data
     if model.path is not None:
         shape = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_layers": 2}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}

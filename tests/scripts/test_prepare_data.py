@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 def test_says_what_is_held_out_of_few_files(config: Path, files: int, said: str) -> None:
     for number in range(files, 5):
         (config.parent / "train" / f"{number}.txt").unlink()
-    config.write_text(config.read_text().replace("fraction: 0.0", "fraction: 0.2, validation_split: within"))
+    config.write_text(config.read_text().replace("fraction: 0.0", "fraction: 0.02"))
     result = run("--config", config)
     assert result.returncode == 0, result.stderr
     assert f"validation {said} [ok]" in result.stderr

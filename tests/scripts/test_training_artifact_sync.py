@@ -171,7 +171,7 @@ def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
     follower.send_signal(signal.SIGTERM)
     _, said = follower.communicate(timeout=60)
     assert follower.returncode == 75, said
-    assert "1 checkpoints stored while it was trained; a stop was requested" in said
+    assert "1 checkpoint stored while it was trained; a stop was requested" in said
 
 
 def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> None:

@@ -23,8 +23,8 @@ from trainyard.jobs.recipes import (
 )
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
 

@@ -21,7 +21,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import collect_provenance
+from trainyard.run.identity import collect_provenance, read_run
 
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
@@ -157,9 +157,9 @@ def followed(base: Path) -> Yard:
 
 
 def claim_and_follow(yard: Yard) -> None:
-    from trainyard.artifacts.record.run_numbers import claim_run
+    from trainyard.artifacts.record.run_numbers import claim_of_run
 
-    claim_run(open_store(yard.store), run_id=f"id-of-{yard.path.name}", key="", wanted=1)
+    claim_of_run(open_store(yard.store), read_run(yard.run.run_file), 1)
     yard.follow()
 
 
@@ -218,7 +218,7 @@ def foreign(base: Path) -> Yard:
 
 def unshared(base: Path) -> Yard:
     """Two machines that share no directory: the files with the tensors are on the other one."""
-    from trainyard.artifacts.record.run_numbers import claim_run
+    from trainyard.artifacts.record.run_numbers import claim_of_run
     from trainyard.artifacts.upload.node_parts import sync_node
     from trainyard.run.node_folder import NodeFolder, write_node
 
@@ -232,7 +232,7 @@ def unshared(base: Path) -> Yard:
     shutil.copy(yard.run.config_file, other.config_file)
     for node, directory in enumerate((yard.run, other)):
         write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
-    claim_run(open_store(yard.store), run_id="id-of-unshared", key="", wanted=1)
+    claim_of_run(open_store(yard.store), read_run(yard.run.run_file), 1)
     sync_node(open_store(yard.store), other, 1)
     yard.sync()
     return yard

@@ -15,6 +15,8 @@ from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event
 
 MakeRun = Callable[..., RunDirectory]
+KEY = "0" * 32
+"""The key of each run that is made."""
 
 
 @pytest.fixture
@@ -25,7 +27,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         directory = RunDirectory(tmp_path / name)
         directory.create()
         if not directory.run_file.exists():
-            write_identity(directory.run_file, f"run-{name}", {"git": {"commit": "3f2c1ab" * 5}})
+            facts = {"key": KEY, "git": {"commit": "3f2c1ab" * 5}}
+            write_identity(directory.run_file, f"run-{name}", facts)
             directory.config_file.write_text("artifacts:\n  store: null\n")
             append_event(directory.events_file, "started")
         for step in steps:

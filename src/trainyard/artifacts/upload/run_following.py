@@ -110,10 +110,10 @@ class FollowReport:
     def summary(self) -> str:
         """One line for people."""
         passed = f"; {self.passed} more were replaced before they could be stored" if self.passed else ""
+        stored = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
         if self.last is not None:
-            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained{passed}"
-        why = "" if self.ending is Ending.OUTCOME else f"; {_ENDINGS[self.ending][1]}"
-        return f"{self.checkpoints} checkpoints stored while it was trained{passed}{why}"
+            return f"{self.last.summary()}; {stored} while it was trained{passed}"
+        return f"{stored} stored while it was trained{passed}; {_ENDINGS[self.ending][1]}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:

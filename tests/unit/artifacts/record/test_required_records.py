@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.manifest import RunManifest, manifest_bytes, parse_run_manifest
 from trainyard.artifacts.record.run_numbers import claim_run
@@ -66,7 +67,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
     store: Store, make_run: Any, tmp_path: Path
 ) -> None:
     directory = make_run()
-    claim_run(store, run_id="run-run", key="", wanted=1)
+    claim_run(store, run_id="run-run", key=KEY, wanted=1)
     running = RunningRun(store, directory, 1)
     while running.store_newest(frozenset()) is not None:
         pass

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.local_paths import places_of
 from trainyard.artifacts.record.manifest import ManifestObject
@@ -509,7 +510,7 @@ def test_a_run_that_is_still_going_comes_back_as_its_newest_manifest_tells(
     store: Store, make_run: Any, target: Path
 ) -> None:
     run = make_run(steps=(100,))
-    running = RunningRun(store, run, claim_run(store, run_id="run-run", key="", wanted=1).number)
+    running = RunningRun(store, run, claim_run(store, run_id="run-run", key=KEY, wanted=1).number)
     assert running.store_newest(frozenset()) is not None
     make_run(steps=(200,))
     assert running.store_newest(frozenset()) is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.promotion import Promotion, find_promotable, promote
 from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
@@ -385,7 +386,7 @@ def records_in(folder: Path) -> list[str]:
 def followed(store: Store, make_run: Any) -> RunDirectory:
     """A run whose checkpoints were each stored while it was trained."""
     directory: RunDirectory = make_run(steps=())
-    claim_run(store, run_id="run-run", key="", wanted=1)
+    claim_run(store, run_id="run-run", key=KEY, wanted=1)
     for step in (100, 200, 300):
         make_run(steps=(step,))
         assert RunningRun(store, directory, 1).store_newest(frozenset()) is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
 from trainyard.artifacts.retention.pruning import prune
@@ -40,7 +41,7 @@ class Shapes:
 
     def _running(self, steps: tuple[int, ...]) -> None:
         directory = self._make_run(steps=steps)
-        claim_run(self._store, run_id="run-run", key="", wanted=1)
+        claim_run(self._store, run_id="run-run", key=KEY, wanted=1)
         running = RunningRun(self._store, directory, 1)
         while running.store_newest(frozenset()) is not None:
             pass

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.object_store import Store
@@ -108,7 +109,7 @@ def test_what_is_stored_is_not_read_again(
     store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(steps=(100,))
-    claim_run(store, run_id="run-run", key="", wanted=1)
+    claim_run(store, run_id="run-run", key=KEY, wanted=1)
     assert RunningRun(store, run, 1).store_newest(NONE) is not None
     make_run(steps=(200,))
     read: list[str] = []

@@ -1,0 +1,234 @@
+"""Which run a start is of, on real processes and stores: one case for each launcher of the table.
+
+`tests/unit/run/test_situation.py` has the table itself. Each case counts the starts of the program.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import warm_start
+from tests.integration.any_program.test_any_program import RESUME, TRAINER, Repository
+
+PROGRAM = (sys.executable, "train.py")
+
+
+class Owner(Repository):
+    """A repository of somebody, whose program notes each start."""
+
+    @property
+    def starts(self) -> int:
+        return sum(1 for line in self.text("starts").splitlines() if line)
+
+    def text(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))
+        }
+        process = warm_start.Popen(
+            [sys.executable, "-m", "trainyard", *words],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**kept, **variables},
+        )
+        out, error = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(words, process.returncode, out, error)
+
+    def train(self, *options: str, program: Sequence[str] = (), run_id: str = "") -> int:
+        settings = [word for each in self.set for word in ("--set", each)]
+        named = {"TRAINYARD_RUN_ID": run_id} if run_id else {}
+        self.done = self.command("run", *settings, *options, "--", *PROGRAM, *program, **named)
+        return self.done.returncode
+
+    def record(self, run_dir: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / run_dir / "run.json").read_text())
+        return found
+
+    def manifests(self) -> dict[str, bytes]:
+        """Every object of the store that may not change any more."""
+        found = sorted((self.folder / "trainyard-store").rglob("*"))
+        return {str(path): path.read_bytes() for path in found if path.is_file() and "run-" in str(path)}
+
+    def forget(self, *names: str) -> None:
+        """Be another machine: nothing is left of the runs, but the store."""
+        for name in names:
+            shutil.rmtree(self.folder / name)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    folder = tmp_path / "work"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "tokens.txt").write_text("1 2 3")
+    note = "open('starts', 'a').write(str(os.getpid()) + '\\n')\nparser = argparse"
+    (folder / "train.py").write_text(TRAINER.read_text().replace("parser = argparse", note, 1))
+    (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+    (folder / ".gitignore").write_text("out/\ndied\nstarts\ntrainyard-store/\n")
+    found = Owner(folder, set=["program.data=[data]", RESUME])
+    found.git("init", "-q")
+    found.git("add", "-A")
+    found.git("commit", "-q", "-m", "Train")
+    return found
+
+
+def change(owner: Owner, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Change one input of the next start; return its options and the words of its program."""
+    if name == "commit":
+        owner.git("commit", "-q", "--allow-empty", "-m", "Another")
+    elif name == "working tree":
+        (owner.folder / "train.py").write_text(owner.text("train.py") + "# changed\n")
+    elif name == "lock":
+        (owner.folder / "requirements.txt").write_text("numpy==2.1.0\n")
+        owner.git("commit", "-q", "-am", "Another lock")
+    elif name == "data":
+        (owner.folder / "data" / "tokens.txt").write_text("1 2 3 4")
+        owner.git("commit", "-q", "-am", "Other data")
+    options = ("--set", "program.metrics=out/none.jsonl") if name == "program.metrics" else ()
+    return options, ("--steps", "4") if name == "command" else ()
+
+
+CHANGES = ("commit", "working tree", "lock", "data", "command", "program.metrics")
+
+
+def test_a_finished_run_is_done_for_equal_inputs_and_stays_for_others(owner: Owner) -> None:
+    assert owner.train("--run-dir", "runs/a") == 0, owner.done.stderr
+    assert owner.train("--run-dir", "runs/a") == 0
+    assert owner.starts == 1, "nothing is trained"
+    first = owner.record("runs/a")
+    assert len(first["key"]) == 32
+    assert (first["attempt"], list(first["stored_as"].values())) == (1, [1])
+    wrong = []
+    for name in CHANGES:
+        owner.git("tag", "before")
+        options, words = change(owner, name)
+        code = owner.train("--run-dir", "runs/a", *options, program=words)
+        if (
+            code != 2
+            or f"{name}: " not in owner.done.stderr
+            or "Nothing was started" not in owner.done.stderr
+        ):
+            wrong.append((name, code, owner.done.stderr))
+        owner.git("reset", "-q", "--hard", "before")
+        owner.git("tag", "-d", "before")
+    assert not wrong
+    assert (owner.starts, owner.record("runs/a")["key"]) == (1, first["key"])
+
+
+def test_a_run_that_did_not_end_continues_and_one_with_other_inputs_begins_beside_it(owner: Owner) -> None:
+    killed = ("--die", "4:2")
+    assert owner.train("--run-dir", "runs/a", program=killed) == 137
+    assert owner.train("--run-dir", "runs/a", program=killed) == 0, owner.done.stderr
+    record = owner.record("runs/a")
+    assert (record["attempt"], record["outcome"]["status"], owner.starts) == (2, "succeeded", 2)
+
+    (owner.folder / "died").unlink()
+    assert owner.train("--run-dir", "runs/b", program=("--die", "5:step")) == 137
+    failed = owner.record("runs/b")
+    for expected in (3 + 1, 3 + 1):  # the second time it is done
+        assert owner.train("--run-dir", "runs/b") == 0, owner.done.stderr
+        assert "the run is runs/b-2" in owner.done.stderr
+        assert owner.starts == expected
+    beside = owner.record("runs/b-2")
+    assert failed == owner.record("runs/b"), "the old one stays"
+    assert beside["key"] != failed["key"]
+    assert "runs/b/checkpoints/step-" in beside["parent"]["checkpoint"]
+
+
+def test_an_end_that_nobody_saw_is_not_recorded(owner: Owner) -> None:
+    """It was killed after its last checkpoint: its program is started again, and ends by itself."""
+    assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 137
+    assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 0, owner.done.stderr
+    assert owner.starts == 2
+    assert owner.record("runs/a")["outcome"]["program_exit_code"] == 0
+
+
+def test_an_id_belongs_to_one_run_and_is_refused_before_training(owner: Owner) -> None:
+    assert owner.train(run_id="nightly") == 0, owner.done.stderr
+    before, starts = owner.manifests(), owner.starts
+    owner.forget("runs")
+    assert owner.train(program=("--steps", "4"), run_id="nightly") == 2
+    assert "nightly" in owner.done.stderr and "belongs to another run" in owner.done.stderr
+    assert owner.train("--run-number", "1", program=("--steps", "4")) == 2
+    assert "belongs to run nightly" in owner.done.stderr
+    assert (owner.manifests(), owner.starts) == (before, starts)
+    assert owner.train("--resume", "auto", run_id="nightly") == 0, "with its inputs it is the same run"
+    assert owner.starts == starts
+
+
+def test_another_machine_continues_only_a_run_that_the_start_is_known_to_be_of(owner: Owner) -> None:
+    stops = ("--stop_at", "3", "--save_steps", "3")
+    assert owner.train(program=stops, run_id="cb-1") == 75, owner.done.stderr
+    key = owner.record("runs/cb-1")["key"]
+    owner.forget("runs", "out")
+    assert owner.train(program=stops, run_id="cb-1") == 2, "it is not known to be this run"
+    assert owner.train("--segment", "2", program=stops, run_id="cb-1") == 0, owner.done.stderr
+    record = owner.record("runs/cb-1")
+    assert (record["key"], record["attempt"], record["outcome"]["steps"]) == (key, 2, 6)
+    attempts = list((owner.folder / "trainyard-store" / "run-1").glob("attempt-*.json"))
+    assert [path.name for path in attempts] == ["attempt-2.json"]
+
+
+def test_cells_of_a_matrix_and_steps_of_a_job_are_runs_of_their_own(owner: Owner) -> None:
+    """The action: two cells and a second step on one runner, and a second attempt on another one."""
+    changes = "\n".join(owner.set)
+
+    def act(attempt: int, cell: str, *words: str) -> str:
+        inputs = {"COMMAND": " ".join((*PROGRAM, *words)), "CHANGES": changes, "RUN_NUMBER": "auto"}
+        github = {"GITHUB_RUN_ID": "7", "GITHUB_JOB": "train", "GITHUB_RUN_ATTEMPT": str(attempt)}
+        out = owner.folder.parent / "output"
+        out.unlink(missing_ok=True)
+        done = owner.command("step", "action", MATRIX=cell, GITHUB_OUTPUT=str(out), **inputs, **github)
+        assert done.returncode == 0, done.stderr
+        return out.read_text().partition("run_dir<<")[2].splitlines()[1]
+
+    first, second = act(1, '{"lr": 1}'), act(1, '{"lr": 2}')
+    third = act(1, '{"lr": 2}', "--steps", "4")
+    assert first.startswith("runs/gh-7-train-") and len({first, second, third}) == 3
+    assert third == f"{second}-2", "a second step of the job"
+    runs = [owner.record(each) for each in (first, second, third)]
+    assert len({run["key"] for run in runs}) == 3
+    assert [list(run["stored_as"].values()) for run in runs] == [[1], [2], [3]]
+    before = owner.starts
+    owner.forget("runs")
+    assert act(2, '{"lr": 2}') == second
+    assert owner.starts == before, "the second attempt of the job finds its run in the store"
+
+
+def test_a_pod_that_returns_without_its_disk_continues_its_run(owner: Owner) -> None:
+    (owner.folder / "config.yaml").write_text(
+        "recipe: command\n"
+        f"artifacts: {{store: 'file://{owner.folder}/trainyard-store'}}\n"
+        f"program: {{command: {json.dumps([*PROGRAM, '--stop_at', '4'])}, data: [data], "
+        'resume: [--resume_from_checkpoint, "{checkpoint}"]}\n'
+    )
+    owner.git("add", "-A")
+    owner.git("commit", "-q", "-m", "Configure")
+
+    def start() -> int:
+        words = ("pod", "--config", "config.yaml", "--run-dir", "runs/job")
+        return owner.command(*words, TRAINYARD_RUN_ID="team-llama-1").returncode
+
+    assert start() == 75
+    first = owner.record("runs/job")
+    assert (
+        owner.command(
+            "store", "sync", "--run-dir", "runs/job", "--store", f"file://{owner.folder}/trainyard-store"
+        ).returncode
+        == 0
+    )
+    owner.forget("runs", "out")
+    assert start() == 0
+    again = owner.record("runs/job")
+    assert (again["run_id"], again["key"]) == ("team-llama-1", first["key"])
+    assert (again["attempt"], again["outcome"]["steps"]) == (2, 6)
