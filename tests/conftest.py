@@ -60,6 +60,12 @@ def _let_torch_propagate() -> None:
             logger.propagate = True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs note there which places they use; tests leave nothing in the home of whoever starts them."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(autouse=True)
 def untouched_logger() -> Iterator[None]:
     """A script sets up the library's logger once per process; here many run in one process."""

@@ -14,8 +14,10 @@ Example:    tools/write_locks.py --check
 """
 
 import argparse
+import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import tomllib
@@ -35,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON, IMAGE_PYTHON = "3.11", "3.12"
 """The oldest Python that a lock supports, and the Python of the images' base."""
 RESOLVE_SECONDS = 900
+DIGEST = re.compile(r"# input-sha256: ([0-9a-f]{64})\n")
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(root: Path) -> int:
-    from trainyard.machine.package_lock import fits_inputs
-
     stale = [lock for lock in LOCKS if not fits_inputs(text_of(lock.path(root)), lock.inputs(root))]
     if stale:
         names = ", ".join(lock.path(root).name for lock in stale)
@@ -148,7 +149,6 @@ def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
 
 def write(lock: Lock, line: list[str], root: Path) -> None:
     from trainyard.gateways.process import run_program
-    from trainyard.machine.package_lock import with_input_digest
     from trainyard.run.atomic_files import write_bytes_atomically
 
     done = run_program(line, seconds=RESOLVE_SECONDS, cwd=root)
@@ -168,7 +168,6 @@ def pins_of(lock: Lock, root: Path) -> "tuple[Pin, ...]":
 def report(file: Path, old: "Mapping[str, tuple[Pin, ...]]", *, uv: str, root: Path) -> None:
     """Write what changed since `old` (name of a lock -> its pins), and what is known to be vulnerable."""
     from trainyard.gateways.github import append_summary, set_output
-    from trainyard.machine.package_lock import lock_changes
     from trainyard.run.atomic_files import write_bytes_atomically
 
     changes: dict[str, list[str]] = {}
@@ -202,7 +201,6 @@ def report(file: Path, old: "Mapping[str, tuple[Pin, ...]]", *, uv: str, root: P
 def vulnerabilities(uv: str, lock: Lock, pins: "tuple[Pin, ...]") -> list[str]:
     """Return the known vulnerabilities of the pins, a line each; one line if that could not be found out."""
     from trainyard.gateways.process import run_program
-    from trainyard.machine.package_lock import script_of_pins
 
     flags = ["--preview-features", "audit-command,json-output", "--output-format", "json", "--quiet"]
     with tempfile.TemporaryDirectory() as folder:
@@ -214,6 +212,49 @@ def vulnerabilities(uv: str, lock: Lock, pins: "tuple[Pin, ...]") -> list[str]:
     except (ValueError, KeyError, TypeError):
         cause = " ".join((done.stderr.strip() or "no answer").split())[:200]
         return [f"{lock.path(Path()).name} could not be audited: {cause}"]
+
+
+def lock_changes(old: "tuple[Pin, ...]", new: "tuple[Pin, ...]") -> tuple[str, ...]:
+    """Return the changes of a new lock, one package a line: `torch 2.13.0 → 2.14.0`, `pip 26.0 is new`."""
+    before, after = _versions(old), _versions(new)
+    changes = []
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name, ""), after.get(name, "")
+        if was == now:
+            continue
+        if not was or not now:
+            changes.append(f"{name} {now} is new" if now else f"{name} {was} is no longer needed")
+        else:
+            major = ", a new major version" if was.split(".")[0] != now.split(".")[0] else ""
+            changes.append(f"{name} {was} → {now}{major}")
+    return tuple(changes)
+
+
+def _versions(pins: "tuple[Pin, ...]") -> dict[str, str]:
+    """Name -> version; several versions of one package, for different platforms, in one text."""
+    found: dict[str, list[str]] = {}
+    for pin in pins:
+        found.setdefault(pin.name, []).append(pin.version)
+    return {name: " and ".join(dict.fromkeys(versions)) for name, versions in found.items()}
+
+
+def script_of_pins(pins: "tuple[Pin, ...]", *, python: str) -> str:
+    """The text of a script that needs exactly these pins (PEP 723): `uv audit` reads scripts, not locks."""
+    markers = (f" ; {pin.marker}" if pin.marker else "" for pin in pins)
+    needed = [f'#   "{pin.name}=={pin.version}{marker}",' for pin, marker in zip(pins, markers, strict=True)]
+    head = ["# /// script", f'# requires-python = ">={python}"', "# dependencies = ["]
+    return "\n".join([*head, *needed, "# ]", "# ///", ""])
+
+
+def with_input_digest(text: str, inputs: bytes) -> str:
+    """The lock's text with the digest of its inputs on the first line."""
+    return f"# input-sha256: {hashlib.sha256(inputs).hexdigest()}\n{DIGEST.sub('', text)}"
+
+
+def fits_inputs(text: str, inputs: bytes) -> bool:
+    """Return whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
+    recorded = DIGEST.match(text)
+    return recorded is not None and recorded[1] == hashlib.sha256(inputs).hexdigest()
 
 
 def vulnerability_line(found: Mapping[str, Any]) -> str:

@@ -35,7 +35,6 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.gateways.aws_cli import trust_policy_of
 from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github_cli import GitHubCli
@@ -45,8 +44,7 @@ from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
-from trainyard.github.settings import ChangePolicy, WantedSetup
-from trainyard.github.setup import Setup
+from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps
 from trainyard.machine.checklist import (
     CheckItem,
@@ -323,7 +321,7 @@ def github_items() -> list[CheckItem]:
     changes_nothing = ChangePolicy(
         dry_run=True, confirm=lambda _: False, can_ask=lambda _: False, set_secret=lambda _: None
     )
-    steps = Setup(gh.ask, repository, WantedSetup(), changes_nothing, ask_aws=trust_policy_of).steps()
+    steps = Setup(gh.ask, repository, WantedSetup(), changes_nothing).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 

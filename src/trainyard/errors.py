@@ -94,6 +94,12 @@ class RunConflictError(TrainyardError):
     """Another run already uses the run number, or another object the name."""
 
 
+class NumberTakenError(RunConflictError):
+    """The run number or the run id in a store belongs to another run."""
+
+    exit_code = ExitCode.USAGE
+
+
 class ServiceError(TrainyardError):
     """An outside service refused, and bounded retries did not help."""
 

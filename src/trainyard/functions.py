@@ -136,7 +136,6 @@ def _answer_of(module: Any, **options: object) -> Json:
     parser = module.make_parser()
     try:
         args = parser.read_values(options)
-        module.check_options(parser, args)
     except UsageExit as refused:
         raise ConfigError(refused.message) from None
     data, code = module.answer(args)

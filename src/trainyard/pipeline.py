@@ -1,6 +1,6 @@
 """The pipeline, once: the steps that train, store and prove a run, and their order.
 
-    check ─> prepare ─> fetch ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> claim ─> train ─> evaluate ─> store ─> prove ─> report ─> notify
 
 `run_pipeline` takes all of them for a run; pods and the jobs of a workflow take them one by one. A step is a
 function with its values, so that a plan can be printed and compared. Only our trainer is a process of its
@@ -12,13 +12,15 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainyard.command.handler import code_of
+from trainyard.command.output import announce
 from trainyard.commands.doctor import check_readiness
 from trainyard.commands.evaluate import Configuration, evaluate_run
 from trainyard.commands.notify import Notice, notify
@@ -27,11 +29,11 @@ from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.step_environment import check_environment
 from trainyard.commands.step_fetch_checkpoint import fetch_checkpoint
-from trainyard.commands.store_sync import store_run
+from trainyard.commands.store_sync import follow_run, store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.deployment_checks import GRACE_SECONDS
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, StoppedError
 from trainyard.gateways.gpu_lock import with_gpu_lock
 from trainyard.gateways.process import SignalForwarder
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
@@ -39,8 +41,11 @@ from trainyard.program_training import ProgramOrder, train_program
 from trainyard.proof import PARTS
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
+from trainyard.run.run_lock import is_locked
+from trainyard.run_choice import claim_run_number, require_same_inputs
 
 _NAME_CELLS = 12
+ENDLESS = 3650 * 86_400.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,11 @@ class Pipeline:
     """Address of the store; empty only in a pod, which then does not store the run."""
     run_number: int | None = None
     """None: the number that the store has for the run, else a free one."""
+    run_id: str | None = None
+    """The id of a run that is new in `run_dir`; None: the name of the directory; empty: that of the run that
+    has `run_number` in the store."""
+    may_adopt: bool = False
+    """Whether this may be a start of a run that another machine began, and that is in the store."""
     resume: str = "auto"
     deadline: float | None = None
     """Seconds after which training saves and stops."""
@@ -132,7 +142,9 @@ class Pipeline:
 
     def check_store(self) -> Step:
         given = {"config": self.config, "changes": tuple(self.changes)}
-        return Step("readiness", check_readiness, {**given, **self.stored})
+        # A run that is taken from the store by its number has no id yet that the number could belong to.
+        number = None if self.run_id == "" else self.run_number
+        return Step("readiness", check_readiness, {**given, **self.stored, "run_number": number})
 
     def prepare(self) -> list[Step]:
         """Return the step that prepares the data; nothing for another program, which prepares its own."""
@@ -145,16 +157,29 @@ class Pipeline:
     @property
     def has_fetch(self) -> bool:
         """Return whether the store may have a checkpoint that is not on this machine."""
-        return self.run_number is not None or "://" in self.resume
+        return self.may_adopt or "://" in self.resume
 
     def fetch(self) -> Step:
         """Return the step that restores the checkpoint to resume from; its result names it."""
         where = {"resume": self.resume, "segment": self.segment, "searches": self.searches}
-        return Step("fetch", fetch_checkpoint, {**self.stored, **where, "may_begin": self.may_begin})
+        named = {"run_id": self.run_id, "may_begin": self.may_begin}
+        return Step("fetch", fetch_checkpoint, {**self.stored, **where, **named})
 
-    def train(self) -> Step:
-        """Return the step that trains: with our trainer, in a process, or with another program."""
-        order = ProgramOrder(
+    def check_fetched(self, *, was_here: bool) -> list[Step]:
+        """Return the step that compares the inputs of a run that was just fetched from the store."""
+        if was_here or not (self.run_dir / "run.json").exists():
+            return []
+        return [Step("inputs", require_same_inputs, {"order": self.order})]
+
+    def claim(self) -> list[Step]:
+        """Return the step that claims the run's number in the store, before it trains."""
+        values = {**self.stored, "run_id": self.run_id, "may_adopt": self.may_adopt}
+        return [Step("claim", claim_run_number, values)] if self.store else []
+
+    @property
+    def order(self) -> ProgramOrder:
+        """The training that is requested."""
+        return ProgramOrder(
             config=self.config,
             changes=tuple(self.changes),
             run_dir=self.run_dir,
@@ -164,9 +189,12 @@ class Pipeline:
             grace=self.grace,
             deadline=self.deadline,
         )
+
+    def train(self) -> Step:
+        """Return the step that trains: with our trainer, in a process, or with another program."""
         if self.program or not self.prepares:
-            return Step("train", supervise_program, {"order": order})
-        return Step("train", training_command, {"order": order}, is_process=True)
+            return Step("train", supervise_program, {"order": self.order})
+        return Step("train", training_command, {"order": self.order}, is_process=True)
 
     def evaluate(self) -> list[Step]:
         """Return the step that evaluates the last checkpoint; nothing without `evaluation.command`."""
@@ -180,6 +208,24 @@ class Pipeline:
         given = Configuration(self.config, tuple(self.changes)) if has_secrets else None
         return [Step("evaluate", evaluate_run, {"run_dir": self.run_dir, "given": given})]
 
+    @property
+    def stores_failed(self) -> bool:
+        """Return whether a run that fails is stored, and each checkpoint while it trains."""
+        if not self.config.is_file():
+            return True
+        return load_config(self.config, self.changes).config.artifacts.store_failed
+
+    @property
+    def follows(self) -> bool:
+        """Return whether each checkpoint is stored while it trains."""
+        return self.stores_failed and os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
+
+    def follow(self) -> Step:
+        """Return the step that stores each checkpoint while it trains; what is left is stored after it."""
+        # It is ended after the training, so it needs no time limit of its own.
+        waits = {"silence": ENDLESS, "outage": ENDLESS, "stores_rest": False}
+        return Step("follow", follow_run, {**self.stored, **waits})
+
     def store_run(self) -> Step:
         return Step("store", store_run, self.stored)
 
@@ -190,6 +236,11 @@ class Pipeline:
 
     def prove(self) -> Step:
         return Step("prove", prove_run, {**self.stored, "only": self.required_parts})
+
+    def judge(self) -> Step:
+        """Return the step that proves what can be proven of a run before it is stored."""
+        parts = tuple(part for part in self.required_parts if part != "stored")
+        return Step("judge", prove_run, {**self.stored, "only": parts})
 
     def report(self) -> Step:
         return Step("report", write_report, {"run_dir": self.run_dir})
@@ -206,7 +257,7 @@ class Pipeline:
     def steps(self) -> list[Step]:
         """Return all steps up to the report, in their order."""
         fetch = [self.fetch()] if self.has_fetch else []
-        return [*self.before(), *fetch, self.train(), *self.after()]
+        return [*self.before(), *fetch, *self.claim(), self.train(), *self.after()]
 
 
 def training_command(order: ProgramOrder) -> list[str]:
@@ -281,22 +332,75 @@ class StepRunner(SignalForwarder):
 def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
     # Loaded here, because a signal between two steps interrupts neither.
-    evaluation = pipeline.evaluate()
+    evaluation, was_here = pipeline.evaluate(), (pipeline.run_dir / "run.json").exists()
     with StepRunner(prints=prints) as steps:
         if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
+        if code := steps.run(*started.check_fetched(was_here=was_here), *started.claim()):
+            return finish_unstarted(pipeline, steps, code)
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
-        code = steps.run(started.train())
-        if code != ExitCode.DONE and not has_stopped(pipeline.run_dir, code):
+        with follow_beside(started.follow() if started.follows else None):
+            code = steps.run(started.train())
+        has_ended = code == ExitCode.DONE or has_stopped(pipeline.run_dir, code)
+        if not has_ended and not (pipeline.stores_failed and is_over(pipeline.run_dir)):
             return finish(pipeline, steps, code, prove=True)
-        # A run that misses a threshold is stored too; its proof shows the miss.
         evaluated = steps.run(*evaluation) if code == ExitCode.DONE else ExitCode.DONE
-        if failure := steps.run(pipeline.store_run()):
-            return finish(pipeline, steps, code or failure, prove=code == ExitCode.DONE)
-        return finish(pipeline, steps, code or steps.run(pipeline.prove()) or evaluated)
+        judges = code == ExitCode.DONE and not pipeline.stores_failed
+        if judges and (failure := steps.run(pipeline.judge()) or evaluated):
+            return finish(pipeline, steps, failure)
+        failure = steps.run(pipeline.store_run())
+        if code == ExitCode.DONE and not failure:
+            failure = steps.run(pipeline.prove()) or evaluated
+            return finish(pipeline, steps, failure)
+        return finish(pipeline, steps, code or failure, prove=code == ExitCode.DONE or not has_ended)
+
+
+def is_over(run_dir: Path) -> bool:
+    """Return whether there is a run, and nobody trains it; a start that was refused made none."""
+    with suppress(OSError):
+        return (run_dir / "run.json").is_file() and not is_locked(run_dir)
+    return False
+
+
+@contextmanager
+def follow_beside(step: Step | None, *, pause: float = 60.0, patience: float = 3600.0) -> Iterator[None]:
+    """Take the step of a follower in a thread while the body trains, if there is one; no signal reaches it.
+
+    A follower that ends before the body is started again after `pause` seconds. At the end it has `patience`
+    seconds to store what is left; after that the last step stores it.
+    """
+    if step is None:
+        yield
+        return
+    stop = threading.Event()
+
+    def apply() -> int:
+        try:
+            return int(step.apply(**step.values, stop=stop))
+        except StoppedError:  # the training has ended without a run
+            return ExitCode.DONE
+
+    def follow() -> None:
+        os.nice(19)  # of this thread: Linux has a priority for each one (sched(7))
+        while not stop.is_set():
+            code = code_of(apply)
+            if code and not stop.is_set():
+                text = (
+                    f"storing checkpoints ended with exit code {int(code)} and starts again in {pause:.0f} s"
+                )
+                announce("artifacts", text, "degraded")
+            stop.wait(pause)
+
+    thread = threading.Thread(target=follow, name="follower", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(patience)
 
 
 def finish_unstarted(pipeline: Pipeline, steps: StepRunner, code: int) -> int:

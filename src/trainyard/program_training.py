@@ -15,8 +15,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import program_git_facts, repository_facts
+from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, withheld_names
@@ -44,19 +44,24 @@ from trainyard.gateways.process_tree import (
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
-from trainyard.programs.program import ProgramLaunch
+from trainyard.programs.inputs import named_files
+from trainyard.programs.own_files import OwnFiles, claimed, recorded
+from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
+from trainyard.run.situation import recorded_run
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
-from trainyard.training.data.config_of_run import has_been_trained
+from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.watch.failure_logs.log_explanation import explain_logs, read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 
@@ -101,7 +106,7 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
     run, given = _prepare(order)
     path = run.directory.path
     require_idle(path, run.launch.number)
-    if is_done(order, run):
+    if is_done(run):
         LOG.info("%s: all steps were done before, so the program is not started again", path)
         code = 0
     else:
@@ -110,7 +115,7 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
         if run.is_first:
             warn_of_secrets(given)
         deadline = _deadline(order, run)
-        with locked(path) if run.is_first else nullcontext():
+        with _held(run) as run.checkpoints.own:
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
@@ -120,9 +125,33 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
     return code
 
 
+def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles | None]:
+    """Hold the places of a program's files, and yield which files it writes from now on.
+
+    Raises ConfigError if another run uses the same places.
+    """
+    if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
+        return nullcontext()
+    places = program.places_in(run_directory)
+    return claimed(places, is_training=lambda path: bool(program_processes(path).training))
+
+
+@contextmanager
+def _held(run: ProgramRun) -> Iterator[OwnFiles | None]:
+    """Hold the run directory and the places of the program, on the first node."""
+    if not run.is_first:
+        yield None
+        return
+    path = run.directory.path
+    with locked(path), claim_places(run.program, path) as own:
+        yield own
+
+
 def describe_start(order: ProgramOrder) -> dict[str, Any]:
     """Return the command that `train_program` would run, and the variables that the program adds to it."""
     run, _ = _prepare(order)
+    if run.program.kind is not RunKind.PLANNED:
+        run.checkpoints.own = recorded(run.directory.path)
     found = run.checkpoints.find_resume_point(order.resume)
     command = replace(run.launch, program=run.program).command(found.path if found else None)
     return {"command": command, "environment": dict(run.program.environment)}
@@ -165,8 +194,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     """Run the program between the first and the last record; return the exit code of this node."""
     launch = run.launch
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
-    if (code := run.begin(choose_run_id(run.directory.path))) is not None:
-        return code
+    run.begin(choose_run_id(run.directory.path))
     checkpoint = run.found.path if run.found else None
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
@@ -197,7 +225,11 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
     """Return the facts about the code of the program."""
     if run.program.kind is RunKind.PLANNED:
         return program_git_facts(run.program.command)
-    return repository_facts(run.program.directory) or code_facts(run.program.directory)
+    directory = run.program.directory
+    if not (facts := repository_facts(directory)):
+        return code_facts(directory)
+    files = untracked_inputs(directory, named_files(run.program.command, directory))
+    return {**facts, "files": files} if files else facts
 
 
 def _network_of(run: ProgramRun) -> NodeNetwork | None:
@@ -300,11 +332,28 @@ def take_over(directory: Path) -> None:
         raise WaitTimeoutError(f"{directory}: what trains there did not end. Nothing was started.")
 
 
-def is_done(order: ProgramOrder, run: ProgramRun) -> bool:
-    """Return whether the recorded run did all steps of this program with this configuration."""
-    path, program = run.directory.path, run.program
-    if not has_been_trained(path, order.config, order.changes, given=run.config):
+def differences_of_program(order: ProgramOrder) -> tuple[str, ...]:
+    """Return how the inputs of a program differ from those of the run in its directory, a text each."""
+    return _differences(_prepare(order)[0])
+
+
+def _differences(run: ProgramRun) -> tuple[str, ...]:
+    program, lock = run.program, run.program.lock
+    facts = {
+        "git": _code_of(run),
+        "lock_sha256": None if lock is None else sha256_of_file(lock),
+        "program": program.facts,
+        "program_sha256": program.sha256,
+    }
+    return differences_from_run(
+        run.directory, run.config, facts, data=lambda: (run.data() or {}).get("fingerprint")
+    )
+
+
+def is_done(run: ProgramRun) -> bool:
+    """Return whether the run that is recorded succeeded with these inputs. Raises ConfigError for others."""
+    if not recorded_run(read_record(run.directory.run_file) or {"run_id": ""}).has_succeeded:
         return False
-    record = read_record(run.directory.run_file)
-    done = record.get("plan", {}).get("steps"), record.get("program_sha256")
-    return bool(done == (program.steps, program.sha256))
+    if found := _differences(run):
+        raise other_inputs(run.directory, found)
+    return True

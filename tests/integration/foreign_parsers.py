@@ -13,8 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-Reader = Callable[[list[str], int], dict[str, Any]]
-
 
 def megatron(words: list[str], world: int) -> dict[str, Any]:
     """Megatron-LM's own argument parser, and its own checks of the arguments."""
@@ -26,25 +24,11 @@ def megatron(words: list[str], world: int) -> dict[str, Any]:
     arguments = import_module("megatron.training.arguments")
     sys.argv = words
     found = arguments.parse_args()
-    options = _given_to_megatron(words[1:], vars(found))
-    arguments.validate_args(found)
-    names = (
-        "data_parallel_size",
-        "train_iters",
-        "global_batch_size",
-        "micro_batch_size",
-        "save",
-        "load",
-        "bf16",
-    )
-    more = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "swiglu")
-    return {name: getattr(found, name) for name in (*names, *more)} | {"options": options}
-
-
-def _given_to_megatron(words: list[str], found: dict[str, Any]) -> dict[str, Any]:
-    """The parsed value of each argument, before the checks fill in more. Some switches have another name."""
-    names = [word[2:] for word in words if word.startswith("--")]
-    return {name: found[plain] for name in names if (plain := name.replace("-", "_")) in found}
+    names = [word[2:] for word in words[1:] if word.startswith("--")]
+    plain = {name: name.replace("-", "_") for name in names}  # some switches have another name
+    options = {name: getattr(found, plain[name]) for name in names if plain[name] in found}
+    arguments.validate_args(found)  # it fills in more
+    return {"options": options}
 
 
 def verl(words: list[str], world: int) -> dict[str, Any]:
@@ -58,38 +42,17 @@ def verl(words: list[str], world: int) -> dict[str, Any]:
         found, use_reference_policy=bool(found.actor_rollout_ref.actor.use_kl_loss), use_critic=False
     )
     conf = import_module("omegaconf").OmegaConf
-    read: dict[str, Any] = conf.to_container(found.trainer, resolve=True)
     given = (word.partition("=")[0] for word in overrides)
-    options = {name: conf.select(found, name.lstrip("+~")) for name in given}
-    rollout = found.actor_rollout_ref.rollout
-    names = ("nnodes", "n_gpus_per_node", "total_training_steps", "save_freq", "logger", "default_local_dir")
-    return {name: read[name] for name in names} | {
-        "n": rollout.n,
-        "tensor": rollout.tensor_model_parallel_size,
-        "questions": found.data.train_batch_size,
-        "mini_batch": found.actor_rollout_ref.actor.ppo_mini_batch_size,
-        "options": options,
-    }
+    return {"options": {name: conf.select(found, name.lstrip("+~")) for name in given}}
 
 
 def torchtitan(words: list[str], world: int) -> dict[str, Any]:
     """torchtitan's own configuration manager, and its own check of the degrees against the world size."""
     found = import_module("torchtitan.config").ConfigManager().parse_args(words[2:])
-    parts = found.parallelism
-    dims = import_module("torchtitan.distributed.parallel_dims").ParallelDims.from_config(parts, world)
+    dims = import_module("torchtitan.distributed.parallel_dims").ParallelDims
+    dims.from_config(found.parallelism, world)
     names = [word[2:].partition("=")[0] for word in words[4:]]
-    return {
-        "options": {name: _at(found, name.replace("-", "_").split(".")) for name in names},
-        "data": dims.dp_replicate * dims.dp_shard,
-        "steps": found.training.steps,
-        "global_batch_size": found.training.global_batch_size,
-        "tensor": parts.tensor_parallel_degree,
-        "pipeline": parts.pipeline_parallel_degree,
-        "context": parts.context_parallel_degree,
-        "interval": found.checkpoint.interval,
-        "enabled": found.checkpoint.enable,
-        "log_freq": found.metrics.log_freq,
-    }
+    return {"options": {name: _at(found, name.replace("-", "_").split(".")) for name in names}}
 
 
 def _at(found: Any, path: list[str]) -> Any:
@@ -112,16 +75,7 @@ def deepspeed(words: list[str], world: int) -> dict[str, Any]:
         file.write(words[0])
         file.flush()
         found = reader.DeepSpeedConfig(file.name)
-    return {
-        "train_batch_size": found.train_batch_size,
-        "micro": found.train_micro_batch_size_per_gpu,
-        "accumulation": found.gradient_accumulation_steps,
-        "stage": found.zero_optimization_stage,
-        "optimizer": found.optimizer_name,
-        "scheduler": found.scheduler_name,
-        "options": _options_of_deepspeed(found),
-        "rates": _rates(found),
-    }
+    return {"options": _options_of_deepspeed(found), "rates": _rates(found)}
 
 
 def _options_of_deepspeed(found: Any) -> dict[str, Any]:
@@ -163,11 +117,8 @@ def _rates(found: Any) -> list[float]:
     return rates
 
 
-READERS: dict[str, Reader] = {
-    "megatron": megatron,
-    "verl": verl,
-    "torchtitan": torchtitan,
-    "deepspeed": deepspeed,
+READERS: dict[str, Callable[[list[str], int], dict[str, Any]]] = {
+    each.__name__: each for each in (megatron, verl, torchtitan, deepspeed)
 }
 
 

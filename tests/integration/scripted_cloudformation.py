@@ -50,11 +50,8 @@ class ScriptedCloudFormation:
         self.drifted: set[str] = set()
         self.refuses: dict[str, str] = {}
         """Logical name -> why it cannot be made, changed or removed."""
-        self.audiences = ["sts.amazonaws.com"]
         self.validates_early = False
         """Whether a name that is taken is found when the change set is made, not when it is executed."""
-        self.states: list[str] = []
-        """States of another operation, one per poll, before `status` is reported."""
         self.change_sets: dict[str, dict[str, Any]] = {}
         self.shown: list[dict[str, Any]] = []
         self.coming: list[dict[str, Any]] = []
@@ -71,22 +68,17 @@ class ScriptedCloudFormation:
 
     # The account outside of CloudFormation
 
-    def batch_get_projects(self, given: dict[str, Any]) -> Any:
-        taken = self.taken.get("AWS::CodeBuild::Project", set())
-        return {"projects": [{"name": name} for name in given["names"] if name in taken]}
-
     def get_open_id_connect_provider(self, _given: dict[str, Any]) -> Any:
-        return {"ClientIDList": self.audiences} if self.taken.get("AWS::IAM::OIDCProvider") else None
+        return {"ClientIDList": []} if self.taken.get("AWS::IAM::OIDCProvider") else None
 
     # The stack
 
     def describe_stacks(self, _given: dict[str, Any]) -> Any:
-        status = self.states.pop(0) if self.states else self.status
         parameters = [
             {"ParameterKey": key, "ParameterValue": value} for key, value in self.parameters.items()
         ]
-        stack = {"StackId": STACK, "StackStatus": status, "Parameters": parameters}
-        return {"Stacks": [stack]} if status else None
+        stack = {"StackId": STACK, "StackStatus": self.status, "Parameters": parameters}
+        return {"Stacks": [stack]} if self.status else None
 
     def list_stack_resources(self, _given: dict[str, Any]) -> Any:
         keys = ("ResourceType", "PhysicalResourceId", "ResourceStatus", "ResourceStatusReason")
@@ -199,9 +191,6 @@ class ScriptedCloudFormation:
             for each in self.change_sets[given["ChangeSetName"]]["errors"]
         ]
         return {"OperationEvents": listed}
-
-    def list_change_sets(self, _given: dict[str, Any]) -> Any:
-        return {"Summaries": [{"ChangeSetId": arn, "StackId": STACK} for arn in self.change_sets]}
 
     def delete_change_set(self, given: dict[str, Any]) -> Any:
         del self.change_sets[given["ChangeSetName"]]

@@ -20,7 +20,7 @@ from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
 
 from trainyard.command.handler import exit_code_of
 from trainyard.image.context.build_context import checked_tag
-from trainyard.image.release.check_levels import checks_of
+from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
@@ -160,7 +160,7 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
 def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None) -> str:
     """Return what the buildspec exports about the check of an image."""
     digest = hashlib.sha256(spec or (ROOT / "buildspec.yml").read_bytes()).hexdigest()
-    found = dict.fromkeys(checks_of(level), True) | changed
+    found = dict.fromkeys(LEVELS[level], True) | changed
     return json.dumps({"buildspec": digest, "image": image, "level": level, "answers": found})
 
 
@@ -174,11 +174,11 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
     aws.scripts = [Script(exported={"IMAGE_CHECK": answers(image, "quick")})]
     words = ["--image", image, "--level", "quick", "--cpu", "--efa", "--poll", "0.02", "--json"]
-    words += ["--gpus", "--pod-security", "restricted"]
+    words += ["--gpus"]
     assert exit_code_of(lambda: check.main([*words, "--source-bucket", bucket])) == 0, capsys.readouterr().err
     (build,) = aws.builds
     assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
-    assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus --pod-security=restricted"
+    assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus"
     assert build.request["environmentTypeOverride"] == "LINUX_GPU_CONTAINER"
     assert build.request["sourceTypeOverride"] == "S3"
     key = build.request["sourceLocationOverride"].removeprefix(f"{bucket}/")

@@ -17,7 +17,7 @@ from tests.workflows.act.test_buildspec import Built, build
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_record import exported_answers
-from trainyard.image.release.check_levels import checks_of
+from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("install", "pre_build", "build", "post_build")
@@ -202,4 +202,4 @@ def test_the_task_check_only_checks(start: Start, machine: Path) -> None:
     state = BuildState("t:1", "SUCCEEDED", (), "", "", "", built.exported)
     spec = (machine / "buildspec.yml").read_bytes()
     answers = exported_answers(CompletedBuild(state, 1), "registry.example/trainer:1", "quick", spec)
-    assert set(answers) == set(checks_of("quick"))
+    assert set(answers) == set(LEVELS["quick"])

@@ -7,10 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests import warm_start
+from tests.answering import answering
 from tests.integration.conftest import Endpoint
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceTroubleError
@@ -115,27 +114,9 @@ def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A server that describes a HyperPod cluster on EKS as SageMaker does; moto does not."""
     arn = f"arn:aws:eks:{REGION}:{ACCOUNT}:cluster/plain"
     body = {"ClusterName": "pod", "ClusterStatus": "InService", "Orchestrator": {"Eks": {"ClusterArn": arn}}}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            content = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", f"http://127.0.0.1:{server.server_address[1]}")
-    yield
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(lambda *_: (200, body)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", url)
+        yield
 
 
 @pytest.mark.parametrize("name", ["plain", "pod"])

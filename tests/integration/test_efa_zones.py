@@ -148,9 +148,8 @@ def test_a_job_of_which_a_part_waits_is_sent_again_into_the_zone_that_fits(
     api = Api(read_access(json.loads(path.read_text()), path=path))
     loop = RetryLoop(
         api,
-        on_state=lambda _: None,
-        newest_step=lambda _: None,
-        on_action=told.append,
+        lambda phase, text, *_: told.append(text) if phase == "retry" else None,
+        newest_step=lambda *_: None,
         times=RetryTimes(lost=2.0),
     )
     # Its second job runs until the end of the test.

@@ -45,7 +45,7 @@ def send(cluster: World, name: str, budget: int) -> None:
 
 
 def heal(cluster: World, name: str, seconds: float = 240.0) -> RetryOutcome:
-    healing = RetryLoop(Api(cluster.access), on_state=lambda _: None, newest_step=lambda _: None)
+    healing = RetryLoop(Api(cluster.access), lambda *_: None, newest_step=lambda *_: None)
     return healing.follow_to_end(NAMESPACE, name, "pytorchjob", seconds)
 
 

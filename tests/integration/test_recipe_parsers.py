@@ -10,13 +10,10 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
-from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
-
-from trainyard.config.keys import leaf_keys, section_at
-from trainyard.errors import ConfigError
+from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_plan
 
 READER = Path(__file__).with_name("foreign_parsers.py")
 VARIABLES = {name: f"{name.upper()}_PYTHON" for name in GIVEN if name != "nemo"}
@@ -77,82 +74,6 @@ def case(recipe: str, *overrides: str, nodes: int) -> dict[str, Any]:
     }
 
 
-EXPECTED: dict[str, dict[str, Any]] = {
-    "megatron": {"train_iters": 1000, "micro_batch_size": 2, "swiglu": True, "bf16": True},
-    "verl": {"total_training_steps": 1000, "n_gpus_per_node": 8, "n": 8, "save_freq": 500},
-    "torchtitan": {"steps": 1000, "interval": 500, "enabled": True, "log_freq": 10},
-    "deepspeed": {"micro": 2, "accumulation": 4, "stage": 3, "optimizer": "adamw"},
-}
-BATCH = {
-    "megatron": ("global_batch_size", 32),
-    "verl": ("questions", 8),
-    "torchtitan": ("global_batch_size", 64),
-    "deepspeed": ("train_batch_size", 64),
-}
-"""The name under which a program has its batch, and its size on one node."""
-
-
-@pytest.mark.parametrize("recipe", VARIABLES)
-def test_a_programs_own_parser_reads_what_the_plan_means(recipe: str) -> None:
-    answers = read(recipe, [case(recipe, nodes=nodes) for nodes in NODES])
-    name, one = BATCH[recipe]
-    for nodes, answer in zip(NODES, answers, strict=True):
-        found = answer.get("read", answer)
-        assert {key: found.get(key) for key in EXPECTED[recipe]} == EXPECTED[recipe], answer
-        assert found[name] == one * nodes
-
-
-@pytest.mark.parametrize("recipe", VARIABLES)
-def test_a_programs_own_parser_takes_every_option(recipe: str) -> None:
-    answers = read(recipe, [case(recipe, *overrides, nodes=2) for overrides in MORE[recipe]])
-    assert [answer["refused"] for answer in answers if "refused" in answer] == []
-
-
-VARIED = ("model", "data", "training", "compute", "checkpointing", "monitoring", "grpo", "program")
-"""The sections from which a recipe renders options."""
-
-
-def other_values(key: str, now: object) -> list[str]:
-    """Values to try for a key of the configuration, from its type; the plan refuses what does not fit."""
-    field = key_type(key)
-    if field is bool:
-        return [json.dumps(not now)]
-    if get_origin(field) is Literal:
-        return [str(value) for value in get_args(field) if value != now]
-    if isinstance(now, int):
-        return [str(value) for value in (0, 1, 2, 4, now * 2, now // 2)]
-    if isinstance(now, float):
-        return [str(value) for value in (0.0, now * 0.1, now * 0.5, 1e-13)]
-    return ["null", "1", "3", "64", "0.5", "/shared/more", "/shared/more.parquet"]
-
-
-def key_type(key: str) -> Any:
-    *path, name = key.split(".")
-    section = section_at(tuple(path))
-    assert section is not None
-    return section.model_fields[name].annotation
-
-
-def one_changed(recipe: str) -> dict[str, dict[str, Any]]:
-    """A case for each other value of a key that can be planned and that changes the program's options."""
-    found, given = {"": case(recipe, nodes=2)}, recipe_config(recipe).model_dump()
-    for key in leaf_keys():
-        section, *path = key.split(".")
-        now = given[section]
-        for name in path:
-            now = now[name]
-        for value in other_values(key, now) if section in VARIED else ():
-            try:
-                made = case(recipe, f"{key}={value}", nodes=2)
-            except ConfigError:
-                continue
-            if made == found[""]:
-                break  # the recipe does not render this key
-            if made not in found.values():
-                found[f"{key}={value}"] = made
-    return found
-
-
 def rendered(recipe: str, words: list[str]) -> dict[str, Any]:
     """The values that we gave, by the program's names for them. A switch is True."""
     if recipe == "deepspeed":
@@ -191,24 +112,19 @@ def same(ours: Any, read: Any) -> bool:
     return str(ours).strip('"').lower() == str(read).lower()
 
 
-FLOOR = {"megatron": 30, "verl": 30, "torchtitan": 40, "deepspeed": 30}
-"""With fewer cases, the rule that makes them would be broken."""
-
-
 @pytest.mark.parametrize("recipe", VARIABLES)
 def test_every_value_that_is_rendered_is_read_back_as_it_was_meant(recipe: str) -> None:
-    python_of(recipe)
-    cases = one_changed(recipe)
+    """What a plan renders is in the golden files; here the program reads it."""
+    cases = {f"{nodes} nodes": case(recipe, nodes=nodes) for nodes in NODES}
+    cases |= {" ".join(overrides): case(recipe, *overrides, nodes=2) for overrides in MORE[recipe]}
     answers = dict(zip(cases, read(recipe, list(cases.values())), strict=True))
     assert {name: answer["refused"] for name, answer in answers.items() if "refused" in answer} == {}
-    assert len(answers) >= FLOOR[recipe]
     wrong = []
     for name, answer in answers.items():
         ours, theirs = rendered(recipe, cases[name]["words"]), answer["read"]["options"]
+        assert len(theirs) > 15, "nothing was compared"
         wrong += [
-            (name, option, ours[option], theirs[option])
-            for option in theirs
-            if not same(ours[option], theirs[option])
+            (name, each, ours[each], theirs[each]) for each in theirs if not same(ours[each], theirs[each])
         ]
     assert wrong == []
 
@@ -217,7 +133,7 @@ def test_every_value_that_is_rendered_is_read_back_as_it_was_meant(recipe: str) 
 @pytest.mark.parametrize("warmup", [0, 1, 100])
 def test_deepspeed_trains_with_the_rates_of_the_configuration(schedule: str, warmup: int) -> None:
     overrides = (f"training.lr_scheduler={schedule}", f"training.warmup_steps={warmup}")
-    answer = read("deepspeed", [case("deepspeed", *overrides, nodes=2)])[0]
+    [answer] = read("deepspeed", [case("deepspeed", *overrides, nodes=2)])
     rates, peak = answer["read"]["rates"], 1.23456789e-5
     assert max(rates) == pytest.approx(peak, rel=1e-4)
     assert rates[999] == pytest.approx(peak * (0.1 if schedule == "cosine" else 1), rel=0.01)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
 from trainyard.artifacts.store.hashing import checksum_agrees, composite_sha256, file_agrees
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import Parts
 
@@ -76,6 +77,29 @@ def test_a_key_of_any_name_is_the_same_for_other_clients(
     assert list(store.folders()) == ["run-1"]
     assert b"".join(store.read_chunks(key, start=1, length=2)) == b"23"
     assert store.describe(f"{key}-not") is None
+
+
+def test_numbers_and_attempts_are_claimed_by_one_of_many(bucket: str) -> None:
+    def claim(index: int) -> int:
+        store = open_store(f"s3://{bucket}/runs")
+        return claim_run(store, run_id=f"racer-{index}", key=f"{index:032x}", wanted=None).number
+
+    def began(_: int) -> bool:
+        try:
+            begin_attempt(store, first, 2)
+        except RunConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(claim, range(6))) == [1, 2, 3, 4, 5, 6]
+        store = open_store(f"s3://{bucket}/runs")
+        first = claim_run(store, run_id="racer-3", key=f"{3:032x}", wanted=None)
+        assert first == stored_claim(store, "racer-3")
+        assert sum(pool.map(began, range(6))) == 1
+    assert (newest_attempt(store, first.number), newest_attempt(store, 7)) == (2, 1)
+    with pytest.raises(NumberTakenError, match="belongs to another run"):
+        claim_run(store, run_id="racer-3", key="f" * 32, wanted=None)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.record.contents import contents_of
-from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.retention.pruning import prune
@@ -208,14 +207,6 @@ def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(
     bucket.put(DATA, bytes(len(content)))
     report = sync_run(bucket.store, stored, None)
     assert (report.sent, report.problems, bucket.get(DATA)) == (1, (), content)
-
-
-def test_a_number_is_claimed_by_one_of_many(bucket: Bucket) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(6) as pool:
-        numbers = list(pool.map(lambda i: claim_number(bucket.store, f"racer-{i}", None), range(6)))
-    assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_object_that_is_replaced_while_it_is_verified_is_named(

@@ -1,20 +1,19 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
-import http.server
 import importlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import warm_start
+from tests.answering import Answer, answering
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.atomic_files import sha256_of_file
@@ -28,8 +27,6 @@ RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
 Program = Callable[..., subprocess.CompletedProcess[str]]
-Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[int, Any]]
-"""Method, path, body and headers of a request -> status and content, both bodies as JSON."""
 
 
 @pytest.fixture(scope="session")
@@ -62,33 +59,6 @@ def serve_github() -> Iterator[Callable[[Answer], str]]:
     """Starts a server on the loopback interface instead of GitHub's API; returns its address."""
     with ExitStack() as held:
         yield lambda answer: held.enter_context(answering(answer))
-
-
-@contextmanager
-def answering(answer: Answer) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(size)) if size else None
-            status, content = answer(self.command, self.path, body, dict(self.headers))
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture

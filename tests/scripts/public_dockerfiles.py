@@ -1,13 +1,12 @@
 """Healthy Dockerfiles in the shapes that public projects use, written for these tests.
 
-Name -> text, and the other files of its context.
+Name -> text.
 """
 
 WHEELS = "https://download.pytorch.org/whl"
 
-HEALTHY: dict[str, tuple[str, dict[str, str]]] = {
-    "a CUDA base, torch of its index, flash-attn compiled": (
-        f"""\
+HEALTHY = {
+    "a CUDA base, torch of its index, flash-attn compiled": f"""\
 FROM nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04
 ENV DEBIAN_FRONTEND=noninteractive TOKENIZERS_PARALLELISM=false
 RUN apt-get update && apt-get install -y python3.10 python3-pip git && rm -rf /var/lib/apt/lists/*
@@ -17,10 +16,7 @@ COPY . /workspace
 WORKDIR /workspace
 CMD ["python3", "train.py"]
 """,
-        {"train.py": ""},
-    ),
-    "PyTorch's image and a file of requirements": (
-        """\
+    "PyTorch's image and a file of requirements": """\
 FROM pytorch/pytorch:2.4.0-cuda12.1-cudnn9-devel
 ENV CUDA_HOME="/usr/local/cuda"
 RUN apt-get update; apt-get install -y curl unzip git
@@ -29,27 +25,18 @@ RUN pip install -r /workspace/requirements.txt
 RUN pip install flash-attn==2.6.3 --no-build-isolation
 CMD ["/bin/bash"]
 """,
-        {"requirements.txt": "transformers==4.45.0\naccelerate>=0.30\ntorch>=2.2\nwandb\n"},
-    ),
-    "PyTorch's image whose torch is asked for again": (
-        """\
+    "PyTorch's image whose torch is asked for again": """\
 FROM pytorch/pytorch:2.6.0-cuda12.6-cudnn9-devel
 RUN pip install torch==2.6.0 torchvision torchaudio
 RUN pip install flash-attn --no-build-isolation
 """,
-        {},
-    ),
-    "NGC with packages beside its torch": (
-        """\
+    "NGC with packages beside its torch": """\
 FROM nvcr.io/nvidia/pytorch:24.10-py3
 RUN pip install ninja deepspeed==0.15.4 einops transformers==4.46.0
 RUN git clone https://github.com/Dao-AILab/flash-attention && cd flash-attention && python setup.py install
 ENV FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_USE_HUGE_PAGE=0
 """,
-        {},
-    ),
-    "NGC whose torch and what was compiled against it are removed": (
-        """\
+    "NGC whose torch and what was compiled against it are removed": """\
 FROM nvcr.io/nvidia/pytorch:24.10-py3
 RUN pip3 uninstall -y pytorch-triton torch torchvision transformer_engine flash_attn apex
 RUN pip install --no-cache-dir vllm==0.8.5 torch==2.6.0 torchvision==0.21.0 torchaudio==2.6.0 \\
@@ -58,10 +45,7 @@ RUN pip uninstall -y flash-attn && \\
     wget -nv https://own.io/flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-linux.whl && \\
     pip install flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl
 """,
-        {},
-    ),
-    "libfabric and the plugin from source on NGC": (
-        """\
+    "libfabric and the plugin from source on NGC": """\
 FROM nvcr.io/nvidia/pytorch:25.01-py3
 ARG LIBFABRIC_VERSION="2.3.0"
 RUN cd /tmp && wget -q https://github.com/ofiwg/libfabric/releases/v${LIBFABRIC_VERSION}.tar.bz2 && \\
@@ -73,10 +57,7 @@ RUN git clone --depth 1 --branch v${AWS_OFI_NCCL_VERSION} https://github.com/aws
 RUN pip install --no-cache-dir nemo_toolkit[nlp] megatron-core --extra-index-url https://pypi.nvidia.com
 ENV LD_LIBRARY_PATH=/opt/aws-ofi-nccl/lib:/opt/amazon/efa/lib:${LD_LIBRARY_PATH}
 """,
-        {},
-    ),
-    "NCCL tests with AWS's installer": (
-        """\
+    "NCCL tests with AWS's installer": """\
 ARG CUDA_VERSION=12.8.1
 FROM nvcr.io/nvidia/cuda:${CUDA_VERSION}-devel-ubuntu22.04
 ARG EFA_INSTALLER_VERSION=1.43.2
@@ -94,10 +75,7 @@ ENV OMPI_MCA_pml=^ucx \\
     NCCL_SOCKET_IFNAME=^docker,lo,veth
 ENV LD_PRELOAD=/opt/nccl/build/lib/libnccl.so
 """,
-        {},
-    ),
-    "the newest installer, whatever it is": (
-        """\
+    "the newest installer, whatever it is": """\
 FROM nvidia/cuda:12.8.1-devel-ubuntu24.04
 ARG EFA_INSTALLER_VERSION=latest
 RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz && \\
@@ -107,10 +85,7 @@ RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLE
     esac && ./efa_installer.sh -y
 RUN pip install --break-system-packages torch==2.9.1
 """,
-        {},
-    ),
-    "a base whose name is an argument": (
-        """\
+    "a base whose name is an argument": """\
 ARG BASE_TAG=main-base
 FROM team/trainer-base:$BASE_TAG
 ARG TORCH_CUDA_ARCH_LIST="7.0 7.5 8.0 8.6+PTX"
@@ -124,10 +99,7 @@ RUN git clone --depth=1 https://github.com/team/trainer.git && cd trainer && \\
         pip install --no-build-isolation -e .[deepspeed]; \\
     fi
 """,
-        {},
-    ),
-    "a base for builders, with wheels between stages": (
-        f"""\
+    "a base for builders, with wheels between stages": f"""\
 ARG CUDA_VERSION="11.8.0"
 ARG UBUNTU_VERSION="22.04"
 FROM nvidia/cuda:$CUDA_VERSION-cudnn8-devel-ubuntu$UBUNTU_VERSION as base-builder
@@ -145,10 +117,7 @@ COPY --from=flash-builder /workspace/flash/dist/flash_attn-*.whl wheels
 RUN pip3 install wheels/flash_attn-*.whl
 RUN pip3 install "peft @ git+https://github.com/huggingface/peft.git@main" && pip3 install awscli
 """,
-        {},
-    ),
-    "an index that the shell computes": (
-        f"""\
+    "an index that the shell computes": f"""\
 ARG CUDA_VERSION=12.8.1
 ARG PYTHON_VERSION=3.12
 ARG BUILD_BASE_IMAGE=nvidia/cuda:${{CUDA_VERSION}}-devel-ubuntu20.04
@@ -172,13 +141,7 @@ RUN python3 setup.py bdist_wheel --dist-dir=dist
 FROM base AS final
 RUN --mount=type=bind,from=build,src=/workspace/dist,target=/x/dist uv pip install --system dist/*.whl
 """,
-        {
-            "requirements/common.txt": "numpy\n",
-            "requirements/cuda.txt": "-r common.txt\ntorch==2.7.0\ntorchvision==0.22.0\ntorchaudio==2.7.0\n",
-        },
-    ),
-    "the shell decides the version": (
-        f"""\
+    "the shell decides the version": f"""\
 FROM nvidia/cuda:12.1.0-cudnn8-devel-ubuntu22.04
 ARG PYTORCH='2.6.0'
 ARG CUDA='cu121'
@@ -187,10 +150,7 @@ RUN [ ${{#PYTORCH}} -gt 0 ] && VERSION='torch=='$PYTORCH'.*' ||  VERSION='torch'
 RUN python3 -m pip install --no-cache-dir -e ./transformers[dev-torch,testing]
 RUN python3 -m pip uninstall -y tensorflow flax
 """,
-        {},
-    ),
-    "pip's index is configured": (
-        """\
+    "pip's index is configured": """\
 ARG BASE_IMAGE=team/pytorch:th2.6.0-cu124-flashattn2.7.4-cxx11abi0-devel
 FROM ${BASE_IMAGE}
 ARG PIP_INDEX=https://mirror.example/simple
@@ -206,10 +166,7 @@ RUN if [ "${INSTALL_FLASHATTN}" == "true" ]; then \\
     fi
 EXPOSE 7860
 """,
-        {},
-    ),
-    "a rollout engine on a newer base": (
-        f"""\
+    "a rollout engine on a newer base": f"""\
 FROM nvidia/cuda:12.9.1-devel-ubuntu22.04
 RUN add-apt-repository ppa:deadsnakes/ppa -y && apt-get install -y python3.12 python3.12-dev
 RUN pip install torch==2.9.0 torchvision torchaudio --index-url {WHEELS}/cu129
@@ -218,10 +175,7 @@ RUN MAX_JOBS=128 pip install -v --no-build-isolation --config-settings "--build-
 RUN pip install flash_attn==2.8.1 --no-build-isolation
 RUN pip install git+https://github.com/team/verl.git@v0.6.0 && pip uninstall -y verl
 """,
-        {},
-    ),
-    "a base of a project, with its cuDNN replaced": (
-        """\
+    "a base of a project, with its cuDNN replaced": """\
 FROM team/verl:base-cu126-cudnn9.8-torch2.7.0-fa2.7.4
 ENV VLLM_WORKER_MULTIPROC_METHOD=spawn
 ENV HF_HUB_ENABLE_HF_TRANSFER="1"
@@ -230,10 +184,7 @@ RUN pip install "tensordict==0.6.2" "transformers[hf_xet]>=4.51.0" ray[default] 
 RUN pip install --no-cache-dir nvidia-cudnn-cu12==9.8.0.87
 RUN export NVTE_FRAMEWORK=pytorch && pip3 install --no-deps git+https://github.com/NVIDIA/TransformerEngine.git@v2.2
 """,
-        {},
-    ),
-    "EFA on the base of a project": (
-        """\
+    "EFA on the base of a project": """\
 FROM team/verl:base-v3-cu126-cudnn9.8-torch2.6-fa2.8.0-te2.3
 ENV NCCL_VERSION=2.25.1-1
 ENV EFA_INSTALLER_VERSION=1.40.0
@@ -243,19 +194,13 @@ ENV FI_PROVIDER=efa
 RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz && ldconfig
 RUN curl -LO https://github.com/aws/aws-ofi-nccl/archive/refs/tags/v${AWS_OFI_NCCL_VERSION}.tar.gz
 """,
-        {},
-    ),
-    "AWS's container, with a newer trainer": (
-        """\
+    "AWS's container, with a newer trainer": """\
 FROM 763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.5.1-gpu-py311-cu124-ubuntu22.04-sagemaker
 COPY requirements.txt /opt/ml/requirements.txt
 RUN pip install --no-cache-dir -r /opt/ml/requirements.txt
 ENV SAGEMAKER_PROGRAM=train.py
 """,
-        {"requirements.txt": "torch==2.5.1\ntransformers==4.49.0\n"},
-    ),
-    "uv with bound files": (
-        """\
+    "uv with bound files": """\
 FROM python:3.12-slim-bookworm
 COPY --from=ghcr.io/astral-sh/uv:0.5 /uv /uvx /bin/
 WORKDIR /app
@@ -269,18 +214,12 @@ RUN uv sync --frozen
 ENV PATH="/app/.venv/bin:$PATH"
 USER 1000
 """,
-        {"uv.lock": "version = 1\n", "pyproject.toml": "[project]\nname = 'a'\n"},
-    ),
-    "another Python than the base's": (
-        """\
+    "another Python than the base's": """\
 FROM python:3.9-slim
 RUN pip install uv && uv venv --python 3.12 /opt/venv
 RUN VIRTUAL_ENV=/opt/venv uv pip install torch==2.13.0
 """,
-        {},
-    ),
-    "poetry in one stage, the environment in the next": (
-        """\
+    "poetry in one stage, the environment in the next": """\
 FROM python:3.10-slim AS build
 RUN pip install poetry==1.8.3 && python -m venv /venv
 COPY pyproject.toml poetry.lock ./
@@ -290,49 +229,31 @@ COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH
 COPY . /app
 """,
-        {"pyproject.toml": "", "poetry.lock": ""},
-    ),
-    "conda on a CUDA base": (
-        """\
+    "conda on a CUDA base": """\
 FROM nvidia/cuda:11.8.0-devel-ubuntu22.04
 COPY environment.yml /tmp/environment.yml
 RUN conda env create -f /tmp/environment.yml
 RUN conda install pytorch==2.4.1 pytorch-cuda=11.8 -c pytorch -c nvidia && conda clean -ya
 """,
-        {"environment.yml": "dependencies:\n  - python=3.9\n"},
-    ),
-    "torch for the CPU": (
-        f"""\
+    "torch for the CPU": f"""\
 FROM python:3.11-slim
 RUN pip install --no-cache-dir torch==2.4.1 torchvision==0.19.1 --index-url {WHEELS}/cpu
 COPY serve.py /serve.py
 USER nobody
 """,
-        {"serve.py": ""},
-    ),
-    "requirements without torch's line": (
-        """\
+    "requirements without torch's line": """\
 FROM pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime
 WORKDIR /app
 COPY . .
 RUN grep -v '^torch' requirements.txt > small.txt && pip install -r small.txt
 """,
-        {"requirements.txt": "torch==2.2.0\ntorchvision==0.20.0\n"},
-    ),
-    "requirements with an index, copied as a folder": (
-        """\
+    "requirements with an index, copied as a folder": """\
 FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04
 WORKDIR /srv
 COPY . /srv/
 RUN python3 -m pip install -r requirements/gpu.txt
 """,
-        {
-            "requirements/gpu.txt": f"--index-url {WHEELS}/cu121\n--extra-index-url https://pypi.org/simple\n"
-            "torch==2.5.1\ntorchvision==0.20.1\n"
-        },
-    ),
-    "a token for the build only": (
-        """\
+    "a token for the build only": """\
 # syntax=docker/dockerfile:1
 FROM python:3.11-slim
 ARG HF_TOKEN
@@ -344,14 +265,30 @@ echo done
 EOF
 USER 1000:1000
 """,
-        {},
-    ),
-    "InfiniBand": (
-        f"""\
+    "InfiniBand": f"""\
 FROM nvidia/cuda:12.4.1-devel-ubuntu22.04
 ENV NCCL_IB_HCA=mlx5 NCCL_IB_TIMEOUT=22
 RUN pip install torch==2.5.1+cu124 torchvision==0.20.1+cu124 -f {WHEELS}/torch_stable.html
 """,
-        {},
-    ),
 }
+FILES: dict[str, dict[str, str]] = {
+    "a CUDA base, torch of its index, flash-attn compiled": {"train.py": ""},
+    "PyTorch's image and a file of requirements": {
+        "requirements.txt": "transformers==4.45.0\naccelerate>=0.30\ntorch>=2.2\nwandb\n"
+    },
+    "an index that the shell computes": {
+        "requirements/common.txt": "numpy\n",
+        "requirements/cuda.txt": "-r common.txt\ntorch==2.7.0\ntorchvision==0.22.0\ntorchaudio==2.7.0\n",
+    },
+    "AWS's container, with a newer trainer": {"requirements.txt": "torch==2.5.1\ntransformers==4.49.0\n"},
+    "uv with bound files": {"uv.lock": "version = 1\n", "pyproject.toml": "[project]\nname = 'a'\n"},
+    "poetry in one stage, the environment in the next": {"pyproject.toml": "", "poetry.lock": ""},
+    "conda on a CUDA base": {"environment.yml": "dependencies:\n  - python=3.9\n"},
+    "torch for the CPU": {"serve.py": ""},
+    "requirements without torch's line": {"requirements.txt": "torch==2.2.0\ntorchvision==0.20.0\n"},
+    "requirements with an index, copied as a folder": {
+        "requirements/gpu.txt": f"--index-url {WHEELS}/cu121\n--extra-index-url https://pypi.org/simple\n"
+        "torch==2.5.1\ntorchvision==0.20.1\n"
+    },
+}
+"""The other files of a context."""

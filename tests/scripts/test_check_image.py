@@ -32,7 +32,6 @@ def script(load_script: Callable[[str], Any]) -> Any:
         ["--max-size", "3"],
         ["--lock", "own.txt"],
         ["--python", "python3.12"],
-        ["--model-config", "config.json"],
         ["--junit", "report.xml"],
         ["--output", "result.json"],
     ],
@@ -84,7 +83,7 @@ PACKAGES = {
 
 def probed(folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str) -> dict[str, Answer]:
     """The answers of the probe in a Python that has only the packages of `folder`."""
-    asked = probe_request("full", packages, cpu=True, efa=False, model={}) | {"checks": list(checks)}
+    asked = probe_request("full", packages, cpu=True, efa=False) | {"checks": list(checks)}
     done = subprocess.run(
         [sys.executable, "-S", str(PROBE), json.dumps(asked)],
         env={"PYTHONPATH": str(folder)},
@@ -149,7 +148,7 @@ def test_a_requested_gpu_that_is_not_there_is_red(tmp_path: Path) -> None:
     code = "class version: cuda = '12.6'\n__version__ = '2.9'\nclass cuda: is_available = lambda: False\n"
     install(tmp_path, "torch", "2.9", code, requested=True)
     for gpus in (True, False):
-        asked = probe_request("full", None, cpu=False, efa=False, model={}, gpus=gpus) | {"checks": ["cuda"]}
+        asked = probe_request("full", None, cpu=False, efa=False, gpus=gpus) | {"checks": ["cuda"]}
         done = subprocess.run(
             [sys.executable, "-S", str(PROBE), json.dumps(asked)],
             env={"PYTHONPATH": str(tmp_path)},
@@ -161,50 +160,15 @@ def test_a_requested_gpu_that_is_not_there_is_red(tmp_path: Path) -> None:
         assert found.ok is not gpus, found
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"model_type": "gpt2", "n_layer": 2, "n_embd": 64}', True),
-        ('{"model_type": "llama", "hidden_size": 10, "num_attention_heads": 3}', False),
-    ],
-)
-def test_an_image_makes_the_configuration_of_the_own_model(
-    text: str, expected: bool, script: Any, tmp_path: Path
-) -> None:
+def test_an_image_makes_the_configuration_of_a_model() -> None:
     """With the transformers of this environment, as the probe calls it in an image."""
     pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(text)
-    words = ["--image", "a:1", "--builder", "local", "--model-config", str(tmp_path / "config.json")]
-    model = script.model_of(script.parse_args(words))
-    asked = probe_request("full", None, cpu=True, efa=False, model=model) | {
-        "checks": ["model-configuration"]
-    }
+    asked = probe_request("full", None, cpu=True, efa=False) | {"checks": ["model-configuration"]}
     done = subprocess.run(
         [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
     )
     (found,) = probe_answers(["model-configuration"], done.stdout, done.stderr)
-    assert found.ok is expected, found
-
-
-def test_the_bandwidth_of_two_processes_is_measured() -> None:
-    """With the torch of this environment, by gloo over loopback."""
-    asked = probe_request("quick", None, cpu=True, efa=False, model={}, bandwidth=1e6)
-    assert "bandwidth" in asked["checks"]
-    asked["checks"] = ["bandwidth"]
-    done = subprocess.run(
-        [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
-    )
-    (found,) = probe_answers(["bandwidth"], done.stdout, done.stderr)
-    assert not found.ok, found
-    assert "2 processes sum at" in found.says and "gloo" in found.says
-
-
-@pytest.mark.parametrize("text", ["[", "[]", '{"hidden_size": 8}'])
-def test_a_file_that_is_no_model_configuration_is_refused(text: str, script: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(text)
-    words = ["--image", "a:1", "--builder", "local", "--model-config", str(tmp_path / "config.json")]
-    with pytest.raises(ConfigError, match=r"config\.json"):
-        script.model_of(script.parse_args(words))
+    assert found.ok, found
 
 
 def digest(text: bytes) -> str:

@@ -352,7 +352,7 @@ def test_a_job_that_is_sent_again_has_not_ended(
     put_job(workflow.cluster, state)
     found = JobReader(Api(workflow.cluster.access())).state(NAMESPACE, JOB, "pytorchjob")
     loop = SimpleNamespace(follow_to_end=lambda *_: RetryOutcome(found, "why", is_waiting=is_waiting))
-    monkeypatch.setattr(step_eks, "make_retry_loop", lambda *_: loop)
+    monkeypatch.setattr(step_eks, "RetryLoop", lambda *_, **__: loop)
     code, outputs = workflow.step("watch", plan=plan_of(auto_retry="2"))
     has_ended = state == "Failed" and not is_waiting
     assert (code, outputs["ended"]) == ((1, "true") if has_ended else (0, "false"))

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests import warm_start
+from tests.cases import each_case
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TOOLS = sorted((ROOT / "tools").glob("*.py"))
 COMMANDS = ROOT / "src" / "trainyard" / "commands"
 SECTIONS = ("Reads:", "Writes:", "Exit codes:", "Example:")
-every_script = pytest.mark.parametrize("script", [*SCRIPTS, *TOOLS], ids=lambda path: path.stem)
+SCRIPTS_AND_TOOLS = [*SCRIPTS, *TOOLS]
 
 
 def source(script: Path) -> str:
@@ -25,11 +25,7 @@ def source(script: Path) -> str:
     return text if module is None else (COMMANDS / f"{module[1]}.py").read_text()
 
 
-def test_there_are_scripts() -> None:
-    assert SCRIPTS
-
-
-@every_script
+@pytest.mark.parametrize("script", SCRIPTS_AND_TOOLS, ids=lambda path: path.stem)
 def test_help_is_the_docstring_and_does_not_need_the_heavy_libraries(script: Path) -> None:
     line = [sys.executable, "-X", "importtime", str(script), "--help"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
@@ -45,7 +41,7 @@ def test_help_is_the_docstring_and_does_not_need_the_heavy_libraries(script: Pat
     assert loaded & {"torch", "numpy", "rich", "boto3", "pyarrow"} == set()
 
 
-@every_script
+@each_case("script", SCRIPTS_AND_TOOLS, ids=lambda path: path.stem)
 def test_the_docstring_says_what_is_read_written_and_returned(script: Path) -> None:
     docstring = ast.get_docstring(ast.parse(source(script))) or ""
     starts = [line.strip() for line in docstring.splitlines()]
@@ -56,7 +52,7 @@ def test_the_docstring_says_what_is_read_written_and_returned(script: Path) -> N
     assert (f"tools/{script.name}" if script in TOOLS else "trainyard ") in follows
 
 
-@every_script
+@each_case("script", SCRIPTS_AND_TOOLS, ids=lambda path: path.stem)
 def test_it_is_an_executable_with_the_one_frame(script: Path) -> None:
     text = script.read_text()
     assert text.startswith("#!/usr/bin/env python3\n")
@@ -67,11 +63,3 @@ def test_it_is_an_executable_with_the_one_frame(script: Path) -> None:
         return
     assert "def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:" in text
     assert "def main(argv: Sequence[str] | None = None) -> int:" in text
-
-
-@every_script
-def test_an_unknown_flag_is_a_usage_error_without_a_traceback(script: Path) -> None:
-    done = warm_start.run([sys.executable, str(script), "--no-such-flag"], timeout=240)
-    assert done.returncode == 2
-    assert "usage:" in done.stderr
-    assert "Traceback" not in done.stderr

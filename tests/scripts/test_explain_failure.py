@@ -159,21 +159,3 @@ def test_a_build_is_explained_by_its_phases_and_log(
     found = explain("--build", "p:1", capsys=capsys)
     assert (found["class"], found["who"]) == ("installer", "configuration")
     assert found["evidence"][-1] == "log of p:1: the beginning of this log is missing"
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ('  File "a.py", line 3, in f\n    x()\nKeyError: 1\n', "beginning"),
-        ('Traceback (most recent call last):\n  File "a.py", line 3, in f\n', "end"),
-        ("step 1\n... [output truncated] ...\nstep 9\n", "middle"),
-    ],
-)
-def test_a_log_that_is_cut_says_so(
-    text: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "log"
-    log.write_text(text)
-    assert f"{log}: the {part} of this log is missing" in explain("--log", log, capsys=capsys)["evidence"]
-    log.write_text('step 1\nTraceback (most recent call last):\n  File "a.py", line 3\nKeyError: 1\n')
-    assert "missing" not in str(explain("--log", log, capsys=capsys)["evidence"])

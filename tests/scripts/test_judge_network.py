@@ -50,7 +50,7 @@ def test_the_type_of_the_machines_decides_what_is_expected(
 
 def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> None:
     logs = write_logs(tmp_path, SOCKET, "NET/Plugin: Could not find: libnccl-net.so.")
-    done = program("network", *logs, "--instance-type", "p5.48xlarge")
+    done = program("network", "--log", *logs, "--instance-type", "p5.48xlarge")
     assert done.returncode == 1
     first, *_, cause, fix = done.stdout.splitlines()
     assert first.startswith(
@@ -63,7 +63,7 @@ def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "name the logs"),
+        ((), "--log"),
         (("--log", "none.log"), "none.log: missing"),
         (("--log", "x", "--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
         (("--log", "x", "--num-nodes", "0"), "--num-nodes"),

@@ -36,8 +36,6 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
         ("words\n", (), "job.yaml: not checked"),
         ("\0", (), "job.yaml"),
         ("", ("--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
-        ("", ("--plugin-version", "new"), "--plugin-version"),
-        ("", ("--torch-version", "new"), "--torch-version"),
     ],
 )
 def test_what_cannot_be_read_is_exit_code_2(

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.scripts.conftest import Program, answering
+from tests.answering import answering
+from tests.scripts.conftest import Program
 from tests.unit.jobs.state.shapes import condition, ended, event, job, pod, running
 
 Json = dict[str, Any]

@@ -135,12 +135,11 @@ def test_a_retry_that_is_gone_names_the_cluster(
     from trainyard.errors import ConfigError
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-    from trainyard.jobs.follow.job_retries import make_retry_loop
+    from trainyard.jobs.follow.job_retries import RetryLoop
 
     args = load_script("job").parse_args(["retry", "llama", *given])
-    healing = make_retry_loop(
-        Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(args)
-    )
+    api = Api(Access("http://127.0.0.1:1", Credentials()))
+    healing = RetryLoop(api, lambda *_, **__: None, target=cluster_target(args))
     monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
     raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}
     gone = argparse.Namespace(name="llama", namespace="team", raw=raw, path_of=lambda name: name)
@@ -154,7 +153,7 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
     """A verdict in which every check has an error and a warning with this remedy."""
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
-    fields |= {"nodes": (), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
+    fields |= {"nodes": (), "pods": (), "resources": {}}
     outcomes = (Outcome.error("bad", remedy), Outcome.warning("odd", remedy))
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
     return Verdict(facts_of(Snapshot(**fields), demand), findings)

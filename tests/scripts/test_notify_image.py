@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.test_notify_slack import WORKFLOW, Done, FakeSlack
+from tests.answering import Slack
+from tests.scripts.test_notify_slack import WORKFLOW, Done
 from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.command import handler
@@ -57,7 +58,7 @@ def shown(body: dict[str, Any]) -> str:
 
 def test_a_build_is_one_thread_whose_first_message_shows_how_it_ended(
     program: Program,
-    slack_server: FakeSlack,  # noqa: F811 - the fixture
+    slack_server: Slack,  # noqa: F811 - the fixture
 ) -> None:
     bot = {"SLACK_BOT_TOKEN": "xoxb-verysecret", "SLACK_CHANNEL": "#images"}
     bot["SLACK_API_URL"] = slack_server.url + "/api/"

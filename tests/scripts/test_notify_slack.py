@@ -3,19 +3,18 @@
 import importlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.answering import Slack, answering_slack
+from tests.cases import each_case
 
 from trainyard.command import handler
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import append_event
 
 Program = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,46 +58,10 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return run
 
 
-class FakeSlack(ThreadingHTTPServer):
-    """Keeps the requests that it receives; answers with `status`."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[dict[str, Any]] = []
-        self.methods: list[str] = []
-        self.status = 200
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeSlack
-
-    def do_POST(self) -> None:
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.server.methods.append(self.path.rpartition("/")[2])
-        self.send_response(self.server.status)
-        self.end_headers()
-        place = {"ok": True, "channel": "C0123", "ts": f"1700.{len(self.server.bodies):04}"}
-        self.wfile.write(json.dumps(place).encode() if "/api/chat." in self.path else b"ok")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        pass
-
-
 @pytest.fixture
-def slack() -> Iterator[FakeSlack]:
-    server = FakeSlack()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def slack() -> Iterator[Slack]:
+    with answering_slack() as server:
+        yield server
 
 
 @pytest.fixture
@@ -110,7 +73,7 @@ def loud_run(finished_run: RunDirectory) -> RunDirectory:
     return finished_run
 
 
-def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack) -> None:
+def test_started_works_before_there_is_a_run(program: Program, slack: Slack) -> None:
     done = program(
         *("notify", "started", "--run-dir", "runs/gh-99"),
         SLACK_WEBHOOK_URL=slack.url + "/s",
@@ -122,14 +85,8 @@ def test_started_works_before_there_is_a_run(program: Program, slack: FakeSlack)
     assert "slack: Training 812 started" in done.stderr
 
 
-def test_failed_before_there_is_a_run_is_told_too(program: Program, slack: FakeSlack) -> None:
-    arguments = ("notify", "failed", "--run-dir", "runs/gh-99")
-    assert program(*arguments, SLACK_WEBHOOK_URL=slack.url, **WORKFLOW).returncode == 0
-    assert slack.bodies[0]["text"] == "❌ Training 812 failed, without a run directory"
-
-
 def test_a_bot_token_posts_to_the_channel_of_the_configuration(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
+    program: Program, slack: Slack, loud_run: RunDirectory
 ) -> None:
     done = program(
         *("notify", "succeeded", "--run-dir", loud_run.path, "--json"),
@@ -145,25 +102,7 @@ def test_a_bot_token_posts_to_the_channel_of_the_configuration(
     assert "verysecret" not in done.stderr + done.stdout
 
 
-def test_a_configuration_without_messages_is_obeyed(
-    program: Program, slack: FakeSlack, finished_run: RunDirectory
-) -> None:
-    done = program("notify", "succeeded", "--run-dir", finished_run.path, SLACK_WEBHOOK_URL=slack.url)
-    assert done.returncode == 0
-    assert slack.bodies == []
-    assert "notifications.slack.enabled is false" in done.stderr
-
-
-def test_without_webhook_and_token_it_prints_what_it_would_send(
-    program: Program, loud_run: RunDirectory
-) -> None:
-    done = program("notify", "succeeded", "--run-dir", loud_run.path)
-    assert done.returncode == 0
-    assert done.stdout.startswith("Would be sent to Slack: ⚠ Training")
-    assert "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set" in done.stderr
-
-
-def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: RunDirectory) -> None:
+def test_a_dry_run_sends_nothing(program: Program, slack: Slack, loud_run: RunDirectory) -> None:
     done = program(
         *("notify", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
     )
@@ -174,60 +113,54 @@ def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: R
     assert slack.bodies == []
 
 
-@pytest.mark.parametrize("status", [403, 404, 410])
-def test_a_refusal_is_a_warning(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, status: int
-) -> None:
-    slack.status = status
-    done = program(
-        *("notify", "succeeded", "--run-dir", loud_run.path),
-        SLACK_WEBHOOK_URL=slack.url + "/verysecret",
-    )
-    assert done.returncode == 0
-    assert f"WARN  No message was sent to Slack: Slack answered {status}" in done.stderr
-    assert "verysecret" not in done.stderr + done.stdout
+UNHEARD = "WARN  No message was sent to Slack: "
+STATES: dict[str, tuple[int, str, bool]] = {
+    "answers": (200, "", True),
+    "refuses": (403, f"{UNHEARD}Slack answered 403", False),
+    "is in trouble": (500, f"{UNHEARD}Slack answered 500", False),
+    "http://127.0.0.1:9/verysecret": (200, UNHEARD, False),
+    "verysecret": (200, UNHEARD, False),
+    "not set": (200, "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set", True),
+    "switched off": (200, "notifications.slack.enabled is false", True),
+}
+"""State of Slack, or its address -> its answers, what is logged, whether the end counts as reported."""
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9/verysecret", "verysecret", "https://[verysecret"])
-def test_a_slack_that_is_not_there_is_a_warning(
-    program: Program, loud_run: RunDirectory, address: str
-) -> None:
-    done = program("notify", "succeeded", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=address)
-    assert done.returncode == 0
-    assert "WARN  No message was sent to Slack: " in done.stderr
-    assert "verysecret" not in done.stderr + done.stdout
-
-
-@pytest.mark.parametrize("state", ["answers", "refuses", "hangs up", "not set", "switched off"])
-def test_the_output_says_whether_anybody_can_have_heard(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path, state: str
+@each_case("state", STATES)
+def test_no_state_of_slack_fails_the_run_and_the_output_says_whether_anybody_can_have_heard(
+    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path, state: str
 ) -> None:
     """A job that ends while Slack does not answer has not reported its end: the last job tries again."""
-    output = tmp_path / "output"
-    output.touch()
-    slack.status = 500 if state == "refuses" else 200
-    address = "http://127.0.0.1:9/x" if state == "hangs up" else slack.url
+    slack.requests.clear()
+    (loud_run.path / "slack.json").unlink(missing_ok=True)
+    slack.status, logged, is_posted = STATES[state]
+    (output := tmp_path / "output").touch()
+    address = state if "verysecret" in state else f"{slack.url}/verysecret"
     variables = {} if state == "not set" else {"SLACK_WEBHOOK_URL": address}
-    if state == "switched off":
-        loud_run.config_file.write_text("notifications:\n  slack:\n    enabled: false\n")
+    enabled = str(state != "switched off").lower()
+    loud_run.config_file.write_text(f"notifications: {{slack: {{enabled: {enabled}}}}}\n")
     arguments = ("notify", "failed", "--run-dir", loud_run.path)
     done = program(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
     assert done.returncode == 0
-    assert ("posted" in output.read_text()) is (state not in ("refuses", "hangs up"))
+    assert logged in done.stderr and "verysecret" not in done.stderr + done.stdout
+    assert done.stdout.startswith("Would be sent to Slack: ❌ Training") is (state == "not set")
+    assert ("posted" in output.read_text()) is is_posted
+    assert state != "switched off" or slack.bodies == []
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3, "outcome": "x"}'])
-def test_a_torn_record_still_makes_a_message(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, content: str
+@each_case("torn", ["{", "[]", '{"run_id": 3, "outcome": "x"}', '{"said": 3}'])
+def test_torn_records_still_make_a_message(
+    program: Program, slack: Slack, loud_run: RunDirectory, torn: str
 ) -> None:
-    loud_run.run_file.write_text(content)
-    loud_run.config_file.write_text("a: [")
-    done = program("notify", "failed", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=slack.url)
-    assert done.returncode == 0
-    assert len(slack.bodies) == 1
+    slack.requests.clear()
+    for name, text in (("run.json", torn), ("slack.json", torn), ("config.yaml", "a: [")):
+        (loud_run.path / name).write_text(text)
+    assert program("notify", "failed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
+    assert slack.methods == ["chat.postMessage"]
+    assert json.loads((loud_run.path / "slack.json").read_text())["ts"] == "1700.0001"
 
 
-def bot(slack: FakeSlack) -> dict[str, str]:
+def bot(slack: Slack) -> dict[str, str]:
     return {
         "SLACK_BOT_TOKEN": "xoxb-verysecret",
         "SLACK_API_URL": slack.url + "/api/",
@@ -240,7 +173,7 @@ def attempt(number: int) -> dict[str, str]:
 
 
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path
+    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path
 ) -> None:
     where = ("--run-dir", loud_run.path, "--lineage", "812")
     plan = json.dumps({"estimate": {"seconds": 22320.0, "usd": 209.6}})
@@ -286,30 +219,8 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert "by push" in edited["blocks"][0]["text"]["text"]
 
 
-def test_the_same_event_is_told_once_and_one_of_a_later_attempt_again(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
-) -> None:
-    say = ("notify", "degraded", "--run-dir", loud_run.path, "--reason", "TCP fallback on rank 12")
-    for number, told in ((1, 1), (1, 1), (2, 2)):
-        done = program(*say, **bot(slack) | attempt(number))
-        assert done.returncode == 0
-        assert slack.methods.count("chat.postMessage") == told
-    assert slack.bodies[0]["text"] == "⚠ Training 812 degraded at step 20 of 20: TCP fallback on rank 12"
-
-
-def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
-) -> None:
-    hook = {"SLACK_WEBHOOK_URL": slack.url + "/hook"} | WORKFLOW
-    for moment in ("started", "started", "stopped", "failed", "failed"):
-        assert program("notify", moment, "--run-dir", loud_run.path, **hook).returncode == 0
-    assert slack.methods == ["hook"] * 3
-    assert slack.bodies[1]["text"] == "Training 812 stopped at step 20 of 20"
-    assert "thread_ts" not in slack.bodies[2]
-
-
 def test_a_second_attempt_that_starts_goes_on_in_the_thread(
-    program: Program, slack: FakeSlack, tmp_path: Path
+    program: Program, slack: Slack, tmp_path: Path
 ) -> None:
     say = ("notify", "started", "--run-dir", "runs/gh-99")
     for number in (1, 1, 2):
@@ -319,21 +230,7 @@ def test_a_second_attempt_that_starts_goes_on_in_the_thread(
     assert slack.bodies[1]["thread_ts"] == "1700.0001"
 
 
-def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory
-) -> None:
-    say = ("notify", "degraded", "--run-dir", loud_run.path)
-    done = program(*say, **bot(slack))
-    assert (done.returncode, slack.bodies) == (0, [])
-    assert "the run was not degraded: nothing sent" in done.stderr
-    append_event(loud_run.events_file, "checkpoint_failed", step=15, reason="no space left")
-    assert program(*say, **bot(slack)).returncode == 0
-    assert (
-        "degraded at step 20 of 20: checkpoint not saved, step 15: no space left" in slack.bodies[0]["text"]
-    )
-
-
-def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: FakeSlack) -> None:
+def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: Slack) -> None:
     why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
     done = program("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
@@ -343,18 +240,8 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Progr
     )
 
 
-@pytest.mark.parametrize("memory", ["{", "[]", '{"said": 3}'])
-def test_a_torn_memory_is_as_good_as_none(
-    program: Program, slack: FakeSlack, loud_run: RunDirectory, memory: str
-) -> None:
-    (loud_run.path / "slack.json").write_text(memory)
-    assert program("notify", "resumed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
-    assert len(slack.bodies) == 1
-    assert json.loads((loud_run.path / "slack.json").read_text())["ts"] == "1700.0001"
-
-
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
-def test_a_plan_that_is_none_is_a_warning(program: Program, slack: FakeSlack, plan: str) -> None:
+def test_a_plan_that_is_none_is_a_warning(program: Program, slack: Slack, plan: str) -> None:
     done = program("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
     assert "WARN  No message was sent to Slack: --plan: " in done.stderr
@@ -392,45 +279,33 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
     return answer
 
 
-@pytest.mark.parametrize(
-    ("notes", "said"),
-    [
-        (["The run was canceled by @anna."], "Training 812 cancelled · @anna cancelled the run"),
-        (
-            ["The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s"],
-            "Training 812 failed · no runner took the job Train and prove for 24h0m0s: nothing was trained",
-        ),
-        ([], "Training 812 failed · the job Train and prove was cancelled, and GitHub names no cause"),
-    ],
-)
+@each_case("called", [False, True])
 def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str], notes: list[str], said: str
+    program: Program, slack: Slack, serve_github: Callable[..., str], called: bool
 ) -> None:
-    where = {"GITHUB_API_URL": serve_github(noted(*notes)), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
-    done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    """`test_job_ends.py` has the causes. GitHub names the job of a called workflow behind its caller."""
+    slack.requests.clear()
+    needs, name, more = NEEDS, "Train and prove", ""
+    if called:
+        needs = {
+            "plan": {"result": "success"},
+            "send": {"result": "cancelled"},
+            "watch": {"result": "skipped"},
+        }
+        name, more = "Train on EKS / Send the job", ": the job may have been sent"
+    address = serve_github(noted("The run was canceled by @anna.", name=name))
+    where = {"GITHUB_API_URL": address, "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
+    done = program(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0, done.stderr
     [message] = slack.bodies
-    assert message["text"].startswith(f"❌ {said}")
-    assert '\\nNext: gh run rerun 99"' in json.dumps(message)
-
-
-def test_the_annotations_of_a_called_workflow_are_found(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str]
-) -> None:
-    needs = {
-        "plan": {"result": "success"},
-        "send": {"result": "cancelled"},
-        "watch": {"result": "skipped"},
-    }
-    answer = noted("The run was canceled by @anna.", name="Train on EKS / Send the job")
-    where = {"GITHUB_API_URL": serve_github(answer), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
-    assert program(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where).returncode == 0
-    assert "@anna cancelled the run: the job may have been sent" in slack.bodies[0]["text"]
+    assert message["text"].startswith("❌ Training 812 cancelled")
+    assert f"@anna cancelled the run{more}" in message["text"]
+    assert called or '\\nNext: gh run rerun 99"' in json.dumps(message)
 
 
 @pytest.mark.parametrize("token", ["", "t"])
 def test_a_github_that_does_not_answer_keeps_no_message_back(
-    program: Program, slack: FakeSlack, serve_github: Callable[..., str], token: str
+    program: Program, slack: Slack, serve_github: Callable[..., str], token: str
 ) -> None:
     refuses = serve_github(lambda *_: (403, {"message": "Resource not accessible by integration"}))
     where = {"GITHUB_API_URL": refuses, "GITHUB_TOKEN": token, "GITHUB_RUN_ATTEMPT": "1"}
@@ -440,7 +315,7 @@ def test_a_github_that_does_not_answer_keeps_no_message_back(
     assert "which name the cause, were not read: " in done.stderr
 
 
-def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: FakeSlack) -> None:
+def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: Slack) -> None:
     needs = NEEDS | {"train": {"result": "cancelled", "outputs": {"reported": "1"}}}
     where = {"SLACK_WEBHOOK_URL": slack.url, "GITHUB_RUN_ATTEMPT": "1", **WORKFLOW}
     done = program(*TELL, json.dumps(needs), **where)
@@ -460,7 +335,7 @@ def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, s
     ],
 )
 def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
-    program: Program, slack: FakeSlack, minutes: int | None, said: str
+    program: Program, slack: Slack, minutes: int | None, said: str
 ) -> None:
     started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
     line = ("notify", "failed", "--run-dir", "gh-99", "--job-status")

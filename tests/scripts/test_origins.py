@@ -8,12 +8,12 @@ environment change nothing.
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import git
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.errors import ConfigError
@@ -24,12 +24,6 @@ PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submo
 STARTS = ("own", "other", "none")
 CODES = (None, "own", "other")
 VARIABLES = ("unset", "github", "hook", "codebuild")
-
-
-def git(folder: Path, *words: str) -> str:
-    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
-    done = subprocess.run([*line, "-C", str(folder), *words], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def repository(folder: Path, content: str) -> str:

@@ -24,13 +24,14 @@ for step in range(1, int(sys.argv[1]) + 1):
 """
 CASES: dict[str, dict[str, Any]] = {
     "same": {},
-    "more steps": {"steps": 20},
     "other namespace": {"namespace": "team-b"},
     "other owner": {"creator": "bob"},
     "other command": {"script": "other.py"},
+    "more steps": {"steps": 20},
     "not known": {"creator": ""},
 }
 REFUSED = {
+    "more steps": "training.max_steps: 12, now 20",
     "other namespace": "namespace team-a",
     "other owner": "creator alice",
     "other command": "command ",
@@ -68,7 +69,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_only_a_job_of_the_same_owner_and_command_writes_into_a_run_directory(
+def test_only_a_job_of_the_same_owner_and_inputs_writes_into_the_directory_of_a_finished_run(
     program: Program, tmp_path: Path
 ) -> None:
     """Each other namespace, owner and command x the pod and the command that deploys."""

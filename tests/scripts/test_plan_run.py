@@ -1,17 +1,19 @@
-"""The plan job's script: its outputs, its summary, and its refusals."""
+"""`step plan`, the job that plans a workflow run: its outputs, its summary, and its refusals."""
 
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.command import handler
+from trainyard.commands import step_plan
 from trainyard.config.registries import EVERY_RECIPE
-from trainyard.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -43,7 +45,7 @@ STATES: dict[str, dict[str, str]] = {
     "broken store alone": {"TRAINYARD_STORE": "s3://"},
     "broken project": {"TRAINYARD_CODEBUILD_PROJECT": "a b"} | STORE,
 }
-DEADLY = ("TRAINYARD_STORE", "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT")
+UNSET: dict[str, str | None] = dict.fromkeys({**LABELS, **STORE, **PROJECT})
 CONTINUES = (
     '{"lineage":"4711","number":2,"run_number":812,"commit":"'
     + "a" * 40
@@ -62,217 +64,161 @@ TRIGGERS: dict[str, tuple[dict[str, str], list[str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def plan_run(load_script: Any) -> Any:
-    return load_script("step_plan")
+@dataclass(frozen=True)
+class Planned:
+    """The end of one call: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+    summary: str
+    """Of the job."""
+    written: str
+    """The step outputs; empty if there are none."""
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        assert self.code == 0, self.err
+        found: dict[str, str] = json.loads(self.out)
+        return found
+
+    @property
+    def job_plan(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.written.splitlines()[1])
+        return found
+
+
+Plan = Callable[..., Planned]
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A step of a workflow; its files are in the folder."""
-    for name, value in VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    monkeypatch.delenv("GITHUB_RUN_ATTEMPT", raising=False)
-    return tmp_path
+def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Calls the step as a workflow does; keywords are variables, None for one that is not set."""
+    for name in (*VARIABLES, "GITHUB_RUN_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, config: str = SMOKE, **variables: str | None) -> Planned:
+        files = {name: tmp_path / name for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+        for file in files.values():
+            file.write_text("")
+        given = ["--json", *(("--config", config) if config else ()), *arguments]
+        with monkeypatch.context() as patch:
+            for name, value in {**VARIABLES, **files, **variables}.items():
+                if value is not None:
+                    patch.setenv(name, str(value))
+            code = handler.exit_code_of(lambda: step_plan.main(given))
+        printed = capsys.readouterr()
+        texts = [file.read_text() for file in files.values()]
+        return Planned(code, printed.out, printed.err, *texts)
+
+    return run
 
 
-def planned(plan_run: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert plan_run.main(["--config", SMOKE, "--json", *arguments]) == 0
-    outputs: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return outputs
-
-
-def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = job / "plan.json"
-    outputs = planned(
-        *(plan_run, capsys),
-        *(
-            "--overrides",
-            " training.max_steps=50\n\ntraining.seed=7\nevaluation.command=[e,--api-key,eight888] ",
-        ),
-        *("--epochs", "2", "--output", str(kept)),
+def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(plan: Plan, tmp_path: Path) -> None:
+    kept, changes = tmp_path / "plan.json", ["training.max_steps=50", "training.seed=7"]
+    changes.append("evaluation.command=[e,--api-key,eight888]")
+    done = plan(
+        "--overrides", f" {changes[0]}\n\n{changes[1]}\n{changes[2]} ", "--epochs", "2", "--output", str(kept)
     )
-    assert outputs["overrides"].splitlines() == [
-        "training.max_steps=50",
-        "training.seed=7",
-        "evaluation.command=[e,--api-key,eight888]",
-        "training.epochs=2",
-    ]
-    assert json.loads(kept.read_text()) == json.loads(outputs["plan"])
-    assert json.loads((job / "output").read_text().splitlines()[1])["run_number"] == "812"
-    summary = (job / "summary").read_text()
-    assert summary.startswith("### Plan: smoke-llama on gpu-runner") and "eight888" not in summary
+    assert done.outputs["overrides"].splitlines() == [*changes, "training.epochs=2"]
+    assert json.loads(kept.read_text()) == json.loads(done.outputs["plan"])
+    assert done.job_plan["run_number"] == "812"
+    assert done.summary.startswith("### Plan: smoke-llama on gpu-runner") and "eight888" not in done.summary
 
 
-def test_it_takes_inputs_and_variables_as_github_has_them(
-    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("TRAINYARD_STORE")
-    monkeypatch.setenv("TRAINYARD_VARIABLES", json.dumps({"TRAINYARD_STORE": "s3://bucket", "OTHER": "x"}))
+def test_it_takes_inputs_and_variables_as_github_has_them(plan: Plan) -> None:
+    variables = json.dumps({"TRAINYARD_STORE": "s3://bucket", "OTHER": "x"})
     inputs = {"config": SMOKE, "epochs": "3", "dry_run": True, "target": "gpu-runner", "continues": ""}
-    assert plan_run.main(["--json", "--inputs", json.dumps(inputs)]) == 0
-    outputs = json.loads(capsys.readouterr().out)
+    line = ("--inputs", json.dumps(inputs))
+    outputs = plan(*line, config="", TRAINYARD_STORE=None, TRAINYARD_VARIABLES=variables).outputs
     assert (outputs["train"], outputs["overrides"]) == ("false", "training.epochs=3")
     assert (outputs["store"], outputs["config"]) == ("s3://bucket", SMOKE)
     assert "OTHER" not in os.environ
     for wrong in ("[]", "{", "x"):
-        with pytest.raises(ConfigError, match="--inputs"):
-            plan_run.main(["--inputs", wrong])
+        refused = plan("--inputs", wrong, config="")
+        assert refused.code == 2 and "--inputs" in refused.err
 
 
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("schedule", ["", "off", "yes", "on", "true"])
+@each_case("attempt", ["1", "2"])
+@each_case("schedule", ["", "off", "yes", "on", "true"])
 def test_the_daily_run_is_off_until_it_is_turned_on_or_run_again(
-    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, attempt: str
+    plan: Plan, schedule: str, attempt: str
 ) -> None:
-    monkeypatch.setenv("GITHUB_EVENT_NAME", "schedule")
-    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", attempt)
-    monkeypatch.setenv("TRAINYARD_SCHEDULE", schedule)
-    assert plan_run.main(["--config", SMOKE]) == 0
-    plan = json.loads((job / "output").read_text().splitlines()[1])
+    event = {"GITHUB_EVENT_NAME": "schedule", "GITHUB_RUN_ATTEMPT": attempt}
+    done = plan(TRAINYARD_SCHEDULE=schedule, **event)
     trains = schedule in ("on", "true") or attempt == "2"
-    assert plan["jobs"] == {"ready": False, "train": trains, "eks": False}
-    off = "gh variable set TRAINYARD_SCHEDULE --body true" in (job / "summary").read_text()
-    assert off is not trains
+    assert done.job_plan["jobs"] == {"ready": False, "train": trains, "eks": False}
+    assert ("gh variable set TRAINYARD_SCHEDULE --body true" in done.summary) is not trains
 
 
-def test_it_says_what_does_not_seem_to_fit_and_lets_the_machine_decide(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@each_case("card", ["g6.xlarge", "g5.xlarge", "p5.4xlarge"])
+@each_case("event", ["push", "schedule", "workflow_dispatch"])
+def test_what_does_not_seem_to_fit_is_reported_and_the_machine_decides(
+    plan: Plan, event: str, card: str
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_INSTANCE_TYPE", "g6.xlarge")
+    """Of a push and the daily run the default can be changed."""
     config = str(ROOT / "configs" / "training_configuration.yaml")
-    assert plan_run.main(["--config", config]) == 0
-    told = capsys.readouterr()
-    assert "::warning::The run seems not to fit" in told.err
-    assert "TRAINYARD_CONFIG" not in told.err
-    assert "does not fit on one L4" in told.out
+    done = plan(config=config, GITHUB_EVENT_NAME=event, TRAINYARD_INSTANCE_TYPE=card)
+    is_small = card != "p5.4xlarge"  # all but the H100 have less than 40 GB
+    assert (done.code, "::warning::The run seems not to fit" in done.err) == (0, is_small)
+    assert ("does not fit on one" in done.summary) is is_small
+    assert ("gh variable set TRAINYARD_CONFIG" in done.err) is (is_small and event != "workflow_dispatch")
 
 
-@pytest.mark.parametrize("card", ["g6.xlarge", "g5.xlarge", "p5.4xlarge"])
-@pytest.mark.parametrize("event", ["push", "schedule"])
-def test_the_default_of_a_push_on_a_small_card_is_said_to_be_too_large_before_it_runs(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    event: str,
-    card: str,
-) -> None:
-    monkeypatch.setenv("TRAINYARD_INSTANCE_TYPE", card)
-    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
-    config = str(ROOT / "configs" / "training_configuration.yaml")
-    assert plan_run.main(["--config", config]) == 0
-    said = "gh variable set TRAINYARD_CONFIG" in capsys.readouterr().err
-    assert said is (card != "p5.4xlarge"), "all but the H100 have less than 40 GB"
-
-
-@pytest.mark.parametrize("attempt", ["1", "2"])
-@pytest.mark.parametrize("continues", ["", CONTINUES])
-@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "merge_group"])
+@each_case("attempt", ["1", "2"])
+@each_case("continues", ["", CONTINUES])
+@each_case("event", ["push", "schedule", "workflow_dispatch", "merge_group"])
 def test_only_a_first_push_or_daily_run_is_left_out_where_it_is_proven(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    event: str,
-    continues: str,
-    attempt: str,
+    plan: Plan, event: str, continues: str, attempt: str
 ) -> None:
-    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
-    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", attempt)
-    outputs = planned(plan_run, capsys, "--continues", continues)
+    done = plan("--continues", continues, GITHUB_EVENT_NAME=event, GITHUB_RUN_ATTEMPT=attempt)
     is_unasked = event in ("push", "schedule") and not continues and attempt == "1"
-    assert outputs["unless_proven"] == ("true" if is_unasked else "false")
+    assert done.outputs["unless_proven"] == ("true" if is_unasked else "false")
 
 
-@pytest.mark.parametrize("text", ["six", "0", "59", "481", "1.5", "-355"])
-def test_a_time_limit_that_no_job_has_is_refused(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", text)
-    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 2
-    assert "TRAINYARD_JOB_MINUTES: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("minutes", "deadline", "code"),
-    [("355", "345m", 0), ("355", "346m", 2), ("355", "450m", 2), ("60", "", 0), ("", "470m", 0)],
+@each_case(
+    ("minutes", "deadline", "result"),
+    [
+        *((text, "", "TRAINYARD_JOB_MINUTES: ") for text in ("six", "0", "59", "481", "1.5", "-355")),
+        *((None, text, f"TRAINYARD_DEADLINE: '{text}' is not a duration") for text in ("soon", "0s")),
+        (None, "8h", "TRAINYARD_DEADLINE: 8h is too late: the job ends at 480 minutes"),
+        (None, "471m", "TRAINYARD_DEADLINE: 471m is too late"),
+        *(("355", text, f"{text} is too late: the job ends at 355 minutes") for text in ("346m", "450m")),
+        *((None, "470m", 470), ("355", "345m", 345), ("60", None, 30)),
+    ],
 )
-def test_a_deadline_leaves_ten_minutes_of_whatever_the_limit_is(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    minutes: str,
-    deadline: str,
-    code: int,
+def test_a_deadline_leaves_ten_minutes_of_the_limit(
+    plan: Plan, minutes: str | None, deadline: str | None, result: str | int
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", minutes)
-    monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
-    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json"])) == code
-    said = capsys.readouterr()
-    assert (f"at {minutes} minutes" in said.err) is (code == 2)
-    if not deadline:
-        assert json.loads(said.out)["deadline"] == "30m"
+    done = plan(TRAINYARD_JOB_MINUTES=minutes, TRAINYARD_DEADLINE=deadline)
+    if isinstance(result, int):
+        assert done.outputs["deadline"] == f"{result}m"
+    else:
+        assert done.code == 2 and result in done.err
 
 
-def test_every_problem_of_a_configuration_is_shown_at_its_line(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = job / "wrong.yaml"
+def test_every_problem_of_a_configuration_is_shown_at_its_line(plan: Plan, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
     wrong.write_text(f'extends: {SMOKE}\ntraining:\n  max_step: 3\n  learning_rate: "5e-5"\n')
-    code = handler.exit_code_of(lambda: plan_run.main(["--config", str(wrong)]))
-    told = capsys.readouterr().err
-    assert code == 2
-    assert f"::error file={wrong},line=3::training.max_step: unknown key; did you mean max_steps?" in told
-    assert f"::error file={wrong},line=4::training.learning_rate" in told
-    assert "2 errors. Nothing was started." in (job / "summary").read_text()
-    assert not (job / "output").exists()
+    done = plan(config=str(wrong))
+    assert (done.code, done.written) == (2, "")
+    assert f"::error file={wrong},line=3::training.max_step: unknown key; did you mean max_steps?" in done.err
+    assert f"::error file={wrong},line=4::training.learning_rate" in done.err
+    assert "2 errors. Nothing was started." in done.summary
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "named"),
     [
-        (["--target", "slurm"], "target: 'slurm' is neither gpu-runner nor codebuild nor eks"),
-        (["--epochs", "many"], "epochs: 'many'"),
-        (["--continues", "{}"], "continues: is not the text"),
-        (["--resume", "s3://x"], "resume: 's3://x'"),
+        ("--target slurm", "target: 'slurm' is neither gpu-runner nor codebuild nor eks"),
+        ("--epochs many", "epochs: 'many'"),
+        ("--continues {}", "continues: is not the text"),
+        ("--resume s3://x", "resume: 's3://x'"),
     ],
 )
-def test_a_wrong_input_is_named(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
-    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, *arguments]))
-    assert code == 2
-    assert f"::error::{named}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("deadline", "named"),
-    [
-        ("soon", "TRAINYARD_DEADLINE: 'soon' is not a duration"),
-        ("0s", "TRAINYARD_DEADLINE: '0s' is not a duration"),
-        ("8h", "TRAINYARD_DEADLINE: 8h is too late: the job ends at 480 minutes"),
-        ("471m", "TRAINYARD_DEADLINE: 471m is too late"),
-    ],
-)
-def test_a_deadline_that_the_job_does_not_live_to_is_refused(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    deadline: str,
-    named: str,
-) -> None:
-    monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
-    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE]))
-    assert (code, named in capsys.readouterr().err) == (2, True)
-    monkeypatch.setenv("TRAINYARD_DEADLINE", "470m")
-    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 0
+def test_a_wrong_input_is_named(plan: Plan, arguments: str, named: str) -> None:
+    done = plan(*arguments.split())
+    assert (done.code, f"::error::{named}" in done.err) == (2, True)
 
 
 @dataclass(frozen=True)
@@ -304,79 +250,54 @@ def rule(trigger: str, variables: dict[str, str]) -> Answer:
     return Answer(0 if trigger in ("push", "schedule") else 2, commands=missing)
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("trigger", TRIGGERS)
+@each_case("state", STATES)
+@each_case("trigger", TRIGGERS)
 def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    trigger: str,
-    state: str,
+    plan: Plan, trigger: str, state: str
 ) -> None:
     event, arguments = TRIGGERS[trigger]
-    for name in DEADLY:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**event, **STATES[state]}.items():
-        monkeypatch.setenv(name, value)
     expected = rule(trigger, STATES[state])
-    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json", *arguments]))
-    told, summary = capsys.readouterr(), (job / "summary").read_text()
-    assert code == expected.exit_code
-    set_up = re.findall(r"^gh variable set (\w+) --body \S+$", summary, re.M)
+    done = plan(*arguments, **{**UNSET, **event, **STATES[state]})
+    assert done.code == expected.exit_code
+    set_up = re.findall(r"^gh variable set (\w+) --body \S+$", done.summary, re.M)
     assert set_up == list(expected.commands)
-    if code == 2:
-        assert "::error::" in told.err
-        assert "### ❌ N" in summary
-        assert not (job / "output").exists()
+    if done.code == 2:
+        assert "::error::" in done.err
+        assert "### ❌ N" in done.summary
+        assert done.written == ""
         return
-    outputs = json.loads(told.out)
+    outputs = done.outputs
     assert outputs["train"] == ("true" if expected.trains else "false")
     is_dry, is_quiet = "dry run" in trigger, expected.trains or "dry run" in trigger
-    assert ("::notice::Nothing was trained" in told.err) is not is_quiet
-    assert summary.startswith("### Nothing was trained: " if not is_quiet else "### ")
-    assert ("Nothing was started." in summary) is is_dry
+    assert ("::notice::Nothing was trained" in done.err) is not is_quiet
+    assert done.summary.startswith("### Nothing was trained: " if not is_quiet else "### ")
+    assert ("Nothing was started." in done.summary) is is_dry
     if expected.trains:
         first = json.loads(outputs["runner"])[0]
         assert first.startswith("codebuild-yard-" if expected.on_codebuild else "self-hosted")
         assert outputs["store"] == "s3://ml-runs/phase2"
 
 
-def test_a_refusal_says_what_to_do_about_codebuild(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_says_what_to_do_about_codebuild(plan: Plan) -> None:
     """A dispatch trains on its target, which is a runner of one's own unless the dispatch names another."""
-    monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
-    arguments = ["--config", SMOKE, "--target", "gpu-runner"]
-    assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
-    refused = capsys.readouterr().err
-    assert "set TRAINYARD_CODEBUILD_PROJECT instead" in refused
-    assert "PYTHONPATH=src python3 -m trainyard init github --store URL" in refused
-    monkeypatch.setenv("TRAINYARD_CODEBUILD_PROJECT", "yard")
-    assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
-    assert "gh workflow run training_ci.yml -f target=codebuild" in capsys.readouterr().err
+    refused = plan("--target", "gpu-runner", TRAINYARD_RUNNER_LABELS=None)
+    assert refused.code == 2
+    assert "set TRAINYARD_CODEBUILD_PROJECT instead" in refused.err
+    assert "PYTHONPATH=src python3 -m trainyard init github --store URL" in refused.err
+    refused = plan("--target", "gpu-runner", TRAINYARD_RUNNER_LABELS=None, **PROJECT)
+    assert refused.code == 2
+    assert "gh workflow run training_ci.yml -f target=codebuild" in refused.err
 
 
-def test_a_build_of_codebuild_is_told_by_its_own_variable(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name)
-    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--target", "here"])) == 2
-    refused = capsys.readouterr().err
-    assert "export TRAINYARD_STORE=s3://BUCKET/PREFIX" in refused
-    assert "gh variable" not in refused
-    monkeypatch.setenv("TRAINYARD_STORE", "s3://ml-runs/codebuild")
-    assert planned(plan_run, capsys, "--target", "here")["store"] == "s3://ml-runs/codebuild"
-
-
-def test_tried_by_hand_it_needs_no_workflow(
-    plan_run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TRAINYARD_STORE", "file:///tmp/store")
-    assert planned(plan_run, capsys)["run_id"] == "gh-1"
+def test_a_machine_that_trains_where_it_plans_needs_no_workflow_and_no_variable_of_github(plan: Plan) -> None:
+    nothing = dict.fromkeys(VARIABLES)
+    refused = plan("--target", "here", **nothing)
+    assert refused.code == 2
+    assert "export TRAINYARD_STORE=s3://BUCKET/PREFIX" in refused.err
+    assert "gh variable" not in refused.err
+    place = {**nothing, "TRAINYARD_STORE": "file:///tmp/store"}
+    assert plan("--target", "here", **place).outputs["store"] == "file:///tmp/store"
+    assert plan(**place).outputs["run_id"] == "gh-1", "tried by hand"
 
 
 TARGETS = {
@@ -392,66 +313,45 @@ FITTING: dict[str, list[str]] = {
 """Recipe -> the settings that its configuration needs besides its name."""
 
 
-@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "dry run"])
-@pytest.mark.parametrize("recipe", EVERY_RECIPE)
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_runs_every_recipe(
-    plan_run: Any,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    target: str,
-    recipe: str,
-    event: str,
-) -> None:
-    for name in DEADLY:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GITHUB_EVENT_NAME", event if event != "dry run" else "workflow_dispatch")
-    for name, value in {**STORE, **TARGETS[target]}.items():
-        monkeypatch.setenv(name, value)
+@each_case("event", ["push", "schedule", "workflow_dispatch", "dry run"])
+@each_case("recipe", EVERY_RECIPE)
+@each_case("target", TARGETS)
+def test_every_target_runs_every_recipe(plan: Plan, target: str, recipe: str, event: str) -> None:
+    variables = {**UNSET, **STORE, **TARGETS[target]}
     asked = ["--target", target] if event in ("workflow_dispatch", "dry run") or target == "here" else []
-    asked += ["--only-plan", "true"] if event == "dry run" else []
+    if event == "dry run":
+        event, asked = "workflow_dispatch", [*asked, "--only-plan", "true"]
     changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
-    code = handler.exit_code_of(
-        lambda: plan_run.main(["--config", SMOKE, "--overrides", changes, "--json", *asked])
-    )
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    assert json.loads(told.out)["target"] == target
+    done = plan("--overrides", changes, *asked, **variables, GITHUB_EVENT_NAME=event)
+    assert done.outputs["target"] == target
 
 
-def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(
-    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_of_pods_that_is_none_is_refused(plan: Plan) -> None:
+    for nodes in ("0", "-1", "two", "1.5", "9" * 9):
+        done = plan("--target", "eks", **TARGETS["eks"], TRAINYARD_EKS_NODES=nodes)
+        assert (done.code, "TRAINYARD_EKS_NODES" in done.err) == (2, True)
+
+
+def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(plan: Plan) -> None:
     """A fresh copy stays green: it may be about to name a cluster."""
-    monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
-    monkeypatch.setenv("GITHUB_EVENT_NAME", "push")
-    asked = ["--config", SMOKE, "--overrides", "recipe=megatron", "--json"]
-    assert handler.exit_code_of(lambda: plan_run.main(asked)) == 0
-    assert json.loads(capsys.readouterr().out)["train"] == "false"
+    fresh: dict[str, str | None] = {"TRAINYARD_RUNNER_LABELS": None, "GITHUB_EVENT_NAME": "push"}
+    assert plan("--overrides", "recipe=megatron", **fresh).outputs["train"] == "false"
 
 
-@pytest.mark.parametrize(
-    ("directory", "is_refused"),
+@each_case("on_laptop", [False, True])
+@each_case(
+    ("directory", "is_deleted"),
     [
-        ("", False),
-        ("runs", False),
-        ("runs/", False),
+        *((each, False) for each in ("", "runs", "runs/", "/mnt/storage/runs")),
         ("my_runs/", True),
         ("src", True),
-        ("/mnt/storage/runs", False),
     ],
 )
 def test_a_directory_of_runs_that_git_clean_deletes_is_refused(
-    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, directory: str, is_refused: bool
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, directory: str, is_deleted: bool, on_laptop: bool
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("TRAINYARD_RUNS_DIRECTORY", directory)
-    if not is_refused:
-        assert plan_run.main(["--config", SMOKE]) == 0
-        return
-    with pytest.raises(ConfigError, match=r"TRAINYARD_RUNS_DIRECTORY.*git clean deletes it"):
-        plan_run.main(["--config", SMOKE])
-    assert "git clean" in (job / "summary").read_text()
-    monkeypatch.setenv("GITHUB_ACTIONS", "false")
-    assert plan_run.main(["--config", SMOKE]) == 0, "nobody cleans on a laptop"
+    done = plan(TRAINYARD_RUNS_DIRECTORY=directory, GITHUB_ACTIONS=str(not on_laptop).lower())
+    is_refused = is_deleted and not on_laptop  # nobody cleans there
+    assert done.code == (2 if is_refused else 0)
+    assert ("git clean deletes it" in done.err and "git clean" in done.summary) is is_refused

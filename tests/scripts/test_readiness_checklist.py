@@ -1,13 +1,13 @@
 """`trainyard doctor`: each item on real parts, with a loopback server as W&B and Slack."""
 
 import json
-import subprocess
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import git
 
 from trainyard.commands import doctor, notify
 from trainyard.deployment_checks import (
@@ -25,11 +25,6 @@ OK, DEGRADED, FAILED, UNKNOWN, UNUSED = CheckState
 Serve = Callable[[Callable[..., tuple[int, Any]]], str]
 CONFIG = ROOT / "configs" / "smoke.yaml"
 NOBODY = "http://127.0.0.1:9"
-
-
-def git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.mark.process

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.git_repository import git
 
 Program = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,12 +19,6 @@ if [ "$2" = view ]; then
   echo "$DRAFT"
 fi
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    person = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    line = ["git", "-C", str(folder), *person, *arguments]
-    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.fixture

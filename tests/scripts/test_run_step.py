@@ -123,7 +123,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         ("ready", ["readiness"], "check"),
         ("check", ["machine", "readiness"], "check"),
         ("prepare", ["prepare"], ""),
-        ("fetch", ["fetch"], "read"),
+        ("fetch", ["fetch", "claim"], "write"),
         ("start", ["notify"], ""),
         ("prove", ["prove"], "read"),
         ("report", ["report", "records"], "read"),
@@ -179,7 +179,8 @@ def test_a_job_that_is_run_again_searches_the_store_although_its_plan_did_not(
     world: World, resume: str, fetch: str, attempt: str
 ) -> None:
     world.step("fetch", {"resume": resume, "fetch": fetch}, GITHUB_RUN_ATTEMPT=attempt)
-    [step] = world.steps
+    step, claim = world.steps
+    assert claim.values["may_adopt"] is step.values["searches"]
     assert step.values["searches"] is (attempt == "2" or fetch == "true")
     assert step.values["resume"] == ("auto" if attempt == "2" and resume == "none" else resume)
 
@@ -267,7 +268,7 @@ def test_only_what_nobody_requested_is_left_out_where_it_is_proven(
     world.step("fetch", {"unless_proven": unless_proven}, GITHUB_RUN_ATTEMPT=attempt)
     is_skipped = proven == 7 and unless_proven == "true" and attempt == "1"
     assert world.outputs().get("skip", "") == ("run 7 is proven" if is_skipped else "")
-    assert (world.names == ["fetch"]) is not is_skipped
+    assert (world.names == ["fetch", "claim"]) is not is_skipped
 
 
 RUNS = [

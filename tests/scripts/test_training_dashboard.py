@@ -12,6 +12,7 @@ import yaml
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
 from trainyard.commands import report
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.markdown import escape_markdown
@@ -21,37 +22,75 @@ from trainyard.run.judged_records import digests_now
 Program = Callable[..., Any]
 
 
-def test_text_is_the_default(program: Program, finished_run: RunDirectory) -> None:
-    done = program("report", finished_run.path)
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert done.stdout.startswith("TRAINING PROGRESS REPORT\n  Status: SUCCEEDED\n")
-    assert "  Total Steps: 20 / 20\n" in done.stdout
+@pytest.fixture
+def reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Program:
+    """Calls the command in the test's folder, in this process; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = handler.exit_code_of(lambda: report.main([str(word) for word in words]))
+        return (int(code), *capsys.readouterr())
+
+    return run
 
 
-@pytest.mark.parametrize(
-    ("form", "start"), [("markdown", "### ⚠ Trained, not proven yet"), ("html", "<!DOCTYPE html>")]
-)
-def test_other_forms(program: Program, finished_run: RunDirectory, form: str, start: str) -> None:
-    assert program("report", finished_run.path, "--format", form).stdout.startswith(start)
+FORMS = {
+    "text": "TRAINING PROGRESS REPORT\n  Status: SUCCEEDED\n",
+    "markdown": "### ⚠ Trained, not proven yet",
+    "html": "<!DOCTYPE html>",
+    "json": "{",
+}
 
 
-@pytest.mark.parametrize("flag", [["--json"], ["--format", "json"]])
-def test_json(program: Program, finished_run: RunDirectory, flag: list[str]) -> None:
-    one = json.loads(program("report", finished_run.path, *flag).stdout)
-    assert one["training_metrics"]["loss"] == 0.25
-    two = json.loads(program("report", finished_run.path, finished_run.path, *flag).stdout)
-    assert two == [one, one]
-
-
-def test_the_form_follows_the_ending_of_the_output(
-    program: Program, finished_run: RunDirectory, tmp_path: Path
+def test_a_report_has_the_form_that_is_named_or_that_of_its_file(
+    reported: Program, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
-    done = program("report", finished_run.path, "--output", "new/report.html")
-    assert done.stdout == ""
-    assert (tmp_path / "new" / "report.html").read_text().startswith("<!DOCTYPE html>")
-    program("report", finished_run.path, "--output", "report.html", "--format", "text")
-    assert (tmp_path / "report.html").read_text().startswith("TRAINING")
+    run = finished_run.path
+    for form, start in FORMS.items():
+        code, output, errors = reported(run, "--format", form)
+        assert (code, errors, output.startswith(start)) == (0, "", True), form
+        (tmp_path / f"link.{form}").symlink_to(f"linked.{form}")
+        for name in (f"new/report.{form}", f"link.{form}"):
+            assert reported(run, "--output", name)[:2] == (0, "")
+            assert (tmp_path / name).read_text().startswith(start if form != "markdown" else FORMS["text"])
+        assert (tmp_path / f"link.{form}").is_symlink(), "what it leads to is the report"
+    assert reported(run)[1].startswith(FORMS["text"])
+    reported(run, "--output", "report.html", "--format", "text")
+    assert (tmp_path / "report.html").read_text().startswith(FORMS["text"])
+    one = json.loads(reported(run, "--json")[1])
+    assert one["training_metrics"]["loss"] == 0.25
+    assert json.loads(reported(run, run, "--format", "json")[1]) == [one, one]
+
+
+def test_the_job_summary_is_appended(
+    reported: Program, finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = (finished_run.path, "--github-summary")
+    assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in reported(*line)[2]
+    summary = tmp_path / "summary"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    assert reported(*line)[:2] == (0, "")
+    assert summary.read_text().startswith("before\n### ⚠ Trained, not proven yet")
+
+
+def test_what_is_no_run_and_what_cannot_be_written_is_named(
+    reported: Program, finished_run: RunDirectory
+) -> None:
+    run, folder = finished_run.path, finished_run.report
+    folder.rmdir()
+    folder.touch()
+    for words, message in (
+        (("/etc/passwd",), "/etc/passwd: is n"),
+        (("/etc",), "/etc: is n"),
+        (("/dev/null",), "/dev/null: is n"),
+        ((run, "runs/missing"), "runs/missing: no such run directory"),
+        ((run, "--output", "/dev/null/report.html"), "/dev/null/report.html: the report cannot be written"),
+        ((run, "--write"), f"{folder}: is a file and must be a folder"),
+    ):
+        code, output, errors = reported(*words)
+        assert (code, output) == (2, "") and message in errors, words
 
 
 def test_the_pipeline_writes_three_reports_and_says_where(
@@ -67,66 +106,11 @@ def test_the_pipeline_writes_three_reports_and_says_where(
     assert json.loads((finished_run.report / "dashboard.json").read_text())["status"] == "SUCCEEDED"
 
 
-def test_the_job_summary_is_appended(program: Program, finished_run: RunDirectory, tmp_path: Path) -> None:
-    summary = tmp_path / "summary"
-    summary.write_text("before\n")
-    done = program("report", finished_run.path, "--github-summary", GITHUB_STEP_SUMMARY=str(summary))
-    assert done.stdout == ""
-    assert summary.read_text().startswith("before\n### ⚠ Trained, not proven yet")
-
-
-def test_outside_actions_it_is_said_that_there_is_no_summary(
-    program: Program, finished_run: RunDirectory
-) -> None:
-    done = program("report", finished_run.path, "--github-summary")
-    assert done.returncode == 0
-    assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in done.stderr
-
-
-def test_a_file_in_the_place_of_the_folder_report_is_named(
-    program: Program, finished_run: RunDirectory
-) -> None:
-    finished_run.report.rmdir()
-    finished_run.report.touch()
-    done = program("report", finished_run.path, "--write")
-    assert done.returncode == 2
-    assert f"{finished_run.report}: is a file and must be a folder" in done.stderr
-
-
-@pytest.mark.parametrize("source", ["/etc/passwd", "/etc", "/dev/null"])
-def test_what_is_no_run_is_refused(program: Program, source: str) -> None:
-    done = program("report", source)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{source}: is n" in done.stderr
-
-
-def test_a_link_stays_and_what_it_leads_to_becomes_the_report(
-    program: Program, finished_run: RunDirectory, tmp_path: Path
-) -> None:
-    (tmp_path / "link.json").symlink_to("report.json")
-    assert program("report", finished_run.path, "--output", "link.json").returncode == 0
-    assert (tmp_path / "link.json").is_symlink()
-    assert json.loads((tmp_path / "report.json").read_text())["status"] == "SUCCEEDED"
-
-
 def test_a_run_that_has_only_its_empty_folders_is_a_report_too(program: Program, tmp_path: Path) -> None:
     RunDirectory(tmp_path / "empty").create()
     done = program("report", "empty")
     assert done.returncode == 0
     assert "Status: EMPTY" in done.stdout
-
-
-def test_a_missing_run_is_named(program: Program, finished_run: RunDirectory) -> None:
-    done = program("report", finished_run.path, "runs/missing")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "runs/missing: no such run directory" in done.stderr
-
-
-def test_a_place_that_cannot_be_written_is_named(program: Program, finished_run: RunDirectory) -> None:
-    done = program("report", finished_run.path, "--output", "/dev/null/report.html")
-    assert done.returncode == 2
-    assert "/dev/null/report.html: the report cannot be written" in done.stderr
 
 
 def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirectory, tmp_path: Path) -> None:

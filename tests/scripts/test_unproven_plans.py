@@ -225,20 +225,3 @@ def test_a_plan_warns_only_of_what_trains(
     said = capsys.readouterr().err
     assert ("title=This run cannot be proven" in said) is is_set_up
     assert ("gh variable set TRAINYARD_SCHEDULE --body off" in said) is (is_set_up and event == "schedule")
-
-
-@pytest.mark.parametrize("nodes", ["0", "-1", "two", "1.5", "9" * 9])
-def test_plan_run_refuses_a_number_of_pods_that_is_none(nodes: str, program: Program) -> None:
-    done = program(
-        "step plan",
-        "--config",
-        SMOKE,
-        "--target",
-        "eks",
-        TRAINYARD_EKS_CLUSTER="gpus",
-        TRAINYARD_EKS_ROLE="arn",
-        TRAINYARD_EKS_NODES=nodes,
-        TRAINYARD_STORE=STORE,
-    )
-    assert done.returncode == 2
-    assert "TRAINYARD_EKS_NODES" in done.stderr

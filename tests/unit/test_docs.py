@@ -116,9 +116,9 @@ def code_of(path: Path) -> Iterator[str]:
 @cache
 def known_keys() -> set[str]:
     """Every key of the configuration, and every section."""
-    from trainyard.config.json_schema import value_fragments
+    from trainyard.config.keys import leaf_keys
 
-    keys = set(value_fragments())
+    keys = set(leaf_keys())
     parts = (key.split(".") for key in keys)
     return keys | {".".join(names[:count]) for names in parts for count in range(1, len(names))}
 

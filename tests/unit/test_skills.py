@@ -4,10 +4,8 @@ Files, flags, keys and links in them are compared by `test_docs.py`, like those 
 """
 
 import ast
-import importlib
 import inspect
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cases import each_case
+from tests.unit.test_documented_commands import parse
 
 from trainyard import functions
 from trainyard.cluster.checks import CHECKS
-from trainyard.commands import COMMANDS, module_name
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.network_verdict import Network
 
@@ -50,20 +48,6 @@ def command_lines(path: Path) -> Iterator[str]:
         yield from block.replace("\\\n", " ").splitlines()
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
     yield from (span for span in SPAN.findall(text) if span.startswith("trainyard "))
-
-
-def parse(line: str) -> None:
-    """Hand a command line to the parser of its command. Raises AssertionError if it is refused."""
-    program, *words = shlex.split(line, comments=True)
-    assert program == "trainyard", f"{line}: only commands of Trainyard can be checked"
-    count = next((n for n in (2, 1) if " ".join(words[:n]) in COMMANDS), 0)
-    assert count, f"{line}: there is no such command"
-    module = module_name(" ".join(words[:count]))
-    if words[count:]:  # a bare name says which command to use
-        try:
-            importlib.import_module(f"trainyard.commands.{module}").parse_args(words[count:])
-        except SystemExit:
-            raise AssertionError(f"{line}: refused by its parser") from None
 
 
 def test_the_skills_are_those_that_the_documents_name() -> None:
@@ -102,22 +86,9 @@ def test_every_command_parses(path: Path) -> None:
     lines = list(command_lines(path))
     assert len(lines) > 3
     for line in lines:
-        parse(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "trainyard image biuld --dry-run",
-        "trainyard image build --no-such-flag",
-        "trainyard job status --namespace team-a llama extra",
-        "trainyard cluster check --num-nodes none",
-        "kubectl get pods",
-    ],
-)
-def test_a_wrong_command_is_noticed(line: str) -> None:
-    with pytest.raises(AssertionError):
-        parse(line)
+        assert line.startswith("trainyard "), f"{line}: only commands of Trainyard can be checked"
+        if len(line.split()) > 3:  # a bare name says which command to use
+            parse(line)
 
 
 @every_skill
@@ -169,6 +140,6 @@ def test_the_workflow_that_promotes_a_model_calls_commands_that_parse() -> None:
         lines = [line.replace(f'"${variable}"', "812") for line in lines]
     lines = [line.replace('"$NAME"', "production").strip() for line in lines]
     for line in lines:
-        parse(line.removeprefix("exec .venv/bin/"))
+        parse(" ".join(line.removeprefix("exec .venv/bin/").split()))
     assert len(lines) == 3
     assert "--require evaluation,proof" in lines[0]

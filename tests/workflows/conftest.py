@@ -44,6 +44,10 @@ def read(path: Path) -> Shipped:
     return Shipped(path, text, yaml.load(text, Loader=yaml.BaseLoader))
 
 
+def shipped_workflow(name: str) -> Shipped:
+    return read(ROOT / ".github" / "workflows" / name)
+
+
 WORKFLOWS = [read(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
 ACTIONS = [read(path) for path in sorted((ROOT / ".github" / "actions").glob("*/action.yml"))]
 
@@ -62,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def training() -> Shipped:
-    return read(ROOT / ".github" / "workflows" / "training_ci.yml")
+    return shipped_workflow("training_ci.yml")
 
 
 @pytest.fixture(scope="session")

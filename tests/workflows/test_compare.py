@@ -4,19 +4,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
+from tests.cases import each_case
+from tests.git_repository import git
+from tests.workflows.conftest import shipped_workflow
 
 
-def git(folder: Path, *arguments: str) -> str:
-    person = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    line = ["git", "-C", str(folder), *person, *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-
-
-def test_the_merge_is_compared_with_the_base_that_it_merges_into(root: Path, tmp_path: Path) -> None:
-    text = (root / ".github" / "workflows" / "compare.yml").read_text()
-    steps: list[dict[str, Any]] = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]["measure"]["steps"]
+def test_the_merge_is_compared_with_the_base_that_it_merges_into(tmp_path: Path) -> None:
+    steps = shipped_workflow("compare.yml").jobs["measure"]["steps"]
     [checkout] = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
     assert checkout["with"]["ref"] == "${{ inputs.commit || github.sha }}"
     origin, head = tmp_path / "origin", tmp_path / checkout["with"]["path"]
@@ -36,9 +30,8 @@ def test_the_merge_is_compared_with_the_base_that_it_merges_into(root: Path, tmp
     assert git(tmp_path / "base", "rev-parse", "HEAD") == base
 
 
-def test_new_locks_are_proposed_and_compared_only_where_they_changed(root: Path, expressions: Any) -> None:
-    text = (root / ".github" / "workflows" / "update_locks.yml").read_text()
-    jobs = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]
+def test_new_locks_are_proposed_and_compared_only_where_they_changed(expressions: Any) -> None:
+    jobs = shipped_workflow("update_locks.yml").jobs
     for changed, runs in (("true", True), ("false", False), ("", False)):
         needs = {"resolve": {"outputs": {"changed": changed}}}
         assert expressions.holds(jobs["propose"]["if"], needs=needs) is runs
@@ -49,35 +42,29 @@ def test_new_locks_are_proposed_and_compared_only_where_they_changed(root: Path,
     assert "make" not in lines and "/setup" not in str(jobs["propose"]["steps"]), "no new package runs there"
 
 
-def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(
-    root: Path, expressions: Any
-) -> None:
-    text = (root / ".github" / "workflows" / "compare.yml").read_text()
-    content = yaml.load(text, Loader=yaml.BaseLoader)
-    ref = content["jobs"]["measure"]["steps"][0]["with"]["ref"]
-    comment = content["jobs"]["comment"]
-    number = comment["steps"][-1]["env"]["PULL_REQUEST"]
+def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(expressions: Any) -> None:
+    jobs = shipped_workflow("compare.yml").jobs
+    comment = jobs["comment"]
     event: dict[str, Any] = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
+    needs = {"measure": {"result": "success", "outputs": {}}}
     of_pull = {"inputs": {}, "github": {"sha": "merge", "repository": "o/r", "event": event}}
-    of_call = {
-        "inputs": {"commit": "new", "pull_request": "57"},
-        "github": {"sha": "main", "repository": "o/r", "event": {}},
-    }
+    called = {"commit": "new", "pull_request": "57"}
+    of_call = {"inputs": called, "github": {"sha": "main", "repository": "o/r", "event": {}}}
     for context, commit, pull in ((of_pull, "merge", 5), (of_call, "new", "57")):
-        assert expressions.value(ref, **context) == commit
-        assert expressions.value(number, **context) == pull
-        assert expressions.holds(comment["if"], **context)
-    event["pull_request"]["head"]["repo"]["full_name"] = "stranger/r"
-    assert not expressions.holds(comment["if"], **of_pull)
+        assert expressions.value(jobs["measure"]["steps"][0]["with"]["ref"], **context) == commit
+        assert expressions.value(comment["steps"][-1]["env"]["PULL_REQUEST"], **context) == pull
+        assert expressions.holds(comment["if"], needs=needs, **context)
+        for status in ("failure", "cancelled"):
+            assert not expressions.holds(comment["if"], status=status, needs=needs, **context)
+    for head in ({"full_name": "stranger/r"}, None):  # a deleted fork has none
+        event["pull_request"]["head"]["repo"] = head
+        assert not expressions.holds(comment["if"], needs=needs, **of_pull), "own branches only"
 
 
-@pytest.mark.parametrize("count", range(6))
-def test_a_quota_that_is_used_up_is_no_red_coverage(
-    root: Path, tmp_path: Path, shell: Any, count: int
-) -> None:
+@each_case("count", range(6))
+def test_a_quota_that_is_used_up_is_no_red_coverage(tmp_path: Path, shell: Any, count: int) -> None:
     """Coverage is judged if the data of every group was stored; else a warning says that it was not."""
-    text = (root / ".github" / "workflows" / "ci.yml").read_text()
-    jobs = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]
+    jobs = shipped_workflow("ci.yml").jobs
     groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]
     [step] = [step for step in jobs["coverage"]["steps"] if step["name"] == "Judge the coverage"]
     assert step["env"]["GROUPS_OF_TESTS"] == str(len(groups))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
+from tests.workflows.conftest import shipped_workflow as shipped_file
 
-NAMES = (
+NAMES = [
     "github",
     "needs",
     "vars",
@@ -18,7 +19,7 @@ NAMES = (
     "runner",
     "job",
     "strategy",
-)
+]
 RESULTS = ("success", "failure", "cancelled", "skipped")
 
 
@@ -68,19 +69,16 @@ def test_a_condition_without_a_status_asks_for_success(expressions: Any) -> None
     )
 
 
-@pytest.mark.parametrize("result", RESULTS)
-def test_the_required_check_is_red_for_anything_but_success(root: Any, expressions: Any, result: str) -> None:
-    import yaml
-
-    jobs = yaml.load((root / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
-    needs = {name: {"result": "success"} for name in jobs["ci"]["needs"]}
-    refuse = jobs["ci"]["steps"][0]["if"]
+@each_case("result", RESULTS)
+def test_the_required_check_is_red_for_anything_but_success(expressions: Any, result: str) -> None:
+    job = shipped_file("ci.yml").jobs["ci"]
+    needs = {name: {"result": "success"} for name in job["needs"]}
     for name in needs:
         status = result if result in ("failure", "cancelled") else "success"
         changed = needs | {name: {"result": result}}
-        assert expressions.holds(jobs["ci"]["if"], status=status, needs=changed)
+        assert expressions.holds(job["if"], status=status, needs=changed)
         # Within the job nothing has failed yet: its steps see a status of their own.
-        assert expressions.holds(refuse, needs=changed) == (result != "success")
+        assert expressions.holds(job["steps"][0]["if"], needs=changed) == (result != "success")
 
 
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
@@ -157,7 +155,7 @@ def test_what_follows_the_training_runs_however_it_ended(
         assert expressions.holds(step["if"], status=status, **context) is expected, step["name"]
 
 
-@pytest.mark.parametrize(("done", "asked"), [("true", "true"), ("", "true"), ("true", "")])
+@each_case(("done", "asked"), [("true", "true"), ("", "true"), ("true", "")])
 def test_only_what_is_done_and_stored_is_attested(
     training_job: Any, expressions: Any, done: str, asked: str
 ) -> None:
@@ -167,7 +165,7 @@ def test_only_what_is_done_and_stored_is_attested(
     assert not expressions.holds(condition, status="failure", **context)
 
 
-@pytest.mark.parametrize("skip", [None, "", "run 812 is proven"])
+@each_case("skip", [None, "", "run 812 is proven"])
 def test_what_need_not_be_trained_is_neither_trained_nor_announced(
     training_job: Any, expressions: Any, skip: str | None
 ) -> None:
@@ -177,7 +175,7 @@ def test_what_need_not_be_trained_is_neither_trained_nor_announced(
         assert expressions.holds(condition, **every_context() | {"steps": steps}) is not skip, name
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("planned", "labels"),
     [
         ('["self-hosted", "gpu"]', ["self-hosted", "gpu"]),
@@ -216,69 +214,22 @@ def test_every_segment_checks_out_the_commit_of_the_first(training: Any, express
         assert expressions.value(last, needs=needs, github=github) == commit
 
 
-def job_of(root: Any, workflow: str, name: str) -> dict[str, Any]:
-    import yaml
-
-    path = root / ".github" / "workflows" / workflow
-    job: dict[str, Any] = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["jobs"][name]
-    return job
-
-
-@pytest.mark.parametrize(
-    ("head", "status", "writes"),
-    [
-        ("me/lab", "success", True),
-        ("me/lab", "failure", False),
-        ("me/lab", "cancelled", False),
-        ("stranger/lab", "success", False),
-        (None, "success", False),
-    ],
-)
-def test_a_comment_is_written_for_own_branches_only(
-    root: Any, expressions: Any, head: str | None, status: str, writes: bool
-) -> None:
-    job = job_of(root, "compare.yml", "comment")
-    repo = None if head is None else {"full_name": head}  # a deleted fork has none
-    github = {"repository": "me/lab", "event": {"pull_request": {"head": {"repo": repo}}}}
-    needs = {"measure": {"result": status, "outputs": {}}}
-    inputs = {"pull_request": ""}
-    assert expressions.holds(job["if"], status=status, github=github, needs=needs, inputs=inputs) is writes
-
-
-@pytest.mark.parametrize("fork", [False, True])
-def test_a_fork_releases_nothing(root: Any, expressions: Any, fork: bool) -> None:
-    github = {"event": {"repository": {"fork": fork}}}
-    judged = expressions.holds(job_of(root, "release.yml", "judge")["if"], github=github)
+@each_case("fork", [False, True])
+def test_a_fork_releases_nothing(expressions: Any, fork: bool) -> None:
+    jobs = shipped_file("release.yml").jobs
+    judged = expressions.holds(jobs["judge"]["if"], github={"event": {"repository": {"fork": fork}}})
     assert judged is not fork
     # A job whose `needs` was skipped is skipped too, unless it asks for a status of its own.
     for name in ("build", "attest", "publish"):
-        job = job_of(root, "release.yml", name)
-        assert "if" not in job
-        assert job["needs"]
+        assert "if" not in jobs[name] and jobs[name]["needs"]
 
 
-@pytest.mark.parametrize(
-    ("event", "first", "second", "same"),
-    [
-        (
-            "pull_request",
-            {"event": {"pull_request": {"number": 5}}, "sha": "a"},
-            {"event": {"pull_request": {"number": 5}}, "sha": "b"},
-            True,
-        ),
-        ("push", {"event": {}, "sha": "a"}, {"event": {}, "sha": "b"}, False),
-    ],
-)
-def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
-    root: Any, expressions: Any, event: str, first: Any, second: Any, same: bool
-) -> None:
-    import yaml
-
-    text = (root / ".github/workflows/ci.yml").read_text()
-    group = yaml.load(text, Loader=yaml.BaseLoader)["concurrency"]["group"]
-    number = group.rpartition("-${{")[2]
-    names = [expressions.value("${{" + number, github=github) for github in (first, second)]
-    assert (names[0] == names[1]) is same
+def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(expressions: Any) -> None:
+    group = shipped_file("ci.yml").content["concurrency"]["group"]
+    number = "${{" + group.rpartition("-${{")[2]
+    for event, same in (({"pull_request": {"number": 5}}, True), ({}, False)):
+        names = [expressions.value(number, github={"event": event, "sha": sha}) for sha in "ab"]
+        assert (names[0] == names[1]) is same
     assert "-${{ github.ref }}-" in group, "the same commit on two branches is judged on both"
 
 
@@ -286,7 +237,7 @@ def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
 @each_case("role", ["", "arn:aws:iam::1:role/x"], ids=["no role", "role"])
 @each_case("fork", [False, True], ids=["own", "fork"])
 def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
-    root: Any, expressions: Any, fork: bool, role: str, asked: bool
+    expressions: Any, fork: bool, role: str, asked: bool
 ) -> None:
     """A call from a workflow that a push started has the event `push`, and inputs."""
     context = {
@@ -294,20 +245,11 @@ def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
         "vars": {"TRAINYARD_IMAGE_ROLE": role} if role else {},
         "inputs": {"dockerfile": "docker/verl/Dockerfile"} if asked else {},
     }
-    runs = {
-        name: expressions.holds(job_of(root, "image.yml", name)["if"], **context)
-        for name in ("build", "refuse")
-    }
-    assert runs == {
-        "build": bool(role) and (asked or not fork),
-        "refuse": asked and not role,
-    }
-    import yaml
-
-    text = (root / ".github/workflows/image.yml").read_text()
-    concurrency = yaml.load(text, Loader=yaml.BaseLoader)["concurrency"]
+    image = shipped_file("image.yml")
+    runs = {name: expressions.holds(image.jobs[name]["if"], **context) for name in ("build", "refuse")}
+    assert runs == {"build": bool(role) and (asked or not fork), "refuse": asked and not role}
+    concurrency = image.content["concurrency"]
     group = expressions.value("${{" + concurrency["group"].rpartition("-${{")[2], **context)
-    assert group == ("docker/verl/Dockerfile" if asked else "push"), (
-        "two Dockerfiles do not cancel each other"
-    )
+    expected = "docker/verl/Dockerfile" if asked else "push"
+    assert group == expected, "two Dockerfiles do not cancel each other"
     assert expressions.holds(concurrency["cancel-in-progress"], **context) is not asked

@@ -12,6 +12,7 @@ FILES = (
     "tests/workflows/test_conditions.py",
     "tests/workflows/test_job_ends.py",
     "tests/scripts/test_evaluate.py",
+    "tests/scripts/test_plan_run.py",
     "tests/scripts/test_run_program.py",
     "tests/scripts/test_run_step.py",
     "tests/scripts/test_prove_run.py",
@@ -23,8 +24,8 @@ SHOWN_BY = """
 parts of the proof hold -> a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket
 are [proven already] -> only_what_nobody_requested_is_left_out_where_it_is_proven
 is missing: push, schedule -> a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands
-the same: dispatch -> who_asks_a_fresh_copy_for_a_training_is_refused_with_the_same_commands
-the daily run is off -> the_daily_run_is_off_and_says_what_turns_it_on
+the same: dispatch -> what_every_trigger_comes_to_in_every_state_of_the_variables
+the daily run is off -> the_daily_run_is_off_until_it_is_turned_on_or_run_again
 push to another branch -> who_plans_a_training
 `TRAINYARD_SUPERSEDE` -> a_superseded_push_is_dropped_by_choice
 did not [learn] -> an_evaluation_is_recorded_and_decides_the_proof

@@ -1,9 +1,7 @@
 """The watchdog's workflow against the code it calls and the workflow it watches."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -99,32 +97,3 @@ def test_a_group_reaches_runs_on_as_an_object(expressions: Any) -> None:
         "${{ fromJSON(format(fromJSON(needs.plan.outputs.plan).runner, github.run_attempt)) }}", **context
     )
     assert found == {"group": "gpu machines", "labels": ["self-hosted", "gpu box 1", "run-2"]}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    person = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    line = ["git", "-C", str(folder), *person, *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-
-
-def test_a_commit_that_is_not_of_the_branch_is_refused_by_name(training: Any, tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet", "--initial-branch=main")
-    for message in ("first", "second"):
-        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", message)
-    tip, first = git(tmp_path, "rev-parse", "HEAD"), git(tmp_path, "rev-parse", "HEAD~1")
-    git(tmp_path, "checkout", "--quiet", "-b", "fork", first)
-    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "of a fork")
-    [step] = [s for s in training.jobs["plan"]["steps"] if "merge-base" in s.get("run", "")]
-
-    def judged(commit: str) -> subprocess.CompletedProcess[str]:
-        git(tmp_path, "checkout", "--quiet", "--detach", commit)
-        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        environment = {"PATH": os.environ["PATH"], "GITHUB_SHA": tip}
-        return subprocess.run(
-            shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
-
-    assert judged(first).returncode == judged(tip).returncode == 0
-    refused = judged("fork")
-    assert refused.returncode == 1
-    assert f"::error::{git(tmp_path, 'rev-parse', 'fork')} is not of this branch" in refused.stdout

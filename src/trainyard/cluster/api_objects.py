@@ -6,7 +6,6 @@ come from a proxy or a newer server.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
@@ -21,7 +20,6 @@ from trainyard.cluster.snapshot import (
     Pod,
     Queue,
     Quota,
-    Scope,
     Taint,
     Workload,
 )
@@ -40,7 +38,6 @@ _JOB_LABELS = (
 
 def node_of(raw: Json) -> Node:
     meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
-    info = _part(status, "nodeInfo")
     annotations = {k: str(v) for k, v in _part(meta, "annotations").items() if k.startswith(_ANNOTATIONS)}
     return Node(
         name=_text(meta, "name"),
@@ -53,9 +50,7 @@ def node_of(raw: Json) -> Node:
         capacity=amounts(status.get("capacity")),
         allocatable=amounts(status.get("allocatable")),
         conditions=conditions_of(status),
-        kubelet=_text(info, "kubeletVersion"),
-        os_image=_text(info, "osImage"),
-        created=moment(_text(meta, "creationTimestamp")),
+        os_image=_text(_part(status, "nodeInfo"), "osImage"),
     )
 
 
@@ -65,7 +60,6 @@ def pod_of(raw: Json) -> Pod | None:
     if status.get("phase") in ENDED:
         return None
     waiting = _waiting(status)
-    host_paths = (_text(_part(volume, "hostPath"), "path") for volume in _items(spec, "volumes"))
     return Pod(
         namespace=_text(meta, "namespace"),
         name=_text(meta, "name"),
@@ -75,7 +69,6 @@ def pod_of(raw: Json) -> Pod | None:
         priority=_whole(spec.get("priority")),
         waiting=waiting,
         images=tuple(_text(c, "image") for c in _items(spec, "containers")) if waiting else (),
-        raw_infiniband=any(path.rstrip("/").startswith("/dev/infiniband") for path in host_paths),
     )
 
 
@@ -116,10 +109,8 @@ def hook_targets_of(raw: Json) -> tuple[str, ...]:
 def quota_of(raw: Json) -> Quota:
     status, spec = _part(raw, "status"), _part(raw, "spec")
     hard, used = amounts(status.get("hard") or spec.get("hard")), amounts(status.get("used"))
-    selected = _items(_part(spec, "scopeSelector"), "matchExpressions")
-    scopes = [Scope(name) for name in _strings(spec, "scopes")]
-    scopes += [Scope(_text(e, "scopeName"), _text(e, "operator"), _strings(e, "values")) for e in selected]
-    return Quota(_text(_part(raw, "metadata"), "name"), hard, used, tuple(scopes))
+    has_scopes = bool(spec.get("scopes") or _part(spec, "scopeSelector").get("matchExpressions"))
+    return Quota(_text(_part(raw, "metadata"), "name"), hard, used, has_scopes)
 
 
 def limits_of(raw: Json) -> tuple[Limit, ...]:
@@ -231,14 +222,6 @@ def conditions_of(status: Json) -> tuple[Condition, ...]:
         Condition(_text(c, "type"), _text(c, "status"), _text(c, "reason"), _text(c, "message")[:300])
         for c in _items(status, "conditions")
     )
-
-
-def moment(text: str) -> float:
-    """Unix seconds of a time such as `2026-11-20T21:58:54Z`; 0 for any other text."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def _owner(meta: Json) -> str:

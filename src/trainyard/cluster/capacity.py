@@ -92,10 +92,6 @@ class Capacity:
         return sum(room.gpus_free for room in self.rooms if room.fitness.fit)
 
     @property
-    def node_names(self) -> tuple[str, ...]:
-        return tuple(room.fitness.node.name for room in self.rooms)
-
-    @property
     def exit_code(self) -> ExitCode:
         """The exit code of a script that asks whether the gang fits."""
         return ExitCode.DONE if self.fit is Fit.NOW else ExitCode.NO

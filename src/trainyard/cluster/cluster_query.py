@@ -6,12 +6,10 @@ The caller passes the API in. Nothing is created: jobs and pods are sent as dry 
 request becomes `MissingData`; an error is raised only if the cluster cannot be reached or rejects our login.
 """
 
-import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,8 +50,6 @@ class ServedApis:
 
     groups: Mapping[str, tuple[str, ...]] | MissingData
     resources: Mapping[str, tuple[str, ...]]
-    undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
-    """Groups of jobs that are served, and whose resources could not be listed."""
 
     def path(self, group: str, *versions: str) -> str | MissingData:
         """The root of a group in the first of `versions` that is served."""
@@ -69,11 +65,9 @@ class ServedApis:
 class ClusterQuery:
     """Queries one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: "Api", demand: Demand, *, now: float) -> None:
-        """`now` is the local time in Unix seconds."""
+    def __init__(self, api: "Api", demand: Demand) -> None:
         self.demand = demand
         self.api = api
-        self._now = now
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the cluster and the demand as plain data."""
@@ -92,9 +86,7 @@ class ClusterQuery:
         `find_digest` asks ECR for the image. Raises ServiceError if the cluster cannot be queried at all.
         """
         version, is_whole = self._version(), find_digest is not None
-        theirs = self.api.server_time
-        offset = theirs - self.api.clock_at_answer if is_whole and theirs is not None else None
-        with _pause_garbage_collection(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
             nodes = pool.submit(self._read, lambda: self.api.list_all("/api/v1/nodes", api_objects.node_of))
             pods = pool.submit(
                 self._read, lambda: self.api.list_all("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
@@ -110,8 +102,6 @@ class ClusterQuery:
             return Snapshot(
                 server=self.api.access.server,
                 version=version,
-                now=self._now,
-                clock_offset=offset,
                 region=_region(self.api.access.server, seen_nodes),
                 groups=served.groups,
                 resources=served.resources,
@@ -119,7 +109,6 @@ class ClusterQuery:
                 nodes=seen_nodes,
                 pods=pods.result(),
                 image=_NOT_REQUESTED if image is None else image.result(),
-                undiscovered=served.undiscovered,
                 **found,
             )
 
@@ -175,9 +164,10 @@ class ClusterQuery:
         names = [f"{group}/{version}" for group in ours for version in groups.get(group, ())]
         found = {name: pool.submit(self._read, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
-        unknown = {name: kept for name, kept in seen.items() if isinstance(kept, MissingData)}
         known = {name: kept for name, kept in seen.items() if not isinstance(kept, MissingData)}
-        return ServedApis(groups, known, unknown)
+        # If the resources of one group of jobs are unknown, what the cluster serves is unknown.
+        unknown = next((kept for kept in seen.values() if isinstance(kept, MissingData)), None)
+        return ServedApis(unknown or groups, known)
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
         answer = self.api.get("/apis") or {}
@@ -193,7 +183,7 @@ class ClusterQuery:
         return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
     def _kind(self, served: ServedApis) -> ServedKind:
-        return choose_kind(self.demand, served.resources, served.undiscovered)
+        return choose_kind(self.demand, served.resources)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -248,7 +238,7 @@ class ClusterQuery:
     def _job_trial(self, served: ServedApis) -> Trial | MissingData:
         kind = self._kind(served)
         if not serves(kind.api, served.resources):
-            unknown = served.undiscovered.get(kind.api.group_version)
+            unknown = served.groups if isinstance(served.groups, MissingData) else None
             return unknown or MissingData(NOT_SERVED.format(kind.api.name), absent=True)
         runtime = ""
         if kind.needs_runtime:
@@ -268,18 +258,6 @@ class ClusterQuery:
         except ServiceTroubleError as error:
             return Trial(what, 0, str(error))
         return Trial(what, status, " ".join(str(answer.get("message", "")).split())[:600])
-
-
-@contextmanager
-def _pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: it took half of the parsing time, and answers have no cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _name_of(raw: Json) -> str:

@@ -4,7 +4,7 @@ Values that are left open are not guessed: without an instance type every node w
 without `gpus_per_node` a complete node.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -98,14 +98,11 @@ def plain_type(name: str) -> str:
     return name.removeprefix(HYPERPOD)
 
 
-def choose_kind(
-    demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
-) -> ServedKind:
-    """Return the demanded kind; for auto the first that is or may be served, else the first of all."""
+def choose_kind(demand: Demand, resources: Mapping[str, tuple[str, ...]]) -> ServedKind:
+    """Return the demanded kind; for auto the first that is served, else the first of all."""
     is_open = demand.kind in ("", "auto")
     assert is_open or demand.kind in [kind.name for kind in demand.kinds]
     for kind in demand.kinds:
-        possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
-        if demand.kind == kind.name or (is_open and possible):
+        if demand.kind == kind.name or (is_open and serves(kind.api, resources)):
             return kind
     return demand.kinds[0]

@@ -15,8 +15,6 @@ from trainyard.cluster.demand import EFA, GPU, GPU_DRIVER, Demand, plain_type
 from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
 from trainyard.plan.instances import instance_called
 
-YOUNG_SECONDS = 600.0
-"""A node younger than this may still be installing its driver."""
 _GPU_LABELS = (
     *("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "kubernetes.azure.com/accelerator"),
     *("karpenter.k8s.aws/instance-gpu-count", "k8s.amazonaws.com/accelerator"),
@@ -102,8 +100,7 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
         uncounted = has_driver and gpus is None and demand.gpus_per_node != 0 and not _mig(node)
         obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, demand)]
         obstacles += _health_obstacles(node, demand)
-        lacks_gpus = not gpus and not uncounted and demand.gpus_per_node != 0
-        doubts = tuple(_doubts(node, snapshot.now, lacks_gpus=lacks_gpus))
+        doubts = tuple(_doubts(node))
         efa, expected_efa = _count(node, EFA), known.efa if known else None
         assessed.append(
             Fitness(node, gpus, expected, efa, expected_efa, tuple(obstacles), doubts, uncounted=uncounted)
@@ -187,7 +184,10 @@ def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: D
         yield Obstacle("gpu", f"has {gpus} GPUs, {demand.gpus_per_node} are wanted", _SMALLER)
 
 
-_NO_GPU = "see check device-plugin; if the plugin runs there, read its log: the driver may have come after it"
+_NO_GPU = (
+    "see check device-plugin; a new node may still install its driver; if the plugin runs there, read its "
+    "log: the driver may have come after it"
+)
 _ALL_SICK = "read the log of the device plugin on that node: it has found every GPU unhealthy, or MIG is on"
 _RECONFIGURE = "use whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
 _SMALLER = "ask for fewer GPUs per node, or name another instance type"
@@ -290,12 +290,8 @@ def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
         yield _health(f"HyperPod has found a fault: {', '.join(dict.fromkeys(faults))}", _REPLACE)
 
 
-def _doubts(node: Node, now: float, *, lacks_gpus: bool) -> Iterator[Obstacle]:
+def _doubts(node: Node) -> Iterator[Obstacle]:
     for condition in node.conditions:
         if is_doubtful(condition):
             text = f"{condition.type} ({condition.reason}): may be old, or a false alarm"
             yield _health(text, "run dcgmi diag -r 1 on the node; restart the agent if it is clean")
-    if lacks_gpus and node.created > 0 and now - node.created < YOUNG_SECONDS:
-        yield Obstacle(
-            "gpu", "is younger than ten minutes and may still install its driver", "check again soon"
-        )

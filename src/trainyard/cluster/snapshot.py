@@ -50,10 +50,7 @@ class Node:
     capacity: Amounts
     allocatable: Amounts
     conditions: tuple[Condition, ...]
-    kubelet: str
     os_image: str
-    created: float
-    """Unix seconds."""
 
     @property
     def instance_type(self) -> str:
@@ -89,8 +86,6 @@ class Pod:
     """Why it does not run: `ImagePullBackOff`, `Unschedulable`; empty when it runs."""
     images: tuple[str, ...]
     """The images of its containers while it waits, else empty."""
-    raw_infiniband: bool
-    """Whether it mounts the node's /dev/infiniband directly, without the device plugin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +122,12 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class Scope:
-    """A condition on the pods that a quota counts."""
-
-    name: str
-    """`PriorityClass`, `BestEffort` and so on."""
-    operator: str = "Exists"
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Quota:
     name: str
     hard: Amounts
     used: Amounts
-    scopes: tuple[Scope, ...] = ()
-    """Pods that meet all of them are counted."""
+    has_scopes: bool = False
+    """Whether only some pods are counted."""
 
 
 @dataclass(frozen=True)
@@ -255,10 +240,6 @@ class Snapshot:
 
     server: str
     version: str
-    now: float
-    """The local time in Unix seconds."""
-    clock_offset: float | None
-    """Seconds that the server's clock is ahead of ours; None if it did not send its time."""
     region: str
     """The AWS region, from the nodes or the address; empty if it is not known."""
     groups: Mapping[str, tuple[str, ...]] | MissingData
@@ -290,8 +271,6 @@ class Snapshot:
     job_trial: Trial | MissingData
     pod_trial: Trial | MissingData
     image: Image | MissingData
-    undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
-    """`group/version` of a kind of job whose resources could not be listed, and why."""
 
     @property
     def may_grow(self) -> bool:

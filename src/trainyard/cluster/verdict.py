@@ -84,7 +84,7 @@ class Verdict:
     def service_failed(self) -> bool:
         """Return whether an essential check could not read its subject because the API failed."""
         snapshot = self.facts.snapshot
-        seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
+        seen = (snapshot.nodes, snapshot.groups)
         return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
@@ -94,7 +94,7 @@ def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
     return Facts(
         snapshot=snapshot,
         demand=demand,
-        kind=choose_kind(demand, snapshot.resources, snapshot.undiscovered),
+        kind=choose_kind(demand, snapshot.resources),
         fits=fits,
         capacity=measure(snapshot, demand),
         outlook=outlook(snapshot, demand, fits),

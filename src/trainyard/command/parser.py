@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -46,6 +46,16 @@ class CommandParser(argparse.ArgumentParser):
     _given: Sequence[str] = ()
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Options that only some values of the positional `command` accept."""
+    check: "Callable[[CommandParser, argparse.Namespace], None] | None" = None
+    """Refuses options that contradict each other, and completes those that are open."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return self._checked(super().parse_args(args, namespace))
+
+    def _checked(self, found: argparse.Namespace) -> argparse.Namespace:
+        if self.check is not None:
+            self.check(self, found)
+        return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
@@ -76,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
             each = [_read(action, one) for one in (value if isinstance(value, list | tuple) else [value])]
             is_list = isinstance(action, argparse._AppendAction) or action.nargs == "*"
             found[action.dest] = True if action.nargs == 0 else each if is_list else each[0]
-        return argparse.Namespace(**found)
+        return self._checked(argparse.Namespace(**found))
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; after the name of a command, such as `status`, the help of that command."""

@@ -14,7 +14,6 @@ Example:    trainyard cluster check --instance-type p5.48xlarge --num-nodes 4 --
 """
 
 import argparse
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -74,14 +73,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    parser.check = check_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
+    return make_parser().parse_args(argv)
 
 
 def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
@@ -128,7 +125,7 @@ def open_query(demand: Demand, settings: ClusterConfig, *, call_seconds: float =
     """Return a query of the cluster that the demand names, for the demand and the configuration."""
     api = open_api(demand.target, read=read_yaml, call_seconds=call_seconds)
     demand = demand.with_settings(settings, namespace=api.access.namespace)
-    return ClusterQuery(api, replace(demand, kinds=tuple(KINDS.values())), now=time.time())
+    return ClusterQuery(api, replace(demand, kinds=tuple(KINDS.values())))
 
 
 def find_clusters(region: str) -> tuple[Json, int]:
@@ -162,7 +159,7 @@ def measure_usage(query: ClusterQuery, *, prometheus: str | None = None) -> tupl
     use: Mapping[str, Figures] = {}
     if prometheus:
         workspace = Prometheus(prometheus, region=query.demand.target.region or snapshot.region)
-        use = measured_use(capacity.node_names, workspace.query)
+        use = measured_use([room.fitness.node.name for room in capacity.rooms], workspace.query)
     data = {**query.record(snapshot), **usage_record(capacity, query.demand, snapshot, use=use)}
     return data, capacity.exit_code
 

@@ -3,10 +3,10 @@
 The store must have a valid address and do what storing a run needs: list, put if absent, send a file in one
 request and another in two parts, read, abort. An operation that the store can never do is named as such.
 The two parts are 5 MiB, which a slow line needs time for. The run number must be free or belong to this run;
-the first sync claims it. The signing key must be usable. A workflow's role for an s3:// store is assumed
-first. All failed checks are reported at once, each with its fix. What was written is removed, also after
-Ctrl-C. If the role may not delete, three objects remain: their names start with trainyard-readiness, and
-the next check replaces them. Nothing else is changed.
+a start claims it before it trains. The signing key must be usable. A workflow's role for an s3:// store is
+assumed first. All failed checks are reported at once, each with its fix. What was written is removed, also
+after Ctrl-C. If the role may not delete, three objects remain: their names start with trainyard-readiness,
+and the next check replaces them. Nothing else is changed.
 
 With --all, or without --store and --config, it also checks everything else that a deployment needs: the
 machine, the configuration, the code, the workflows, the settings and runners of the repository, the cluster,
@@ -20,7 +20,8 @@ Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (ru
 Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
             with --all the checklist on stdout, and --sign-off's file
-Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
+Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong,
+            or the run number is another run's
 Example:    trainyard doctor --store s3://ml-runs/phase2 --run-number 812
             trainyard doctor --sign-off READY.md
 """
@@ -44,7 +45,7 @@ from trainyard.deployment_checks import (
     default_config,
     query_readiness,
 )
-from trainyard.errors import CheckFailedError, ExitCode
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
@@ -176,7 +177,10 @@ def refuse(findings: tuple[PreflightFinding, ...]) -> None:
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    raise CheckFailedError(refusal_text(findings))
+    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    # A name that is another run's is a matter of usage, as it is where the number is claimed.
+    kind = ConfigError if failed == {"run number"} else CheckFailedError
+    raise kind(refusal_text(findings))
 
 
 def facts_to_sign(config: Path) -> dict[str, str]:

@@ -31,7 +31,7 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.commands.image_lint import LintRequest, lint_dockerfile
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
-from trainyard.gateways.git import git_facts, origin_address, tags_at_head
+from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import append_summary, refusal_in_summary, set_outputs
 from trainyard.gateways.images import context_files
 from trainyard.gateways.images.codebuild import CodeBuild
@@ -39,11 +39,10 @@ from trainyard.gateways.images.context_files import copy_files, find_dockerfile,
 from trainyard.gateways.images.ecr import find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.secret_values import read_value, secret_files
-from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
+from trainyard.image.building.aws_build import AwsBuilder, folder_in, send_source
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
     build_variables,
-    github_source,
     plan_lines,
     require_different_names,
     result_lines,
@@ -106,7 +105,6 @@ def make_parser() -> CommandParser:
     where.add_argument("--program", choices=("docker", "buildah"), default="", help="for --builder local")
     cache = "layer cache in a registry, or none; default: in AWS the repository IMAGE-cache if there is one"
     where.add_argument("--cache", default="", metavar="REFERENCE", help=cache)
-    where.add_argument("--source", choices=("s3", "github"), default="s3", help="for CodeBuild; default: s3")
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
     where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
     bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
@@ -136,14 +134,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
     parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
+    parser.check = check_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
+    return make_parser().parse_args(argv)
 
 
 def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
@@ -231,14 +227,8 @@ def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]
     """Raise ConfigError for anything that a build in AWS would refuse after its source was sent."""
     build_variables_of_secrets(args.secrets, args.logins, project=args.project)
     for request in requests:
-        build_variables(request, level=args.level, tags=args.tags, context="", version="", cache="")
-        context = Path(request.context).resolve()
-        inside = context.is_relative_to(REPOSITORY_ROOT)
-        folder = context.relative_to(REPOSITORY_ROOT).as_posix() if inside else ""
-        if args.source == "github":
-            github_source(request, origin_address(args.context), folder)
-        else:
-            source_names(request, folder)
+        build_variables(request, context="", cache="")
+        source_names(request, folder_in(REPOSITORY_ROOT, request))
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
@@ -287,41 +277,28 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     is_head = not args.commit and not any(request.dirty for request in requests)
     version = args.version or (next(iter(tags_at_head(args.context)), "") if is_head else "")
     account = AwsAccount(args.region)
-    options = AwsOptions(
-        args.project,
-        args.source_bucket,
-        args.source,
-        level=args.level,
-        tags=args.tags,
-        version=version,
-        cache=args.cache,
-        rebuild=args.rebuild,
-        image_tags=tuple(args.image_tag),
-        secrets=args.secrets,
-        logins=args.logins,
-    )
-    aws = CodeBuild(account)
+    aws, number = CodeBuild(account), account.identity()[0]
+    bucket = args.source_bucket or f"{args.project}-source-{number}-{aws.region}"
+    plain, secrets = build_variables_of_secrets(args.secrets, args.logins, project=args.project)
+    variables = {"TAGS": args.tags, "VERSION": version, **plain}
+    variables |= {"IMAGE_TAGS": " ".join(args.image_tag)} if args.image_tag else {}
     builder = AwsBuilder(
         aws,
-        BuildPoll(
-            aws,
-            lambda image, text: _logger.info("%s | %s", image, text),
-            time.monotonic,
-            time.sleep,
-            seconds=args.time_limit,
-            poll_seconds=args.poll,
-            most_attempts=args.max_attempts,
+        build_poll(aws, args, most_attempts=args.max_attempts),
+        lambda files: send_source(
+            aws, {**tool_files(REPOSITORY_ROOT), **files}, write_archive, project=args.project, bucket=bucket
         ),
-        tool_files,
-        write_archive,
         partial(find_digest, aws=account, needs_repository=True),
         lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],
-        partial(cache_of, account),
-        account=account.identity()[0],
-        options=options,
+        partial(cache_of, account, args.cache),
+        account=number,
+        project=args.project,
+        level=args.level,
+        variables=variables,
+        secrets=secrets,
         root=REPOSITORY_ROOT,
-        origin=origin_address(args.context),
         token=f"{time.time_ns():x}",
+        rebuild=args.rebuild,
     )
     results = builder.build(requests)
     failed = [result for result in results if isinstance(result, TrainyardError)]
@@ -332,8 +309,22 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     return [result for result in results if isinstance(result, dict)]
 
 
-def cache_of(account: AwsAccount, request: "BuildRequest") -> str:
-    """Return the reference of an image's layer cache, the repository IMAGE-cache; empty if there is none."""
+def build_poll(aws: CodeBuild, args: argparse.Namespace, *, most_attempts: int = 3) -> BuildPoll:
+    return BuildPoll(
+        aws,
+        lambda image, text: _logger.info("%s | %s", image, text),
+        time.monotonic,
+        time.sleep,
+        seconds=args.time_limit,
+        poll_seconds=args.poll,
+        most_attempts=most_attempts,
+    )
+
+
+def cache_of(account: AwsAccount, named: str, request: "BuildRequest") -> str:
+    """Return the named layer cache, else the repository IMAGE-cache if there is one; empty for none."""
+    if named:
+        return "" if named == "none" else named
     repository = f"{request.image}-cache"
     answer = account.call(
         "ecr",
@@ -350,7 +341,7 @@ def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) ->
     """Return the given logins, and logins to the ECR registries of the bases and the cache."""
     account = partial(AwsAccount, args.region)
     given = [
-        Login(one.host, *login_of(one.host, read_value(f"--login {one.host}", one.source, account)))
+        Login(one.id, *login_of(one.id, read_value(f"--login {one.id}", one.source, account)))
         for one in args.logins
     ]
     names = [*(base for base in request.bases if base != "scratch"), *([cache] if cache else [])]

@@ -4,7 +4,7 @@ quick checks versions, imports, torch, user, entry point and size; standard adds
 model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
 processes. A check without an answer counts as failed. The lock is the one that --lock names, or that the
 image was built with. Without one the versions are unknown, and what the image installed by name must import.
-An image without torch fails. Root is a warning, unless --pod-security is restricted.
+An image without torch fails. Root is a warning.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
 Writes:     --junit, --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands.image_build import build_poll
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.codebuild import CodeBuild
@@ -35,15 +36,12 @@ from trainyard.gateways.images.ecr import login_to
 from trainyard.gateways.images.image_layers import secrets_in_layers
 from trainyard.gateways.images.local_builder import find_builder
 from trainyard.image.building.aws_build import send_source
-from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import exported_answers
 from trainyard.image.context.context_secrets import secret_in
 from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
     LEVELS,
-    MODEL,
     check_lines,
-    checks_of,
     judge_declared,
     judge_layers,
     junit,
@@ -60,7 +58,7 @@ if TYPE_CHECKING:
     from trainyard.image.release.check_levels import Answer
 
 MOST_GB, PYTHON = 25, "python"
-LOCAL_ONLY = ("max_size", "lock", "python", "model_config", "junit", "output")
+LOCAL_ONLY = ("max_size", "lock", "python", "junit", "output")
 """Options that a check in AWS refuses."""
 GPU_MACHINE = {
     "environmentTypeOverride": "LINUX_GPU_CONTAINER",
@@ -93,13 +91,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
     parser.add_argument("--gpus", action="store_true", help=gpus)
-    bandwidth = "also sum 256 MiB over the GPUs, or two processes, as nccl-tests does; fail below this"
-    parser.add_argument("--bandwidth", type=arguments.amount, metavar="GB/S", help=bandwidth)
-    model = "config.json of a model that the image must be able to build, instead of a small Llama"
-    parser.add_argument("--model-config", type=arguments.path, metavar="FILE", help=model)
-    security = "level of the namespace the image will run in; restricted refuses root; default: a warning"
-    levels = ("privileged", "baseline", "restricted")
-    parser.add_argument("--pod-security", choices=levels, default="", help=security)
     parser.add_argument(
         "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
     )
@@ -139,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parse_reference(args.image)
     signals.end_at_signals()
     if args.dry_run:
-        checks = checks_of(args.level, bandwidth=args.bandwidth)
+        checks = LEVELS[args.level]
         plan = {"image": args.image, "level": args.level, "checks": list(checks)}
         output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in checks))
         return ExitCode.DONE
@@ -154,9 +145,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     if moves or not builder.has(args.image):
         builder.pull(args.image, login_to(reference.host))
     facts = builder.inspect(args.image)
-    answers = judge_declared(
-        facts, most_bytes=(args.max_size or MOST_GB) * 1000**3, pod_security=args.pod_security
-    )
+    answers = judge_declared(facts, most_bytes=(args.max_size or MOST_GB) * 1000**3)
     if "secrets" in LEVELS[args.level]:
         with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
             archive = Path(folder) / "image.tar"
@@ -168,15 +157,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """Return the answers of the checks that run in a container."""
     packages = packages_of(args, facts)
-    request = probe_request(
-        args.level,
-        packages,
-        cpu=args.cpu,
-        efa=args.efa,
-        model=model_of(args),
-        gpus=args.gpus,
-        bandwidth=args.bandwidth,
-    )
+    request = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, gpus=args.gpus)
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(request)]
     started = time.monotonic()
@@ -187,22 +168,6 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     if done.exit_code is not None:
         how = f"the container ended with {done.exit_code}"
     return probe_answers(request["checks"], done.stdout, f"{how}: {words}" if words else how)
-
-
-def model_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the model configuration for transformers. Raises ConfigError for a file that has none."""
-    if not args.model_config:
-        return MODEL
-    text = read_named_text(args.model_config, "Name a config.json with --model-config FILE.")
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"{args.model_config}: not JSON ({error}); name the config.json of a model"
-        ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
-        raise ConfigError(f"{args.model_config}: no model_type in it; name the config.json of a model")
-    return found
 
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
@@ -217,12 +182,12 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
                 f"--lock {named}: no package is pinned to one version, so nothing can be compared"
             )
         return packages
-    found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
-    for name in found.missing:
+    texts, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    for name in missing:
         _logger.warning(
             "%s was built with %s, and no file here is that lock; name it with --lock", args.image, name
         )
-    return demanded_packages(list(found.texts.values()), linux) if found.texts and not found.missing else None
+    return demanded_packages(list(texts.values()), linux) if texts and not missing else None
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
@@ -237,8 +202,6 @@ def check_in_aws(args: argparse.Namespace) -> int:
         bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
     )
     flags = [_option(flag) for flag in ("cpu", "efa", "gpus") if getattr(args, flag)]
-    flags += [f"--bandwidth={args.bandwidth:g}"] if args.bandwidth else []
-    flags += [f"--pod-security={args.pod_security}"] if args.pod_security else []
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
     variables["CHECK_FLAGS"] = " ".join(flags)
     machine = GPU_MACHINE if args.gpus else {}
@@ -249,15 +212,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
             args.project, source=source | machine, variables=variables, token=f"{token}-{attempt}"
         )
 
-    poll = BuildPoll(
-        aws,
-        lambda name, text: _logger.info("%s | %s", name, text),
-        time.monotonic,
-        time.sleep,
-        seconds=args.time_limit,
-        poll_seconds=args.poll,
-    )
-    ended = poll.follow({"check": start})["check"]
+    ended = build_poll(aws, args).follow({"check": start})["check"]
     if isinstance(ended, TrainyardError):
         raise ended
     buildspec = (REPOSITORY_ROOT / "buildspec.yml").read_bytes()

@@ -7,7 +7,7 @@ and installs from. uv resolves each installing command as pip would, with the me
 --fix corrects single lines of the Dockerfile, and shows the difference and what it implies for the driver: a
 version becomes the nearest that can be installed with the rest, and torch keeps its minor release.
 
-Reads:      --dockerfile, and what it installs from in --context; --lock; the package index; UV_OFFLINE
+Reads:      --dockerfile, and what it installs from in --context; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
 Exit codes: 0 no fault; 1 a fault was found (with --fix: one that is left); 2 wrong usage or Dockerfile
 Example:    trainyard image lint --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -35,16 +35,13 @@ from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
-from trainyard.image.conflict.conflicts import judge_versions
+from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare
 from trainyard.image.conflict.finding import TargetMachine
-from trainyard.image.conflict.lint_text import declared_record, lint_lines
-from trainyard.image.conflict.lock_files import read_lock
 from trainyard.image.conflict.package_rules import driver_note
 from trainyard.image.conflict.resolution import resolve_installs, with_resolved
-from trainyard.image.conflict.stated_packages import pins_of
-from trainyard.image.conflict.version_facts import old_tables, version
-from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.conflict.version_facts import old_tables, version, version_text
+from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 from trainyard.plan.instances import find_instance
 from trainyard.run.atomic_files import write_bytes_atomically
@@ -65,10 +62,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="file to check"
     )
-    context = "the folder that it is built from; default: its own, or one above it in the same project"
+    context = "the folder that it is built from; default: . if the file is below it, else its own folder"
     parser.add_argument("--context", type=arguments.path, metavar="FOLDER", help=context)
-    lock = "a lock that it installs; may be repeated; default: the files that it copies and installs"
-    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument(
         "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
     )
@@ -100,7 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     request = LintRequest(
         args.dockerfile,
         context=args.context,
-        locks=args.lock or (),
         instance_type=args.instance_type,
         driver=args.driver or "",
         build_args=args.build_arg,
@@ -115,8 +109,7 @@ class LintRequest:
 
     dockerfile: Path
     context: Path | None = None
-    """The folder that it is built from; None: its own, or one above it in the same project."""
-    locks: Sequence[Path] = ()
+    """The folder that it is built from; None: the working directory, or the Dockerfile's own folder."""
     instance_type: str = ""
     driver: str = ""
     """Version of the NVIDIA driver on the machine."""
@@ -134,7 +127,7 @@ def lint_dockerfile(
     before = read_named_text(request.dockerfile, "name the Dockerfile with --dockerfile FILE")
     if request.context and not request.context.is_dir():
         raise ConfigError(f"--context {request.context}: there is no such folder")
-    after, linter = before, Linter(request, named_packages(request.locks), machine)
+    after, linter = before, Linter(request, machine)
     if fixes:
         after = fix(before, lambda text: linter.judge(text)[2], file=name)
     difference = diff_of(before, after, name)
@@ -153,10 +146,8 @@ def lint_dockerfile(
 class Linter:
     """Checks texts of one Dockerfile, and keeps the answers of the resolver."""
 
-    def __init__(
-        self, request: LintRequest, locked: dict[str, tuple[str, int, str]], machine: TargetMachine
-    ) -> None:
-        self.request, self.locked, self.machine = request, locked, machine
+    def __init__(self, request: LintRequest, machine: TargetMachine) -> None:
+        self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
         self.uv = find_uv()
         self.reason = ""
@@ -168,10 +159,10 @@ class Linter:
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        declared = read_declared(self.request, text, self.locked)
+        declared = read_declared(self.request, text)
         if self.reason:
-            steps = any(step.install.wheels and not step.install.removes for step in declared.steps)
-            notes = [f"what pip would refuse: {self.reason}"] if steps else []
+            installs = any(not step.install.removes for step in declared.steps)
+            notes = [f"what pip would refuse: {self.reason}"] if installs else []
             return declared, notes, judge_versions(declared, self.machine)
         platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
         resolution = resolve_installs(declared, self.resolve, platform)
@@ -209,58 +200,33 @@ def is_true(text: str) -> bool:
     return text.lower() in ("1", "true", "yes", "on")
 
 
-def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
-    """Return the packages of the named locks, each with its version, line and lock."""
-    found: dict[str, tuple[str, int, str]] = {}
-    for lock in locks:
-        text = read_named_text(lock, "name a lock with --lock FILE")
-        pins = pins_of(read_lock(str(lock), text, extras="*").requirements)
-        found |= {package: (version, line, str(lock)) for package, (version, line) in pins.items()}
-    return found
-
-
-def read_declared(
-    request: LintRequest, text: str, locked: dict[str, tuple[str, int, str]]
-) -> "DeclaredVersions":
+def read_declared(request: LintRequest, text: str) -> "DeclaredVersions":
     name = str(request.dockerfile)
     given = parse_build_args(request.build_args, parse_dockerfile(text, name).arguments)
-    return declare(parse_dockerfile(text, name, given), name, locked, partial(context_file, request))
+    return declare(parse_dockerfile(text, name, given), name, partial(context_file, request))
 
 
 def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the name and text of the first of these files that is in the build context.
-
-    None if there is none, or if the folders that may be the context have different texts.
-    """
-    folders = [request.context] if request.context else folders_of(request.dockerfile)
+    """Return the name and text of the first of these files that is in the build context; None for none."""
+    folder = request.context or default_context(request.dockerfile)
+    ignores = (
+        request.dockerfile.with_name(f"{request.dockerfile.name}.dockerignore"),
+        folder / ".dockerignore",
+    )
+    ignore = next((one for one in ignores if one.is_file()), None)
+    rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
     for path in paths:
-        found = {}
-        for folder in folders:
-            file = folder / path
-            ignores = (
-                request.dockerfile.with_name(f"{request.dockerfile.name}.dockerignore"),
-                folder / ".dockerignore",
-            )
-            ignore = next((one for one in ignores if one.is_file()), None)
-            rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
-            inside = file.resolve().is_relative_to(folder.resolve())
-            if inside and file.is_file() and not is_ignored(path, rules):
-                found[read_text(file)] = str(file)
-        if found:
-            return next(((name, text) for text, name in found.items()), None) if len(found) == 1 else None
+        file = folder / path
+        inside = file.resolve().is_relative_to(folder.resolve())
+        if inside and file.is_file() and not is_ignored(path, rules):
+            return str(file), read_text(file)
     return None
 
 
-def folders_of(dockerfile: Path) -> list[Path]:
-    """Return the folders that may be the context: the Dockerfile's own, and those above it in its project.
-
-    The project is the git repository, or else the working directory if the Dockerfile is below it.
-    """
-    own = dockerfile.resolve().parent
-    above = [own, *own.parents]
-    here = Path.cwd().resolve()
-    top = next((folder for folder in above if (folder / ".git").exists()), here if here in above else own)
-    return above[: above.index(top) + 1]
+def default_context(dockerfile: Path) -> Path:
+    """Return the working directory if the Dockerfile is below it, else the Dockerfile's own folder."""
+    here, own = Path.cwd().resolve(), dockerfile.resolve().parent
+    return here if own.is_relative_to(here) else own
 
 
 def machine_of(request: LintRequest) -> TargetMachine:
@@ -300,3 +266,47 @@ def record_of(
         "difference": difference,
         "driver": driver_note,
     }
+
+
+def declared_record(declared: "DeclaredVersions") -> dict[str, str]:
+    """Return the versions that were found; unknown ones are left out."""
+    torch = declared.torch
+    found = {
+        "base": declared.base.image if is_stated(declared.base.image) else "",
+        "python": version_text(declared.base.python),
+        "torch": torch.text if torch else version_text(declared.base.torch),
+        "cuda": version_text(declared.cuda or declared.base.cuda),
+        "nccl": version_text(declared.nccl),
+        "efa_installer": version_text(declared.efa_installer),
+        "aws_ofi_nccl": version_text(declared.efa_plugin),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def lint_lines(data: Mapping[str, Any]) -> list[str]:
+    """Return the findings for people, each with its reason and its remedy."""
+    known, read = data["declared"], data["read"]
+    versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
+    lines = [
+        f"  read          {read['instructions']} instructions, {read['installs']} install commands",
+        f"  base          {known.get('base', 'unknown')}",
+        f"  versions      {versions or 'none stated'}",
+    ]
+    lines += [f"  unknown       {one}" for one in data["unknown"]]
+    lines += [f"  not checked   {one}" for one in data["not_checked"]]
+    lines += data["difference"].splitlines()
+    lines += [f"  driver        {data['driver']}"] if data["driver"] else []
+    for finding in data["findings"]:
+        place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
+        lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]
+        lines.append(f"    {finding['remedy']}" + (" (--fix does it)" if finding["fixable"] else ""))
+    if "base" in known and data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
+        lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
+    errors = sum(finding["severity"] == "error" for finding in data["findings"])
+    others = len(data["findings"]) - errors
+    partly = data["unknown"] or data["not_checked"]
+    if data["findings"]:
+        lines.append(f"  {errors} will break{' in what is stated' * bool(partly)}, {others} to consider")
+    else:
+        lines.append("  no problem in what is stated" if partly else "  nothing would break")
+    return lines

@@ -2,16 +2,16 @@
 
 An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
 attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
-image. Each of several --region and --repository gets the same digest. ECR scans what it gets; for another
-registry trivy or grype scans here, if one is installed. With --sign each place gets a signature of cosign.
+image. Each of several --region and --repository gets the same digest. ECR scans what it gets; an image in
+another registry is not scanned.
 
 Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*;
-            ECR_REPOSITORY; COSIGN_PASSWORD
+            ECR_REPOSITORY
 Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
 Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
-            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS, the
-            registry, a scanner or cosign refused or failed
+            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS or the
+            registry refused or failed
 Example:    trainyard image push --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -30,10 +30,8 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import set_outputs
-from trainyard.gateways.images.cosign import require_cosign, sign_image
 from trainyard.gateways.images.ecr import EcrRepository
 from trainyard.gateways.images.local_builder import Login, find_builder
-from trainyard.gateways.images.local_scanner import find_scanner, scan_image
 from trainyard.gateways.images.registry import Registry
 from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 from trainyard.image.context.build_context import content_tag
@@ -85,21 +83,15 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
     )
-    scanner = "scanner on this machine; default: none with ECR, which scans itself, else the installed one"
-    parser.add_argument("--scanner", choices=("auto", "trivy", "grype", "none"), default="", help=scanner)
-    sign = "sign with cosign: the file of a private key, or an address such as awskms:///alias/NAME"
-    parser.add_argument("--sign", default="", metavar="KEY", help=sign)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
+    parser.check = check_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
+    return make_parser().parse_args(argv)
 
 
 def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
@@ -110,7 +102,6 @@ def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
     args.repository = list(dict.fromkeys(args.repository or own))
     if not args.repository:
         parser.error("name the repository: --repository NAME")
-    args.scanner = args.scanner or ("auto" if args.registry else "none")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,7 +138,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         plan |= {"tags": [tag.name for tag in tags]}
         return plan, ExitCode.DONE
     places = release_places(args, builder)
-    scan_here(args, builder)
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
@@ -170,7 +160,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
     if own and args.commit and labelled not in ("", args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
-    origin = find_image_source(
+    commit, dirty, versions = find_image_source(
         content=content,
         labelled=labelled,
         inherited=not own,
@@ -181,9 +171,9 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     )
     found = tags_for(
         args.tags,
-        commit=origin.commit,
-        dirty=origin.dirty,
-        versions=origin.versions,
+        commit=commit,
+        dirty=dirty,
+        versions=versions,
         content=content_tag(content) if content and own else "",
         image_id=facts.image_id,
     )
@@ -193,25 +183,9 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
 
 def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> list[ReleasePlace]:
     """Look up every repository in every region, before anything is pushed anywhere."""
-    if args.sign:
-        require_cosign()
     named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
     pairs = [(repository, region) for repository in args.repository for region in named]
     return [open_release_place(args, repository, region, builder) for repository, region in pairs]
-
-
-def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
-    """Scan the image on this machine. Raises CheckFailedError for a finding of --fail-on or above."""
-    scanner = find_scanner(args.scanner)
-    if not scanner:
-        if args.registry:
-            _logger.warning("%s is not scanned: install trivy or grype, or see --scanner", args.image)
-        return
-    scan = scan_image(scanner, builder, args.image, seconds=args.scan_limit)
-    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
-    if not verdict.ok:
-        raise CheckFailedError(f"{args.image}, by {scanner}: {verdict.text}. Nothing was pushed.")
-    _logger.info("%s, by %s: %s", args.image, scanner, verdict.text)
 
 
 def open_release_place(
@@ -229,13 +203,7 @@ def open_release_place(
 
     scan = partial(scan_result, args, ecr) if ecr else lambda _digest: "the registry does not scan"
     name = f"{login.host}/{repository}"
-
-    def sign(digest: str) -> bool:
-        if args.sign:
-            sign_image(name, digest, args.sign, login)
-        return bool(args.sign)
-
-    return ReleasePlace(Registry(login), repository, name, fixed, push, scan, sign)
+    return ReleasePlace(Registry(login), repository, name, fixed, push, scan)
 
 
 def scan_result(args: argparse.Namespace, ecr: EcrRepository, digest: str) -> str:
@@ -263,15 +231,15 @@ def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
     """Return the locks of the image by name. Raises ConfigError if a lock here differs from the image's."""
     if args.lock:
         return {path.name: read_named_text(path, "name a lock with --lock FILE") for path in args.lock}
-    found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
-    for name in found.missing:
+    texts, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    for name in missing:
         raise ConfigError(
             f"{name} of this checkout is not the lock in {args.image}, so the packages of the image are not "
             "known. Check out the commit that it was built from, or name its lock with --lock FILE."
         )
-    if not found.texts:
+    if not texts:
         _logger.warning("%s names no lock, so its record lists no packages; name it with --lock", args.image)
-    return dict(found.texts)
+    return texts
 
 
 def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -288,4 +256,4 @@ def result_lines(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  {result['uri']}"
         for step in result["tags"]:
             yield f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else "")
-        yield f"    {result['scan']}" + ("; signed with cosign" if result["signed"] else "")
+        yield f"    {result['scan']}"

@@ -1,9 +1,9 @@
 """Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
 
 It deploys infrastructure/cloudformation.yaml as the stack PROJECT: it creates a change set, executes it and
-prints the changes. Resources that a deleted stack left are
-imported. What was changed outside of the stack is changed back. An option that is not given keeps the value
-that the stack has; an empty value such as `--webhook-repository ""` takes it away.
+prints the changes. Resources that a deleted stack left are imported. What was changed outside of the stack is
+changed back. An option that is not given keeps the value that the stack has; an empty value such as
+`--webhook-repository ""` takes it away.
 infrastructure/setup-codebuild.sh calls this script.
 
 Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (credentials, AWS_REGION,
@@ -11,15 +11,14 @@ Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (cre
 Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data; the
             progress of the stack on stderr. --delete deletes the stack, except buckets, repositories and the
             OIDC provider, which are retained
-Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or a
-            resource is in the way; 4 AWS refused or could not be reached; 5 the stack did not settle in time
+Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or
+            another stack has the name; 4 AWS refused or could not be reached; 5 it did not settle in time
 Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
 """
 
 import argparse
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.cloudformation import REVIEW, CloudFormationStack
-from trainyard.github.trust_policy import AUDIENCE, ISSUER, Form, Subject
+from trainyard.github.trust_policy import ISSUER, Form, Subject
 from trainyard.image.building.stack_template import (
     Account,
     check_parameters,
@@ -58,29 +57,10 @@ STANDINGS = {
     "Remove": ("would remove", "removed"),
     "SyncWithActual": ("ok", "ok"),  # only the record of CloudFormation changes
 }
-# The commands that remove resources which CloudFormation retains or cannot create because they exist.
-REMOVALS = {
-    "AWS::ECR::Repository": "aws ecr delete-repository --force --repository-name {name}",
-    "AWS::S3::Bucket": "empty and delete it in the console of S3",
-    "AWS::S3::BucketPolicy": "aws s3api delete-bucket-policy --bucket {name}",
-    "AWS::Logs::LogGroup": "aws logs delete-log-group --log-group-name {name}",
-    "AWS::IAM::Role": "delete the role {name} in the console of IAM",
-    "AWS::IAM::OIDCProvider": "aws iam delete-open-id-connect-provider --open-id-connect-provider-arn "
-    "arn:{partition}:iam::{account}:oidc-provider/token.actions.githubusercontent.com",
-    "AWS::CodeBuild::Project": "aws codebuild delete-project --name {name}",
-    "AWS::EKS::AccessEntry": "aws eks delete-access-entry --cluster-name CLUSTER --principal-arn {name}",
-}
 GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
 # A stack whose creation failed cannot be changed. It has only retained resources.
 FAILED_CREATION = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
-_CONTINUE = "Remove the causes above, then: aws cloudformation continue-update-rollback {place}"
-STUCK = {
-    "UPDATE_ROLLBACK_FAILED": _CONTINUE,
-    "IMPORT_ROLLBACK_FAILED": _CONTINUE,
-    "UPDATE_FAILED": "Roll it back: aws cloudformation rollback-stack {place}",
-    "DELETE_FAILED": "An earlier deletion failed. Remove the causes above, and run this with --delete",
-}
-NOT_COMPARED = "as it was deployed; CloudFormation does not see what was changed in CodeBuild itself"
+KEPT = "it may hold data or be used by others: to remove it, use its console"
 
 
 @dataclass(frozen=True)
@@ -176,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json(
             {"account": number, "region": aws.region, "stack": setup.stack.name, "resources": records}
         )
-    else:
+    elif findings:
         print("\n".join(finding.row() for finding in findings))
     if args.dry_run and any(finding.standing.startswith("would ") for finding in findings):
         return ExitCode.NO
@@ -227,11 +207,13 @@ class Setup:
     def deploy(
         self, given: Mapping[str, str], text: str, *, no_provider: bool, dry_run: bool
     ) -> list[Finding]:
-        """Create or change the stack, and return a finding for each resource of the template."""
-        state = self._prepare_stack(dry_run=dry_run)
+        """Create or change the stack, and return a finding for each resource that changes."""
+        state = self._own_state()
         if state is not None and state.status in FAILED_CREATION:
-            reason = "its creation failed; it is deleted and created again"
-            return [self._stack_finding("would change", reason)]
+            raise ServiceError(
+                f"The creation of stack {self.stack.name} failed before ({state.status}), so it cannot be "
+                "changed: run this with --delete, and then again."
+            )
         kept = {} if state is None else state.parameters
         defaults = {name: str(each["Default"]) for name, each in self.template["Parameters"].items()}
         values = {**defaults, **{name: kept[name] for name in kept.keys() & defaults.keys()}, **given}
@@ -241,9 +223,15 @@ class Setup:
             change_set = self._create(values, text, dry_run=dry_run)
         elif (change_set := self.stack.create_change_set(text, values, new=False)) and not dry_run:
             self._execute(change_set)
-        if change_set is not None and dry_run:
+        if change_set is None:
+            return []
+        if dry_run:
             self.stack.discard(change_set)
-        return self._findings(change_set, dry_run=dry_run)
+        findings = [finding_of(each, self.names, dry_run=dry_run) for each in change_set.changes]
+        if all(finding.standing == "ok" for finding in findings):
+            standing = STANDINGS["Modify"][not dry_run]
+            findings.append(self._stack_finding(standing, "its parameters, outputs or records"))
+        return findings
 
     def add_repositories(self, names: Sequence[str], *, dry_run: bool) -> list[Finding]:
         """Create the repositories PROJECT/NAME and their caches with the settings of the stack's own.
@@ -283,7 +271,6 @@ class Setup:
 
     def _create(self, values: Mapping[str, str], text: str, *, dry_run: bool) -> "ChangeSet | None":
         """Create the stack. Resources that exist are imported, then changed to the template's settings."""
-        self._refuse_foreign_project(values["Project"])
         body = json.dumps(importable_template(self.template, values, self.account))
         change_set = self.stack.create_change_set(body, values, new=True, imports=True)
         if dry_run or change_set is None:
@@ -299,35 +286,11 @@ class Setup:
             self._execute(following)
         return change_set
 
-    def _prepare_stack(self, *, dry_run: bool) -> "StackState | None":
-        """Wait until the stack can be changed, and return its state; None if it must be created."""
-        state = self._settled_state()
-        if state is None:
-            return None
-        if state.status in FAILED_CREATION and not dry_run:
-            _logger.info(
-                "stack %s is %s: its creation failed; deleting it first", self.stack.name, state.status
-            )
-            self._follow(self.stack.delete(state.stack_id), "deleted")
-            return None
-        if state.status in STUCK:
-            failed = [each for each in self.stack.resources().values() if each.status.endswith("_FAILED")]
-            place = f"--stack-name {self.stack.name} --region {self.account.region}"
-            lines = [
-                f"Stack {self.stack.name} in {self.account.region} is {state.status} and cannot be changed.",
-                *(f"  {each.name} ({each.type}): {each.reason}" for each in failed if each.reason),
-                f"{STUCK[state.status].format(place=place)}; then run this again.",
-            ]
-            raise ServiceError("\n".join(lines))
-        return state
-
-    def _settled_state(self) -> "StackState | None":
-        """Wait for other operations; return the state of the stack, or None if it is missing or empty.
+    def _own_state(self) -> "StackState | None":
+        """Return the state of the stack; None if it is missing or empty.
 
         Raises ConfigError if the stack belongs to something else.
         """
-        for status in self.stack.wait_for_others():
-            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
         state = self.stack.state()
         if state is None or state.status == REVIEW:
             return None
@@ -337,16 +300,6 @@ class Setup:
                 f"its template has no {OURS}. Choose another --project-name, which gives another stack name."
             )
         return state
-
-    def _refuse_foreign_project(self, project: str) -> None:
-        """Raise ConfigError if the project exists without a stack."""
-        if self.aws.call("codebuild", "batch_get_projects", names=[project])["projects"]:
-            raise ConfigError(
-                f"The CodeBuild project {project} exists in {self.account.region} without a stack, and "
-                "CloudFormation cannot import projects. Delete it and run this again, which makes it anew; "
-                f"images, buckets and logs are kept: {self._removal('AWS::CodeBuild::Project', project)}\n"
-                "If the project does not belong to Trainyard, choose another --project-name."
-            )
 
     def _provider_parameter(
         self, values: Mapping[str, str], state: "StackState | None", *, no_provider: bool
@@ -362,22 +315,11 @@ class Setup:
         absent = ("NoSuchEntity", "NoSuchEntityException")
         operation = "get_open_id_connect_provider"
         found = self.aws.call("iam", operation, absent=absent, OpenIDConnectProviderArn=arn)
-        if found is None:
-            return "true"
-        if AUDIENCE not in found.get("ClientIDList", []):
-            raise ConfigError(
-                f"The account's OIDC provider {ISSUER} does not have the audience {AUDIENCE}, so GitHub's "
-                "jobs could not assume the role. Add it: aws iam add-client-id-to-open-id-connect-provider "
-                f"--client-id {AUDIENCE} --open-id-connect-provider-arn {arn}"
-            )
-        _logger.info(
-            "the account has GitHub's OIDC provider already; the stack uses it and does not make one"
-        )
-        return "false"
+        return "true" if found is None else "false"
 
     def delete(self, given: Mapping[str, str], *, dry_run: bool) -> list[Finding]:
         """Delete the stack, and return a finding for each resource that it has."""
-        state = self._settled_state()
+        state = self._own_state()
         if state is None:
             return [self._stack_finding("not there", "")]
         names = resource_names(self.template, {**state.parameters, **given}, self.account)
@@ -386,13 +328,10 @@ class Setup:
         if not dry_run:
             self._follow(self.stack.delete(state.stack_id), "deleted")
         findings = []
-        for name, each in resources.items():
-            if each.status == "DELETE_COMPLETE":
-                continue
+        for name, kind in resources.items():
             standing = "kept" if name in retained else "would remove" if dry_run else "removed"
-            text = self._removal(each.type, names.get(name, name)) if name in retained else ""
-            text = f"it may hold data or be used by others; to remove it: {text}" if text else ""
-            findings.append(Finding(name, each.type, names.get(name, name), standing, text))
+            text = KEPT if name in retained else ""
+            findings.append(Finding(name, kind, names.get(name, name), standing, text))
         return findings or [self._stack_finding("would remove" if dry_run else "removed", "")]
 
     def _execute(self, change_set: "ChangeSet") -> None:
@@ -412,54 +351,17 @@ class Setup:
         # The other resources were cancelled because of the first failure.
         failed = [event for event in failed if "cancelled" not in event.reason] or failed
         reasons = [
-            f"  {each.name} ({each.type} {each.physical_id}): {each.reason}{self._remedy(each)}"
+            f"  {each.name} ({each.type} {each.physical_id}): {each.reason}"
             for each in failed or [event for event in given if event.of_stack]
         ]
         first = f"Stack {self.stack.name} in {self.account.region} was not {aim}: it is {status}."
         raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
-    def _remedy(self, event: "StackEvent") -> str:
-        """Return the remedy for a failed resource as a further line; empty if its reason is enough."""
-        reason = event.reason.lower()
-        if "alreadyexist" in reason.replace(" ", ""):
-            name = event.physical_id or self.names.get(event.name, event.name)
-            return f"\n    If it is not needed: {self._removal(event.type, name)}"
-        if event.type == "AWS::CodeBuild::Project" and re.search("webhook|token|oauth|github", reason):
-            return (
-                "\n    A webhook needs CodeBuild to be connected to GitHub: in its console, Manage default "
-                "source credential."
-            )
-        return ""
-
-    def _removal(self, kind: str, name: str) -> str:
-        command = REMOVALS.get(kind, "delete {name} in its console").format(
-            name=name, account=self.account.number, partition=self.account.partition
-        )
-        return f"{command} --region {self.account.region}" if command.startswith("aws ") else command
-
     def _stack_finding(self, standing: str, text: str) -> Finding:
         return Finding("", "AWS::CloudFormation::Stack", self.stack.name, standing, text)
 
-    def _findings(self, change_set: "ChangeSet | None", *, dry_run: bool) -> list[Finding]:
-        """Return a finding for each resource in the order of the template, changed or not."""
-        changes = {} if change_set is None else {change.name: change for change in change_set.changes}
-        names = self.names
-        resources = {} if dry_run and self.stack.state() is None else self.stack.resources()
-        findings = []
-        for name, resource in self.template["Resources"].items():
-            if change := changes.pop(name, None):
-                findings.append(finding_of(change, names[name], dry_run=dry_run))
-            elif name in resources:
-                text = NOT_COMPARED if resource["Type"] == "AWS::CodeBuild::Project" else ""
-                findings.append(Finding(name, resource["Type"], names[name], "ok", text))
-        findings += [finding_of(change, change.name, dry_run=dry_run) for change in changes.values()]
-        if change_set is not None and all(finding.standing == "ok" for finding in findings):
-            standing = STANDINGS["Modify"][not dry_run]
-            findings.append(self._stack_finding(standing, "its parameters, outputs or records"))
-        return findings
 
-
-def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
+def finding_of(change: "PlannedChange", names: Mapping[str, str], *, dry_run: bool) -> Finding:
     """Return the finding for a change of a change set."""
     standing = STANDINGS[change.action][not dry_run]
     text = ""
@@ -469,6 +371,7 @@ def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
         standing, text = "kept", "it leaves the stack but is kept in the account"
     elif change.action == "Import":
         text = "it exists; it gets the settings of the template"
+    name = names.get(change.name, change.name)
     return Finding(change.name, change.type, name, standing, text, change.differences)
 
 

@@ -6,8 +6,7 @@ afterwards. You can run it as often as you like: correct values are not touched,
 they are changed, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
 
 Reads:      GitHub through gh and its login; git's remote origin, unless --repository or GH_REPO says which
-            repository; the value of a --secret from the variable of its name, else gh asks for it; with a
-            role its trust policy, through aws where that is installed
+            repository; the value of a --secret from the variable of its name, else gh asks for it
 Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
             on stdout, with --json as data. A registration token is in the GPU machine's command only
 Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
@@ -25,13 +24,11 @@ from typing import TYPE_CHECKING
 from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
-from trainyard.gateways.aws_cli import trust_policy_of
 from trainyard.gateways.git import origin_address
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.github import variables
 from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
-from trainyard.github.settings import ChangePolicy, WantedSetup
-from trainyard.github.setup import Setup
+from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
 
 if TYPE_CHECKING:
@@ -45,9 +42,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    labels = "labels of the runner: self-hosted,gpu,h100, or JSON with a group; default: self-hosted,gpu"
+    labels = "labels of the runner: gpu,h100, or JSON with a group; default: self-hosted,gpu"
     parser.add_argument("--labels", default="", help=labels)
-    kind = "the kind of machine that --labels names, if GitHub does not show it"
+    kind = "the kind of machine that --labels names; default: self-hosted, which you register"
     parser.add_argument("--runner", default="", choices=KINDS, help=kind)
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/workflows.md; may be repeated"
@@ -62,7 +59,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--yes", action="store_true", help="replace different values without asking")
     parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
     parser.add_argument("--json", action="store_true", help="print the steps as JSON")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.runner and not args.labels:
+        parser.error("--runner says what --labels names: give both")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         mode = " · dry run" if args.dry_run else ""
         print(f"{host}/{repository.name} · {kind} · {repository.branch}{mode}\n")
     steps = []
-    for step in Setup(gh.ask, repository, wanted, policy, ask_aws=trust_policy_of).steps():
+    for step in Setup(gh.ask, repository, wanted, policy).steps():
         steps.append(step)
         if not args.json:
             print(step_row(step, colour=colour), flush=True)
@@ -95,10 +95,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def wanted_setup(args: argparse.Namespace) -> WantedSetup:
     """Return the wanted settings; all options are checked before the first request to GitHub."""
     selector = variables.parse_runner_labels(args.labels) if args.labels else variables.RunnerSelector(())
-    labels = selector.labels
-    kind = variables.RunnerKind(args.runner) if args.runner else None
+    kind, labels = variables.RunnerKind(args.runner) if args.runner else None, selector.labels
+    if labels and not selector.group:
+        is_hosted = variables.runner_kind(selector) is variables.RunnerKind.HOSTED
+        kind = kind or (variables.RunnerKind.HOSTED if is_hosted else variables.RunnerKind.SELF_HOSTED)
+        labels = variables.labels_for(kind, labels)
     return WantedSetup(
-        labels=variables.labels_for(kind, labels) if kind and labels else labels,
+        labels=labels,
         group=selector.group,
         kind=kind,
         store=variables.parse_store(args.store) if args.store else "",

@@ -29,7 +29,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import follow_and_announce, make_retry_loop
+from trainyard.jobs.follow.job_retries import RetryLoop, follow_and_announce
 from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 from trainyard.jobs.job_reader import JobReader, event_records, listed_record
@@ -186,13 +186,15 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
 def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     editor = JobEditor(reader, job)
     new = editor.resubmission()
-    return report_changes(args, new.lines if args.dry_run else editor.create(new))
+    if not args.dry_run:
+        editor.create(new)
+    return report_changes(args, new.lines)
 
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(args)
     if args.dry_run:
-        print(make_retry_loop(reader.api, output.announce, target).preview(job))
+        print(RetryLoop(reader.api, output.announce, target=target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
     state = follow_and_announce(

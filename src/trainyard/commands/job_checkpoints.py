@@ -182,7 +182,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         with terminal.show_live(display):
             copied = copy_to_folder(source, checkpoint, args.to, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
-        data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
+        data |= {"cuts": copied.cuts, "sha256": copied.sha256}
         line = copy_line(data)
         output.announce("copied", line, "ok")
     if args.json:

@@ -21,8 +21,8 @@ Example:    trainyard job deploy --config configs/training_configuration.yaml --
 import argparse
 import logging
 import os
+import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -129,18 +129,12 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
+    parser.check = check_cluster_options
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    check_options(parser, args)
-    return args
-
-
-def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
-    check_cluster_options(parser, args)
+    return make_parser().parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -215,7 +209,9 @@ def deploy_job(
         verdict = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
         code = verdict.exit_code_without(accepted)
         request = observe_cluster(request, verdict, creator=creator(api))
-    plan = make_plan(config, replace(request, provenance=code_origin()), accept)
+    # The longest id has 128 characters.
+    run_id = request.run_id or f"{request.namespace}-{request.name}"[:119] + f"-{secrets.token_hex(4)}"
+    plan = make_plan(config, replace(request, run_id=run_id, provenance=code_origin()), accept)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     if api is None or dry_run:
@@ -241,7 +237,7 @@ def check_cluster(
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    query = ClusterQuery(api, request, now=time.time())
+    query = ClusterQuery(api, request)
     change = None if dry_run else apply
     verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
@@ -283,6 +279,9 @@ def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+    # Every process must write a log of NCCL that shows its channels.
+    is_kept = not plan.program.once or bool(plan.program.nccl_log)
+    is_logged = bool(nccl_log_variables("log", plan.environment))
     return unreachable_parts(
         PlannedRun(
             kind=kind_in_job(config.recipe),
@@ -291,15 +290,9 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=plan.program.keeps_run,
-            keeps_network_log=keeps_network_log(plan),
+            keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
         )
     )
-
-
-def keeps_network_log(plan: "JobPlan") -> bool:
-    """Return whether every process of the job writes a log of NCCL that shows its channels."""
-    is_kept = not plan.program.once or bool(plan.program.nccl_log)
-    return plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
 
 
 def show(plan: "JobPlan", *, api: Api | None) -> tuple[Json, int]:

@@ -21,7 +21,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope, version_of
+from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance
 from trainyard.report.facts.quantities import format_count
@@ -29,7 +29,6 @@ from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
 if TYPE_CHECKING:
     from trainyard.plan.environment.environment_lint import LintFinding
-    from trainyard.plan.environment.surroundings import Version
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -37,13 +36,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
     parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge or ml.p5.48xlarge")
     parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
-    parser.add_argument(
-        "--network", choices=("auto", "efa", "tcp"), default="auto", help="as in compute.network"
-    )
-    parser.add_argument(
-        "--plugin-version", metavar="V", help="version of aws-ofi-nccl in the image, such as 1.15.0"
-    )
-    parser.add_argument("--torch-version", metavar="V", help="such as 2.13")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
 
@@ -81,21 +73,9 @@ def surroundings(args: argparse.Namespace) -> VariableScope:
     return VariableScope(
         instance=instance,
         nodes=args.num_nodes,
-        efa=instance.efa if instance and args.network != "tcp" else None,
+        efa=instance.efa if instance else None,
         gpus=instance.gpus if instance else None,
-        network=args.network,
-        plugin=version(args.plugin_version, "--plugin-version"),
-        torch=version(args.torch_version, "--torch-version"),
     )
-
-
-def version(text: str | None, option: str) -> "Version | None":
-    if not text:
-        return None
-    found = version_of(text)
-    if found is None:
-        raise ConfigError(f"{option}: {text[:60]!r} is not a version such as 1.15.0")
-    return found
 
 
 def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list[str]:

@@ -29,9 +29,8 @@ from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("logs", type=arguments.path, nargs="*", metavar="LOG", help="the same as --log")
     parser.add_argument(
-        "--log", type=arguments.path, nargs="+", default=[], metavar="FILE", help="the logs of all ranks"
+        "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs of all ranks"
     )
     parser.add_argument(
         "--instance-type",
@@ -42,11 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--num-nodes", type=arguments.positive, metavar="N", help="number of machines of the job, if known"
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-    args = parser.parse_args(argv)
-    args.logs += args.log
-    if not args.logs:
-        parser.error("name the logs: --log FILE…")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nodes=args.num_nodes,
     )
     log = NetworkLog()
-    for path in args.logs:
+    for path in args.log:
         try:
             with nullcontext(sys.stdin.buffer) if str(path) == "-" else open_regular(path) as file:
                 log.read_file(file)
@@ -70,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         output.print_json(found.to_json())
     else:
-        names = ", ".join(map(str, args.logs[:3])) + (" …" if len(args.logs) > 3 else "")
+        names = ", ".join(map(str, args.log[:3])) + (" …" if len(args.log) > 3 else "")
         lines = [
             f"{found.verdict}: {found.evidence[0]} ({names})",
             *(f"  {line}" for line in found.evidence[1:]),

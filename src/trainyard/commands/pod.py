@@ -28,19 +28,17 @@ import argparse
 import json
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.handler import code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands.network_measure import measure_network
-from trainyard.commands.store_sync import follow_run, store_run
+from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -56,14 +54,17 @@ from trainyard.jobs.pod_exit_codes import (
 )
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
-from trainyard.pipeline import Pipeline, Step, StepRunner, plan_record
+from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
+from trainyard.run.run_advice import other_inputs
+from trainyard.run.situation import recorded_run
 from trainyard.run.waiting import describe_wait
+from trainyard.run_choice import differences_of
 from trainyard.training.data.config_of_run import has_been_trained
 
 if TYPE_CHECKING:
@@ -73,8 +74,6 @@ if TYPE_CHECKING:
 OUTCOME_SECONDS = 120.0
 # How long restarted pods wait for each other to store the checkpoints from before the restart.
 SETTLE_SECONDS = 60.0
-# The pod ends its follower after the training, so the follower itself needs no time limit.
-ENDLESS = 3650 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +113,15 @@ class Pod(Pipeline):
         waits = {} if node.is_main else {"wait": SETTLE_SECONDS}
         return [left, replace(fetch, values={**fetch.values, **waits})]
 
-    def beside(self) -> Step:
-        """Return the step that stores this machine's part of each checkpoint while it trains.
+    def beside(self, *, apart: bool) -> Step | None:
+        """Return the step that stores each checkpoint while it trains, or this machine's part of each.
 
         At the end the main machine waits for the parts of other machines until their pods are killed.
         """
-        waits = {"silence": ENDLESS, "outage": ENDLESS, "others": self.grace}
-        return Step("follow", follow_run, {**self.stored, **waits})
+        if apart:
+            values = {"others": self.grace, "stores_rest": True}
+            return replace(self.follow(), values={**self.follow().values, **values})
+        return self.follow() if self.store and self.follows and is_first_node(os.environ) else None
 
     def plan(self, *, apart: bool) -> list[Step]:
         """Return the steps of this pod, if nothing fails."""
@@ -158,11 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_own_run(args.run_dir)
         place_files(os.environ)
     config = load_config(args.config, args.set).config
+    if not args.dry_run:
+        require_same_inputs_of_finished(pod_of(args, config))
     pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
         plan = plan_record(pod.plan(apart=apart))
-        if apart and not is_trained(pod):
-            plan["beside_training"] = pod.beside().record()
+        if (beside := pod.beside(apart=apart)) and not is_trained(pod):
+            plan["beside_training"] = beside.record()
         output.print_json(plan)
         return ExitCode.DONE
     if not args.restarts:
@@ -195,6 +198,13 @@ def require_own_run(run_dir: Path) -> None:
         run_dir.parent.chmod(run_dir.parent.parent.stat().st_mode & 0o7777)
 
 
+def require_same_inputs_of_finished(pod: Pod) -> None:
+    """Raise ConfigError if the directory has a finished run with other inputs, which stays as it is."""
+    recorded = record_of(pod.run_dir)
+    if recorded and recorded_run(recorded).has_succeeded and (found := differences_of(pod.order)):
+        raise other_inputs(RunDirectory(pod.run_dir), found)
+
+
 def run(pod: Pod, *, apart: bool) -> int:
     """Train unless the run is finished, then store and prove; return the exit code of this pod."""
     with StepRunner() as steps:
@@ -203,13 +213,17 @@ def run(pod: Pod, *, apart: bool) -> int:
         if is_trained(pod):
             output.announce("training", "was finished by an earlier start of this job", "ok")
             return finish(pod, steps, after(pod, apart=apart))
+        if is_first_node(os.environ) and (code := claim(pod, steps, apart=apart)) != ExitCode.DONE:
+            return code
         warn_of_short_grace(pod.run_dir, pod.grace)
         if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
             return code
-        with follow_beside(pod.beside()) if apart else nullcontext():
+        with follow_beside(pod.beside(apart=apart)):
             code = steps.run(pod.train())
         record_network(pod)
         if code != ExitCode.DONE:
+            if not steps.passed and not apart and has_failed(pod):
+                steps.run(pod.store_run())
             return code
         following = after(pod, apart=apart)
         if len(following) > 1:
@@ -217,33 +231,17 @@ def run(pod: Pod, *, apart: bool) -> int:
         return finish(pod, steps, following)
 
 
-@contextmanager
-def follow_beside(step: Step, *, pause: float = 60.0, patience: float = 3600.0) -> Iterator[None]:
-    """Follow the run in a thread while the body trains; no signal reaches it.
+def has_failed(pod: Pod) -> bool:
+    """Return whether this pod stores a run whose failure is on record."""
+    outcome = record_of(pod.run_dir).get("outcome", {})
+    is_stored_here = bool(pod.store) and pod.stores_failed and is_first_node(os.environ)
+    return is_stored_here and outcome.get("status") == "failed"
 
-    A follower that ends before the body is started again after `pause` seconds. At the end it has `patience`
-    seconds to store what is left; after that the last step stores it.
-    """
-    stop = threading.Event()
 
-    def follow() -> None:
-        os.nice(19)  # of this thread: Linux has a priority for each one (sched(7))
-        while not stop.is_set():
-            code = code_of(lambda: int(step.apply(**step.values, stop=stop)))
-            if code and not stop.is_set():
-                text = (
-                    f"storing checkpoints ended with exit code {int(code)} and starts again in {pause:.0f} s"
-                )
-                output.announce("artifacts", text, "degraded")
-            stop.wait(pause)
-
-    thread = threading.Thread(target=follow, name="follower", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(patience)
+def claim(pod: Pod, steps: StepRunner, *, apart: bool) -> int:
+    """Claim the run's number before it trains; a pod that returns without its volume restores it first."""
+    is_lost = not apart and not pod.program and not (pod.run_dir / "run.json").exists()
+    return steps.run(*([pod.fetch()] if pod.store and is_lost else []), *pod.claim())
 
 
 def check_network(pod: Pod, steps: StepRunner) -> int:
@@ -326,6 +324,8 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         config=args.config,
         changes=args.set,
         store=config.artifacts.store or "",
+        run_id=os.environ.get("TRAINYARD_RUN_ID") or args.run_dir.name,
+        may_adopt=True,
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
@@ -345,24 +345,14 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     is_shared = args.program or config.recipe not in RECIPES or config.checkpointing.shared
     if is_shared or not has_several_nodes(args.nproc_per_node):
         return False
-    run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
-    require_resumable(run_id, args.run_dir, config.artifacts.store)
-    return True
-
-
-def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
-    """Raise ConfigError if restarted pods with own directories could not find their run in the store."""
-    if not store:
+    os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
+    if not config.artifacts.store:
         raise ConfigError(
             "checkpointing.shared is false, so each pod has only its part of a checkpoint, and there is no "
             "store to resume from. Set artifacts.store, or checkpointing.shared to true and --run-dir to a "
             "volume that all pods share. Nothing was started."
         )
-    if run_id != run_dir.name:
-        raise ConfigError(
-            f"TRAINYARD_RUN_ID is {run_id}, and --run-dir ends in {run_dir.name}: the store finds a run by "
-            "the name of its directory, so both must be the same. Nothing was started."
-        )
+    return True
 
 
 def restore_checkpoint(pod: Pod, steps: StepRunner) -> int:

@@ -6,9 +6,13 @@
 are in `trainyard.pipeline`. Only the training, and the command of an evaluation, are processes of their own.
 A step that fails ends the pipeline; a run that exists is then still reported on, and one whose training or
 storing failed is proven too, so that its report says which parts do not hold. A run that stopped early with a
-good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the store only for a run
-with a number there, or if --resume names a manifest. Slack is notified if the configuration enables it.
+good checkpoint (75) is stored and reported as stopped. Slack is notified if the configuration enables it.
 Without --config, the run in --run-dir resumes with its own configuration.
+
+The same command continues a run that did not end, and trains nothing if it ended with success. With another
+command, configuration, commit, lock or data a new run begins beside the one in --run-dir, from its newest
+checkpoint; if that one ended with success, nothing is started. A run of another machine is continued from the
+store only with --resume. docs/what_a_run_owns.md has the table.
 
 `trainyard run -- python train.py` trains with any program, without a configuration file and without changes
 to the program. docs/bring_your_own.md says what it reads and what it proves.
@@ -28,9 +32,9 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +45,16 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
-from trainyard.program_training import require_idle, take_over
+from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import choose_run_id, read_run
+from trainyard.run.identity import choose_run_id, identity_in, new_run_id, read_run
 from trainyard.run.run_advice import advice
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.run_choice import choose_directory
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -73,7 +79,8 @@ def make_parser() -> CommandParser:
     store = f"s3://bucket/prefix or file:///folder; default: artifacts.store, else the folder {LOCAL_STORE}"
     parser.add_argument("--store", default="", metavar="URL", help=store)
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
+    resume = "default: auto; given, the run may be one of another machine, in the store"
+    parser.add_argument("--resume", default="", metavar="none|auto|CHECKPOINT", help=resume)
     lineage = "the run's name in Slack; with a name, a failure to start is posted too"
     parser.add_argument("--lineage", default="", metavar="NAME", help=lineage)
     segment = "number of the segment in its lineage, from 1; default: 1"
@@ -146,13 +153,23 @@ class RunRequest:
     runs: Path = Path("runs")
     store: str = ""
     run_number: int | None = None
-    resume: str = "auto"
+    resume: str = ""
+    """Empty: the newest checkpoint of the run on this machine."""
     deadline: float | None = None
     lineage: str = ""
     segment: int = 1
     may_begin: bool = False
     takeover: bool = False
     """Whether what still trains in `run_dir`, on this host, is stopped first."""
+    run_id: str = ""
+    """The id of the run, which then is a default and not a choice, as `run_dir` is."""
+    is_again: bool = False
+    """Whether this is a further attempt of the same job, which may be on another machine."""
+
+    @property
+    def names_run(self) -> bool:
+        """Whether a person, or a launcher, named the folder or the id, and means no other one."""
+        return not self.run_id and (self.run_dir is not None or "TRAINYARD_RUN_ID" in os.environ)
 
 
 def show_plan(request: RunRequest, *, as_json: bool = False) -> int:
@@ -171,15 +188,32 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
 
     Without `prints`, what steps print goes to stderr.
     """
-    pipeline = pipeline_of(request)
-    if request.takeover:
-        take_over(pipeline.run_dir)
-    require_idle(pipeline.run_dir)
+    with prepared(request) as pipeline:
+        return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+
+
+@contextmanager
+def prepared(request: RunRequest) -> Iterator[Pipeline]:
+    """Yield the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
+    pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
-    place_configuration(pipeline, is_own_command=bool(request.command))
-    return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+    with claim_of(pipeline):
+        place_configuration(pipeline, is_own_command=bool(request.command))
+        yield pipeline
+
+
+def claim_of(pipeline: Pipeline) -> AbstractContextManager[object]:
+    """Hold the places of a program's files; our trainer writes only into its run directory.
+
+    Raises ConfigError if another run uses the same places.
+    """
+    if pipeline.prepares:
+        return nullcontext()
+    config = load_given(pipeline.config, pipeline.changes, is_own_command=True)
+    run_dir = pipeline.run_dir.absolute()
+    return claim_places(program_here(config, run_dir), run_dir)
 
 
 def place_configuration(pipeline: Pipeline, *, is_own_command: bool) -> None:
@@ -223,8 +257,13 @@ def settings(text: str) -> list[str]:
     return words
 
 
-def pipeline_of(request: RunRequest) -> Pipeline:
-    """Return the pipeline of a request. Raises ConfigError when it names no run and no configuration."""
+def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipeline:
+    """Return the pipeline of a request, which may be of a new run beside the one that is here.
+
+    Unless `changes_nothing`, what trains in its directory is stopped if the request says so. Raises
+    ConfigError when it names no run and no configuration, when a command trains in the directory, or when a
+    finished run with other inputs is in it.
+    """
     directory, changes = request.run_dir, [*request.changes]
     if request.command:
         changes += ["recipe=command", f"program.command={json.dumps(list(request.command))}"]
@@ -249,13 +288,15 @@ def pipeline_of(request: RunRequest) -> Pipeline:
     notifies = wants_slack and (bool(request.lineage) or has_slack())
     if wants_slack and not notifies and config.recipe in RECIPES:
         output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
-    return Pipeline(
+    pipeline = Pipeline(
         run_dir=run_dir,
         config=file,
         changes=tuple(changes),
         store=store or local_store(),
         run_number=request.run_number,
-        resume=request.resume,
+        run_id=request.run_id or id_of(request, run_dir),
+        may_adopt=request.resume not in ("", "none") or request.segment > 1 or request.is_again,
+        resume=request.resume or "auto",
         deadline=request.deadline,
         lineage=request.lineage,
         segment=request.segment,
@@ -263,6 +304,54 @@ def pipeline_of(request: RunRequest) -> Pipeline:
         notifies=notifies,
         prepares=config.recipe in RECIPES,
     )
+
+    def check(found: Path) -> None:
+        if not changes_nothing and request.takeover:
+            take_over(found)
+        if not changes_nothing:
+            require_idle(found)
+
+    return choose_run(request, pipeline, check)
+
+
+def id_of(request: RunRequest, run_dir: Path) -> str:
+    """Return the id of the run; empty for one that --resume takes from the store by its number alone."""
+    is_by_number = request.run_number is not None and request.resume not in ("", "none")
+    is_open = identity_in(run_dir) is None and "TRAINYARD_RUN_ID" not in os.environ
+    return "" if is_by_number and is_open else choose_run_id(run_dir)
+
+
+def choose_run(request: RunRequest, pipeline: Pipeline, check: Callable[[Path], None]) -> Pipeline:
+    """Return the pipeline for the run that the request continues, or for a new one beside it.
+
+    `check` is called with each directory that holds a run.
+    """
+    check(pipeline.run_dir)
+    choice = choose_directory(
+        pipeline.run_dir,
+        lambda run_dir: replace(pipeline, run_dir=run_dir).order,
+        is_fixed=request.names_run,
+        takes_parent=pipeline.resume == "auto"
+        and (bool(request.resume) or request.run_dir is not None)
+        and not request.run_id,
+        starts_anew=pipeline.resume == "none",
+        on_found=check,
+    )
+    resume = pipeline.resume
+    if choice.parent is not None and resume == "auto":
+        resume = str(choice.parent)
+    if choice.number == 1:
+        return replace(pipeline, resume=resume)
+    begins = f", from {choice.parent}" if choice.parent else ""
+    listed = "; ".join(choice.differences)
+    output.announce(
+        "run", f"{pipeline.run_dir} has other inputs ({listed}): the run is {choice.run_dir}{begins}"
+    )
+    has_own = (found := identity_in(choice.run_dir)) is not None
+    named = request.run_id or os.environ.get("TRAINYARD_RUN_ID")
+    own_id = f"{named}-{choice.number}" if named else new_run_id()
+    run_id = found.run_id if has_own and found else own_id
+    return replace(pipeline, run_dir=choice.run_dir, run_id=run_id, resume=resume)
 
 
 def newest_run(runs: Path) -> Path:

@@ -43,7 +43,7 @@ from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
 from trainyard.github.variables import ROLE, read_json, set_variables
-from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, plan_text, training_command
+from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, is_over, plan_text, training_command
 from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.run.directory import RunDirectory
 
@@ -61,8 +61,8 @@ STEPS = (
     "report",
     "notify",
 )
-ACCESS = {"ready": "check", "check": "check", "fetch": "read", "prove": "read", "report": "read"}
-"""Step -> the access of its AWS session (TRAINYARD_AWS_ACCESS); other steps may write."""
+ACCESS = {"ready": "check", "check": "check", "prove": "read", "report": "read"}
+"""Step -> the access of its AWS session (TRAINYARD_AWS_ACCESS); other steps may write: `fetch` claims."""
 WITHOUT_ROLE = ("prepare", "train", "evaluate", "start", "notify")
 """Steps that do not assume the role; so a program that trains or evaluates cannot access the store."""
 FOLLOWER_SECONDS = 300
@@ -111,7 +111,7 @@ def steps_of(name: str, plan: Json, pipeline: Pipeline) -> list[Step]:
         "ready": lambda: [pipeline.check_store()],
         "check": lambda: check(plan, pipeline),
         "prepare": pipeline.prepare,
-        "fetch": lambda: [pipeline.fetch()],
+        "fetch": lambda: [pipeline.fetch(), *pipeline.claim()],
         "start": lambda: start(plan, pipeline),
         "follow": lambda: [Step("follow", follow_run, {**pipeline.stored, "behind": follower_file()})],
         "train": lambda: [pipeline.train()],
@@ -168,6 +168,8 @@ def pipeline_of(plan: Json) -> Pipeline:
             changes=tuple(str(plan["overrides"]).splitlines()),
             store=plan["store"],
             run_number=parse_run_number(str(plan["run_number"])),
+            run_id=plan["run_id"],
+            may_adopt=is_again or plan["fetch"] == "true",
             # A repeated job has the plan of the first attempt.
             resume="auto" if is_again and plan["resume"] == "none" else plan["resume"],
             searches=is_again or plan["fetch"] == "true",
@@ -189,7 +191,7 @@ def replace_process(command: Sequence[str]) -> NoReturn:
 
 def follow(pipeline: Pipeline) -> int:
     """Store checkpoints beside the training, in the background, unless TRAINYARD_FOLLOW is off."""
-    if os.environ.get("TRAINYARD_FOLLOW") == "false":
+    if not pipeline.follows:
         return ExitCode.DONE
     [step] = steps_of("follow", {}, pipeline)
     return int(step.apply(**step.values))
@@ -286,14 +288,17 @@ def segment_of(plan: Json) -> str:
 
 
 def store(pipeline: Pipeline, steps: StepRunner) -> int:
-    """Store a run that is done or stopped with a good checkpoint, not a failed one."""
+    """Store a run, also one that failed unless `artifacts.store_failed` is false."""
     trained = read_json(os.environ, "STEPS").get("train") or {}
     code = str((trained.get("outputs") or {}).get("exit_code") or "")
     end_follower()
     stopped = code.isdigit() and has_stopped(pipeline.run_dir, int(code))
     if trained.get("outcome") != "success" and not stopped:
-        output.announce("artifacts", "a run that failed is not stored")
-        return ExitCode.DONE
+        if not pipeline.stores_failed:
+            output.announce("artifacts", "artifacts.store_failed is false: a run that failed is not stored")
+            return ExitCode.DONE
+        if not is_over(pipeline.run_dir):
+            return ExitCode.DONE
     result = steps.run(pipeline.store_run())
     if result == ExitCode.DONE and trained.get("outcome") == "success":
         set_output("done", "true")

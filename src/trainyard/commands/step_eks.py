@@ -69,7 +69,7 @@ from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import make_retry_loop
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest
@@ -162,8 +162,10 @@ def requested_job(given: Mapping[str, str]) -> ClusterJob:
     inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
     config = load_config(Path(inputs.config), changes).config
     resolved = resolve(inputs, config, first_segment(os.environ), variables=os.environ)
+    run_id, name = resolved.segment.run_id, given.get("job_name")
     return ClusterJob(
-        job=given.get("job_name") or resolved.segment.run_id,
+        job=name or run_id,
+        run_id=f"{run_id}-{name}" if name else run_id,
         kind=given.get("kind") or "auto",
         namespace="",
         image=given.get("image", ""),
@@ -199,6 +201,7 @@ def request_of(job: ClusterJob) -> JobRequest:
         image=job.image,
         target=replace(target_of(job), kind=job.kind),
         name=job.job,
+        run_id=job.run_id,
         auto_retry=arguments.parse(arguments.natural_number, job.auto_retry, "auto_retry"),
     )
 
@@ -279,7 +282,7 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
     if job.auto_retry != "0":
-        loop = make_retry_loop(api, output.announce, target_of(job))
+        loop = RetryLoop(api, output.announce, target=target_of(job))
         found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
         if found.why:
             output.announce("retry", f"{found.state.job}: {found.why}", "degraded")
@@ -314,9 +317,10 @@ def prove() -> int:
     run = run_dir(job)
     with refusal_in_summary("Not restored"):
         store = open_store(job.store)
-        number = number_of_run(store, job.job)
+        run_id = job.run_id or job.job
+        number = number_of_run(store, run_id)
         if number is None:
-            raise VerificationError(f"{store.url} holds no run {job.job}")
+            raise VerificationError(f"{store.url} holds no run {run_id}")
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
     output.announce("restored", report.summary(), "ok")

@@ -129,7 +129,7 @@ def find_on_machine(
     config = load_with_weights(file, changes).config
     on_cpu = config.model.device == "cpu"
     # The driver is queried before torch is imported, which may open the GPU itself.
-    other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
+    other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes()))
     facts = gather(config, lock=lock, run_dir=run_dir, store=store)
     findings = (*judge_machine(config, facts), *other_findings, *job_findings(run_dir))
     return findings, summarize_machine(config, facts)
@@ -155,7 +155,7 @@ def find_for_program(config: "Config", run_dir: Path) -> tuple[tuple[PreflightFi
     free = local_machine.free_bytes(run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
     others = other_gpu_processes() if gpus else ()
-    return (*judge_gpu_processes(others, os.environ), *job_findings(run_dir)), line
+    return (*judge_gpu_processes(others), *job_findings(run_dir)), line
 
 
 def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:

@@ -87,6 +87,7 @@ def fetch_checkpoint(
     *,
     store: str,
     run_number: int | None = None,
+    run_id: str | None = None,
     resume: str = "auto",
     segment: int = 1,
     searches: bool = True,
@@ -96,13 +97,14 @@ def fetch_checkpoint(
     """Restore the checkpoint to resume from, unless it is here, and report where the run resumes.
 
     `searches` reads the store in a first segment too. `wait` is how many seconds to wait until the store has
-    all parts of a checkpoint of this machine.
+    all parts of a checkpoint of this machine. `run_id` None is the name of the directory;
+    empty: that of the run with this number.
     """
     require_address(store)
     display = PhaseDisplay("resume", "searching for the newest checkpoint")
     wanted = ResumeRequest(
         directory=RunDirectory(run_dir),
-        run_id=run_dir.name,
+        run_id=run_dir.name if run_id is None else run_id,
         resume=resume,
         store=store,
         run_number=run_number,

@@ -41,6 +41,7 @@ from trainyard.checkpoint_functions import (
 )
 from trainyard.command import arguments, output, signals, terminal
 from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
 from trainyard.report.facts.proof_record import lacks_store
@@ -208,9 +209,12 @@ def follow_run(
     others: float = OTHERS_SECONDS,
     max_rate: float = 200.0,
     options: StoreOptions | None = None,
+    stores_rest: bool = True,
     as_json: bool = False,
 ) -> int:
     """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
+
+    Without `stores_rest` the caller stores what is left then, and only what was stored is reported.
 
     The event `stop` ends it. Without one it lowers the priority of this process and takes its signals. With
     `behind` it continues in a process of its own, whose id is in that file, and the calling process ends.
@@ -222,7 +226,10 @@ def follow_run(
     where = open_store_of(run_dir, store, options or {}, RateLimit(max_rate * 1e6)), directory, run_number
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
-    return _report(follow_training(*where, stop=stop, patience=limits, signer=signer), as_json=as_json)
+    report = follow_training(*where, stop=stop, patience=limits, signer=signer, stores_rest=stores_rest)
+    if not stores_rest and not report.checkpoints and not report.passed:
+        return ExitCode.DONE
+    return _report(report, as_json=as_json)
 
 
 def _display() -> PhaseDisplay:

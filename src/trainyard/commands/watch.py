@@ -108,7 +108,11 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
             status = watched.read_status()
             is_last = args.once or status.is_over
             if args.prometheus:
-                write_figures(args.prometheus, status)
+                try:
+                    write_prometheus_file(args.prometheus, status_samples(status))
+                except OSError as error:
+                    why = f"cannot be written ({error.strerror})"
+                    raise ConfigError(f"--prometheus {args.prometheus}: {why}") from None
             if args.json:
                 output.print_text(json.dumps(status.record()))
             elif is_live:
@@ -120,18 +124,11 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
             # A run with millions of rows takes a while to read.
             time.sleep(max(every, 5 * (time.monotonic() - started)))
     if not args.json:
-        output.print_text("\n".join(view.lines_of(status, terminal.width())))
+        view.show(status)
+        output.print_text(view.line(terminal.width()))
     if not is_last:
         return ExitCode.TIMED_OUT
     return ExitCode.DONE if status.health == "healthy" else ExitCode.NO
-
-
-def write_figures(path: Path, status: LiveStatus) -> None:
-    """Write a status for Prometheus."""
-    try:
-        write_prometheus_file(path, status_samples(status))
-    except OSError as error:
-        raise ConfigError(f"--prometheus {path}: cannot be written ({error.strerror})") from None
 
 
 class LiveView:
@@ -139,7 +136,7 @@ class LiveView:
 
     def __init__(self) -> None:
         self._record: dict[str, Any] | None = None
-        self._reported: dict[int, bool] = {}
+        self._reported: dict[tuple[str, str, float], bool] = {}
 
     def show(self, status: LiveStatus) -> None:
         self._record = status.record()
@@ -154,17 +151,13 @@ class LiveView:
         """Log a status, and each alert when it starts and when it ends."""
         output.announce("watch", status_line(status.record()))
         for alert in status.alerts:
-            key = hash((alert.rule, alert.subject, alert.since))
+            key = alert.rule, alert.subject, alert.since
             before = self._reported.get(key)
             if alert.is_open and before is None:
                 output.announce("health", alert.text, "degraded")
             elif not alert.is_open and before is True:
                 output.announce("health", f"over: {alert.text}", "ok")
             self._reported[key] = alert.is_open
-
-    @staticmethod
-    def lines_of(status: LiveStatus, width: int) -> list[str]:
-        return status_lines(status.record(), width)
 
 
 class MachineWatch:

@@ -1,4 +1,4 @@
-"""The valid keys of a configuration, from the schema's models, and the nearest one to a misspelt key."""
+"""The valid keys of a configuration and their JSON Schema, from its models; the nearest to a misspelt key."""
 
 import difflib
 import json
@@ -34,6 +34,34 @@ def _leaves(path: KeyPath) -> Iterator[str]:
             yield from _leaves((*path, name))
     else:
         yield ".".join(path)
+
+
+@cache
+def _whole_schema() -> dict[str, Any]:
+    return Config.model_json_schema()
+
+
+def fragment_of(key: str) -> dict[str, Any]:
+    """The schema of the value or section under a dotted key; empty if there is none."""
+    root = _whole_schema()
+    fragment = root
+    for name in key.split("."):
+        if "properties" in fragment:
+            fragment = fragment["properties"].get(name, {})
+        else:  # an item of a list, or a value of a mapping
+            choices = fragment.get("anyOf", [fragment])
+            below = (choice.get("items") or choice.get("additionalProperties") for choice in choices)
+            fragment = next((each for each in below if isinstance(each, dict)), {})
+        if "$ref" in fragment:
+            described = {"description": fragment["description"]} if "description" in fragment else {}
+            fragment = {**root["$defs"][fragment["$ref"].rpartition("/")[2]], **described}
+    return fragment
+
+
+def types_of(key: str) -> set[str]:
+    """Return the types of JSON that the value under a dotted key can have."""
+    fragment = fragment_of(key)
+    return {str(choice.get("type")) for choice in fragment.get("anyOf", [fragment])}
 
 
 def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:

@@ -27,8 +27,7 @@ from trainyard.config.from_weights import (
     open_keys,
     refuse_null_architecture,
 )
-from trainyard.config.json_schema import types_of
-from trainyard.config.keys import leaf_keys, section_at, unknown_key
+from trainyard.config.keys import leaf_keys, section_at, types_of, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Layer, Origin, describe_error, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.config.json_schema import fragment_of, types_of
-from trainyard.config.keys import unknown_key
+from trainyard.config.keys import fragment_of, types_of, unknown_key
 from trainyard.config.yaml_reader import KeyPath, plain_value
 from trainyard.errors import ConfigError
 

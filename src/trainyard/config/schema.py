@@ -300,6 +300,8 @@ class ArtifactsConfig(Section):
     """null: trainyard run stores in the folder trainyard-store, and a job on a cluster stores nothing."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
     """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
+    store_failed: bool = True
+    """Store checkpoints while it trains and after a failure; false: only what is proven."""
 
 
 class LimitsConfig(Section):
@@ -329,7 +331,7 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
-    """The program and its arguments; {training.seed} is replaced by its value."""
+    """The program and its arguments; {training.seed} is its value, {run_dir} the run directory."""
     directory: Name = "."
     """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
@@ -341,9 +343,9 @@ class ProgramConfig(Section):
     steps: Positive | None = None
     """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
-    """auto: its output and files; or a file, or a folder of TensorBoard events."""
+    """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-*; auto: all known formats below the directory."""
+    """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
     resume: Words | None = None
     """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1

@@ -70,6 +70,7 @@ _STATEMENTS: Mapping[str, list[dict[str, Any]]] = {
     "check": [
         _allow(["s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey"]),
         _allow(["s3:GetObject"], "arn:*:s3:::*/run-*/identity.json"),
+        _allow(["s3:GetObject"], "arn:*:s3:::*/ids/*"),
         _allow(
             ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"],
             "arn:*:s3:::*/trainyard-readiness.*",

@@ -30,17 +30,6 @@ class StackState:
 
 
 @dataclass(frozen=True)
-class StackResource:
-    """A resource of a stack."""
-
-    name: str
-    """Its logical name in the template."""
-    type: str
-    status: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class PlannedChange:
     """A change of one resource, as a change set lists it."""
 
@@ -107,23 +96,14 @@ class CloudFormationStack:
         }
         return StackState(stack["StackId"], stack["StackStatus"], parameters)
 
-    def wait_for_others(self) -> Iterator[str]:
-        """Wait while another operation is in progress; yield its status at the start and when it changes."""
-        deadline, before = self._clock() + _STACK_SECONDS, ""
-        while (state := self.state()) and state.status.endswith("_IN_PROGRESS") and state.status != REVIEW:
-            if state.status != before:
-                yield state.status
-            before = state.status
-            self._wait(deadline, f"stack {self.name} is still {state.status}")
-
-    def resources(self) -> dict[str, StackResource]:
-        """Return the resources of the stack by their logical names."""
-        found = {}
-        for each in self._pages("list_stack_resources", "StackResourceSummaries", StackName=self.name):
-            name = each["LogicalResourceId"]
-            status, reason = each["ResourceStatus"], each.get("ResourceStatusReason", "")
-            found[name] = StackResource(name, each["ResourceType"], status, reason)
-        return found
+    def resources(self) -> dict[str, str]:
+        """Return logical name -> type of the resources that the stack has."""
+        found = self._pages("list_stack_resources", "StackResourceSummaries", StackName=self.name)
+        return {
+            each["LogicalResourceId"]: each["ResourceType"]
+            for each in found
+            if each["ResourceStatus"] != "DELETE_COMPLETE"
+        }
 
     def template(self) -> str | Mapping[str, Any]:
         """Return the template of the stack: the text, or the object if it was written as JSON."""
@@ -183,39 +163,22 @@ class CloudFormationStack:
             return ChangeSet(arn, change_set.stack_id, changes)
         if reason.startswith(_NOTHING_TO_CHANGE):
             return None
-        raise ServiceError(
-            "\n".join(
-                [f"CloudFormation refused the changes: {reason}", *self._validation_errors(arn, reason)]
-            )
-        )
+        found = self._validation_errors(arn) if "validation" in reason.lower() else ()
+        raise ServiceError("\n".join([f"CloudFormation refused the changes: {reason}", *found]))
 
-    def _validation_errors(self, arn: str, reason: str) -> list[str]:
-        """Return the findings of the early validation, which the reason of a change set only mentions."""
-        if "validation" not in reason.lower():
-            return []
-        events = self._pages(
-            "describe_events", "OperationEvents", ChangeSetName=arn, Filters={"FailedEvents": True}
-        )
-        return [
-            f"  {each.get('LogicalResourceId', self.name)} ({each.get('ResourceType', 'stack')}"
-            f"{' ' + each['PhysicalResourceId'] if each.get('PhysicalResourceId') else ''}): "
-            f"{each['ValidationStatusReason']}"
-            for each in events
-            if each.get("ValidationStatusReason")
-        ]
+    def _validation_errors(self, arn: str) -> Iterator[str]:
+        """Yield the findings of the early validation, which the reason of a change set only mentions."""
+        failed = {"ChangeSetName": arn, "Filters": {"FailedEvents": True}}
+        for each in self._pages("describe_events", "OperationEvents", **failed):
+            if reason := each.get("ValidationStatusReason"):
+                kind = each.get("ResourceType", "stack")
+                yield f"  {each.get('LogicalResourceId', self.name)} ({kind}): {reason}"
 
     def discard(self, change_set: ChangeSet) -> None:
-        """Delete a change set, and the empty stack that was made for it unless it has other change sets."""
+        """Delete a change set, and the empty stack that was made for it."""
         self._call("delete_change_set", ChangeSetName=change_set.arn)
         state = self.state()
         if state is None or state.status != REVIEW or state.stack_id != change_set.stack_id:
-            return
-        others = [
-            each
-            for each in self._pages("list_change_sets", "Summaries", StackName=change_set.stack_id)
-            if each["StackId"] == change_set.stack_id and each["ChangeSetId"] != change_set.arn
-        ]
-        if others:
             return
         self._call("delete_stack", StackName=change_set.stack_id)
         deadline = self._clock() + _CHANGE_SET_SECONDS
@@ -297,13 +260,8 @@ def _change(found: Mapping[str, Any]) -> PlannedChange:
 def _difference(target: Mapping[str, Any]) -> str:
     name = target.get("Path") or target.get("Name") or target.get("Attribute", "")
     name = name.removeprefix("/Properties").strip("/").replace("/", ".")
-    before, after = _short(target.get("BeforeValue")), _short(target.get("AfterValue"))
+    before, after = (str(target.get(f"{which}Value") or "")[:_LONGEST_VALUE] for which in ("Before", "After"))
     return f"{name}: {before} -> {after}" if before or after else name
-
-
-def _short(value: str | None) -> str:
-    text = value or ""
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def _event(found: Mapping[str, Any]) -> StackEvent:

@@ -6,7 +6,7 @@ would make git answer for another repository, so they are not passed on.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ _ANY_CODE = tuple(
     f":(top)*.{ending}" for ending in ("py", "pyx", "so", "sh", "c", "cc", "cpp", "cu", "ipynb")
 )
 """Untracked code of any repository; its folders are not known."""
+_ENVIRONMENTS = frozenset(
+    (".venv", "venv", "env", ".tox", ".nox", "site-packages", "node_modules", "__pycache__", "build", "dist")
+)
+_IGNORED_ANYWHERE = (":(top)*.py", *(f":(top,exclude,glob)**/{name}/**" for name in sorted(_ENVIRONMENTS)))
 _STATUS = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
 _DIFFERENCE = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
@@ -56,6 +60,40 @@ def repository_facts(path: Path) -> dict[str, Any]:
     folder = place if place.is_dir() else place.parent
     root = (_git(folder, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
     return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
+
+
+def untracked_inputs(directory: Path, named: Sequence[Path]) -> dict[str, str]:
+    """Return the SHA-256 by name of files that git does not track and that a program in `directory` may read.
+
+    These are the files in `named`, and ignored Python code that lies beside tracked files or in a package: an
+    untracked file that is not ignored makes the tree dirty. Environments are not searched. Names are relative
+    to the root of the repository. Empty if git does not answer.
+    """
+    root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
+    listed = _git(root, "ls-files", "-z")
+    tracked = set((listed or "").split("\0"))
+    folders = {str(Path(name).parent) for name in tracked if name}
+    ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_ANYWHERE) or []
+    code = [name for name in ignored if _is_importable(root, Path(name), folders)]
+    names = [os.path.relpath(os.path.realpath(path), root) for path in named]
+    found = {}
+    for name in dict.fromkeys((*names, *code)):
+        content = None if name in tracked else _content(root / name)
+        if content is not None:
+            found[name] = content
+    return found
+
+
+def _is_importable(root: Path, name: Path, folders: Collection[str]) -> bool:
+    """Return whether a module lies in one of `folders`, or in a package below one."""
+    if not _ENVIRONMENTS.isdisjoint(name.parts):
+        return False
+    for folder in name.parents:
+        if str(folder) in folders:
+            return True
+        if not (root / folder / "__init__.py").is_file():
+            return False
+    return False
 
 
 def is_older_than_head(path: Path) -> bool:

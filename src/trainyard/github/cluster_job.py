@@ -42,6 +42,8 @@ class ClusterJob(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     job: str
+    run_id: str = ""
+    """The id of the run that the job trains; empty: the name of the job."""
     kind: str
     namespace: str
     image: str

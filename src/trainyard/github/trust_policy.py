@@ -1,7 +1,6 @@
 """The trust policy of an AWS role: it trusts the jobs of one environment, branch or tag of one repository.
 
     Subject (who, in which form)  ──>  IAM trust policy, equal conditions only
-    Trusted (role, repository)    ──>  whether a policy that AWS holds is the needed one
 
 GitHub's OIDC token names its job in `sub`. Repositories created after 15 July 2026 have immutable subjects,
 with the numeric ids of owner and repository; older ones have names alone. A policy of the wrong form refuses
@@ -9,7 +8,6 @@ every job. Nothing is sent to AWS here.
 https://docs.github.com/en/actions/reference/security/oidc
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,102 +114,23 @@ def trust_policy(
     }
 
 
-@dataclass(frozen=True)
-class Trusted:
-    """A role, and the repository whose jobs it must trust."""
-
-    role: str
-    """The ARN."""
-    repository: str
-    owner_id: int
-    repository_id: int
-    immutable: bool
-
-    @property
-    def form(self) -> Form:
-        return Form.IMMUTABLE if self.immutable else Form.NAMES
-
-    @property
-    def name(self) -> str:
-        """The role's name, without its path."""
-        return self.role.rpartition("/")[2]
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(
-            self.repository,
-            environment=ENVIRONMENT,
-            owner_id=self.owner_id,
-            repository_id=self.repository_id,
-        )
-
-    def fits(self, held: Mapping[str, Any]) -> bool:
-        """Return whether `held` is this repository's policy, in any variant that `trust_policy` writes.
-
-        The variants have the repository's form of the subject or both forms, with or without the workflow.
-        """
-        partition, account = self.role.split(":")[1], self.role.split(":")[4]
-        return any(
-            _normal(held)
-            == _normal(
-                trust_policy(self.subject, account=account, form=form, partition=partition, workflow=workflow)
-            )
-            for form in (self.form, Form.BOTH)
-            for workflow in ("", WORKFLOW)
-        )
-
-    def create_command(self) -> str:
-        """Return the command that creates the role with that policy."""
-        return f"aws iam create-role --role-name {self.name} --assume-role-policy-document file://trust.json"
-
-    def commands(self) -> tuple[str, str]:
-        """Return the commands that write the policy and that set it on the role."""
-        partition, account = self.role.split(":")[1], self.role.split(":")[4]
-        ids = f" --owner-id {self.owner_id} --repository-id {self.repository_id}" if self.immutable else ""
-        part = "" if partition == "aws" else f" --partition {partition}"
-        write = (
-            f"PYTHONPATH=src python3 -m trainyard init trust-policy --repository {self.repository} "
-            f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json"
-        )
-        return (
-            write,
-            f"aws iam update-assume-role-policy --role-name {self.name} --policy-document file://trust.json",
-        )
+def trust_commands(
+    role: str, repository: str, form: Form, *, owner_id: int, repository_id: int
+) -> tuple[str, str, str]:
+    """Return the commands that write the policy of the role with this ARN, create the role, and update it."""
+    _, partition, _, _, account, path = role.split(":")
+    ids = f" --owner-id {owner_id} --repository-id {repository_id}" if form is Form.IMMUTABLE else ""
+    part = "" if partition == "aws" else f" --partition {partition}"
+    name = path.rpartition("/")[2]
+    return (
+        f"PYTHONPATH=src python3 -m trainyard init trust-policy --repository {repository} "
+        f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json",
+        f"aws iam create-role --role-name {name} --assume-role-policy-document file://trust.json",
+        f"aws iam update-assume-role-policy --role-name {name} --policy-document file://trust.json",
+    )
 
 
 def is_immutable(answer: Mapping[str, Any], created: str) -> bool:
     """Return whether the repository's subjects have ids, according to GitHub or else to its creation date."""
     given = answer.get("use_immutable_subject")
     return given if isinstance(given, bool) else created[:10] >= IMMUTABLE_SINCE
-
-
-def subjects_of(held: Mapping[str, Any]) -> list[str]:
-    """Return the subjects that a policy names, for a message."""
-    found: list[str] = []
-    for statement in _list(held.get("Statement")):
-        condition = statement.get("Condition") if isinstance(statement, dict) else None
-        for tests in condition.values() if isinstance(condition, dict) else ():
-            found += [
-                str(value) for value in _list(tests.get(f"{ISSUER}:sub") if isinstance(tests, dict) else None)
-            ]
-    return found
-
-
-def _list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
-
-
-def _normal(policy: Any) -> str:
-    """Return a text that is equal for equivalent policies: IAM treats one value like a list of one."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(inner) for key, inner in value.items() if key not in ("Sid", "Id", "Version")}
-        if isinstance(value, list):
-            items = sorted((plain(inner) for inner in value), key=json.dumps)
-            return items[0] if len(items) == 1 else items
-        return value
-
-    return json.dumps(plain(policy), sort_keys=True)

@@ -111,11 +111,6 @@ def set_variables(environment: MutableMapping[str, str]) -> None:
             environment[name] = str(found[name])
 
 
-def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
-    """Return whether a runner is named as actions-runner-controller names the pods of a scale set."""
-    return re.fullmatch(re.escape(scale_set) + r"-[a-z0-9]+-runner-[a-z0-9]+", runner, re.ASCII) is not None
-
-
 @dataclass(frozen=True)
 class RunnerSelector:
     """The value of `runs-on`: a runner must have all labels, and be in the group if one is named."""
@@ -155,9 +150,9 @@ def _is_label(label: object) -> bool:
     return isinstance(label, str) and _LABEL.fullmatch(RUN_EXPRESSION.sub("1", label)) is not None
 
 
-def parse_runner_labels(text: str, *, json_only: bool = False) -> RunnerSelector:
+def parse_runner_labels(text: str) -> RunnerSelector:
     """Return the selector of `gpu,h100`, or of JSON, with the labels in their order. Raises ConfigError."""
-    if json_only or text.lstrip().startswith(("[", "{")):
+    if text.lstrip().startswith(("[", "{")):
         selector = selector_in_json(text)
     else:
         selector = RunnerSelector(tuple(dict.fromkeys(name.strip() for name in text.split(","))))
@@ -172,13 +167,12 @@ def parse_runner_labels(text: str, *, json_only: bool = False) -> RunnerSelector
     return selector
 
 
-def runner_kind(labels: Sequence[str]) -> RunnerKind | None:
-    """Return the kind of machine that the labels alone show; None where they do not."""
-    if is_self_hosted(labels):
+def runner_kind(selector: RunnerSelector) -> RunnerKind:
+    """Return the kind of machine that the value of the variable shows."""
+    if not selector.group and is_self_hosted(selector.labels):
         return RunnerKind.SELF_HOSTED
-    if len(labels) == 1 and _GITHUBS_OWN.fullmatch(labels[0]):
-        return RunnerKind.HOSTED
-    return None
+    is_githubs = len(selector.labels) == 1 and _GITHUBS_OWN.fullmatch(selector.labels[0])
+    return RunnerKind.HOSTED if is_githubs else RunnerKind.OTHER
 
 
 def labels_for(kind: RunnerKind, labels: Sequence[str]) -> tuple[str, ...]:
@@ -204,10 +198,11 @@ def is_self_hosted(labels: Sequence[str]) -> bool:
     return SELF_HOSTED in map(str.lower, labels)
 
 
-def labels_text(labels: Sequence[str], group: str = "") -> str:
+def labels_text(selector: RunnerSelector) -> str:
     """Return the value of the variable."""
-    value = {"group": group, "labels": list(labels)} if labels else {"group": group}
-    return json.dumps(value if group else list(labels), separators=(",", ":"))
+    labels = list(selector.labels)
+    value = {"group": selector.group, **({"labels": labels} if labels else {})}
+    return json.dumps(value if selector.group else labels, separators=(",", ":"))
 
 
 def parse_store(url: str) -> str:

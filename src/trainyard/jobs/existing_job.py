@@ -116,6 +116,7 @@ def require_same_cluster(found: Json, wanted: Json) -> None:
 
 def _comparable_plan(found: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's record as flat keys, without those that may differ when one job is sent twice."""
+    found.pop("run_id")  # of its own in each command that sends
     found.pop("owner")  # anybody may follow a job that runs
     found.pop("shared_claim")  # follows from the claim, which the cluster may not have shown
     found.pop("zone")  # chosen by what is free

@@ -130,6 +130,8 @@ class JobPlan:
     """Ray's version in the image, which determines the probes of its pods."""
     ray_cluster: str = ""
     """The RayCluster that the job runs on, if it is not the job's own."""
+    run_id: str = ""
+    """The id of the run, equal over restarts and retries of the job; empty: the name."""
     owner: str = ""
     """Whose run it is: NAMESPACE/CREATOR/COMMAND, the last one as a digest. `run.json` has it too."""
     provenance: Mapping[str, str] = field(default_factory=dict)

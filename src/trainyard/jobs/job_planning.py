@@ -149,6 +149,7 @@ def _draft_plan(
         auto_retry=request.auto_retry,
         ray_version=pod.ray_version or "",
         ray_cluster=request.ray_cluster,
+        run_id=request.run_id,
         owner=f"{request.namespace}/{request.creator}/{command[:16]}",
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )

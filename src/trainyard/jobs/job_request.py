@@ -29,6 +29,8 @@ class JobRequest(Demand):
 
     name: str = ""
     """Empty: derived from the model's name."""
+    run_id: str = ""
+    """The id of the run, which no other job has; empty: the name."""
     processes_per_node: int | None = None
     """None: one per GPU."""
     shared_claim: bool = False

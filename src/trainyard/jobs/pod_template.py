@@ -121,7 +121,7 @@ def _environment(plan: JobPlan) -> list[Json]:
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
         "USER": "trainyard",
-        "TRAINYARD_RUN_ID": plan.name,
+        "TRAINYARD_RUN_ID": plan.run_id or plan.name,
         "TRAINYARD_NETWORK": plan.network,
         "TRAINYARD_REQUESTS": json.dumps(plan.resources.of_machine),
         **({"TRAINYARD_OWNER": plan.owner} if plan.program.keeps_run else {}),

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, format_bytes
 
-VARIABLES = (
-    *("TRAINYARD_RUN_ID", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_REPOSITORY", "GITHUB_JOB"),
-    *("RUNNER_NAME", "RUNNER_TRACKING_ID"),
-)
-"""The variables that show which job started a process; no other is read, because others may be secret."""
+VARIABLES = {
+    "TRAINYARD_RUN_ID": "run",
+    "GITHUB_RUN_ID": "GitHub run",
+    "GITHUB_REPOSITORY": "repository",
+    "RUNNER_NAME": "runner",
+}
+"""The variables that show which job started a process, in words; no other is read, as they may be secret."""
 _SHOWN = 5
 _COMMAND = 100
 
@@ -32,14 +34,12 @@ class GpuProcess:
     """Those of VARIABLES that it has; None if they may not be read."""
 
 
-def judge_gpu_processes(
-    processes: Sequence[GpuProcess], here: Mapping[str, str]
-) -> Iterator[PreflightFinding]:
-    """Yield a finding that names the processes; `here` has the variables of this job."""
+def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[PreflightFinding]:
+    """Yield a finding that names the processes."""
     if not processes:
         return
     named = [
-        f"pid {each.pid} ({_short(each.command)}), {_memory(each)}, {whose(each, here)}"
+        f"pid {each.pid} ({_short(each.command)}), {_memory(each)}, {whose(each)}"
         for each in processes[:_SHOWN]
     ]
     more = len(processes) - _SHOWN
@@ -54,31 +54,15 @@ def judge_gpu_processes(
     )
 
 
-def whose(process: GpuProcess, here: Mapping[str, str]) -> str:
-    """Return who started a process: this job, an earlier one of this runner, another runner's, or a user."""
+def whose(process: GpuProcess) -> str:
+    """Return who started a process: the run and the runner that its environment names, or its user."""
     theirs = process.environment or {}
-    job = _job(theirs)
-    if theirs.get("RUNNER_TRACKING_ID") and theirs["RUNNER_TRACKING_ID"] == here.get("RUNNER_TRACKING_ID"):
-        return "of this job"
-    if job and theirs.get("RUNNER_NAME") and theirs["RUNNER_NAME"] == here.get("RUNNER_NAME"):
-        return f"left by an earlier job of this runner: {job}"  # a runner has one job at a time
-    if job and theirs.get("RUNNER_NAME"):
-        return f"of the runner {theirs['RUNNER_NAME']}: {job}"
-    if job:
-        return f"of {job}"
+    named = [f"{word} {theirs[name]}" for name, word in VARIABLES.items() if theirs.get(name)]
+    if named:
+        return f"of {', '.join(named)}"
     if not process.user:
         return "of another container or user"
     return f"of {'this user' if process.is_own_user else 'the user'}, {process.user}"
-
-
-def _job(variables: Mapping[str, str]) -> str:
-    """Return the run of the variables: `run gh-17, GitHub run 17 of owner/name`; empty without one."""
-    run, workflow_run = variables.get("TRAINYARD_RUN_ID"), variables.get("GITHUB_RUN_ID")
-    repository = variables.get("GITHUB_REPOSITORY")
-    parts = [f"run {run}"] if run else []
-    if workflow_run:
-        parts.append(f"GitHub run {workflow_run}" + (f" of {repository}" if repository else ""))
-    return ", ".join(parts) or ("an unknown run" if variables.get("RUNNER_NAME") else "")
 
 
 def _memory(process: GpuProcess) -> str:

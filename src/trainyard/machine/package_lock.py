@@ -3,7 +3,6 @@
 It installs nothing and asks no package index; the text and the installed versions are passed in.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from packaging.utils import canonicalize_name
 from trainyard.errors import ConfigError
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)\s*(?:;\s*(?P<marker>[^\\]+?))?\s*\\?$")
-_DIGEST = re.compile(r"# input-sha256: ([0-9a-f]{64})\n")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -66,46 +64,3 @@ def compare_versions(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tup
         for name, version in sorted(wanted.items())
         if installed.get(name) != version
     )
-
-
-def lock_changes(old: tuple[Pin, ...], new: tuple[Pin, ...]) -> tuple[str, ...]:
-    """Return the changes of a new lock, one package a line: `torch 2.13.0 → 2.14.0`, `pip 26.0 is new`."""
-    before, after = _versions(old), _versions(new)
-    changes = []
-    for name in sorted(before.keys() | after.keys()):
-        was, now = before.get(name, ""), after.get(name, "")
-        if was == now:
-            continue
-        if not was or not now:
-            changes.append(f"{name} {now} is new" if now else f"{name} {was} is no longer needed")
-        else:
-            major = ", a new major version" if was.split(".")[0] != now.split(".")[0] else ""
-            changes.append(f"{name} {was} → {now}{major}")
-    return tuple(changes)
-
-
-def _versions(pins: tuple[Pin, ...]) -> dict[str, str]:
-    """Name -> version; several versions of one package, for different platforms, in one text."""
-    found: dict[str, list[str]] = {}
-    for pin in pins:
-        found.setdefault(pin.name, []).append(pin.version)
-    return {name: " and ".join(dict.fromkeys(versions)) for name, versions in found.items()}
-
-
-def script_of_pins(pins: tuple[Pin, ...], *, python: str) -> str:
-    """The text of a script that needs exactly these pins (PEP 723): `uv audit` reads scripts, not locks."""
-    markers = (f" ; {pin.marker}" if pin.marker else "" for pin in pins)
-    needed = [f'#   "{pin.name}=={pin.version}{marker}",' for pin, marker in zip(pins, markers, strict=True)]
-    head = ["# /// script", f'# requires-python = ">={python}"', "# dependencies = ["]
-    return "\n".join([*head, *needed, "# ]", "# ///", ""])
-
-
-def with_input_digest(text: str, inputs: bytes) -> str:
-    """The lock's text with the digest of its inputs on the first line."""
-    return f"# input-sha256: {hashlib.sha256(inputs).hexdigest()}\n{_DIGEST.sub('', text)}"
-
-
-def fits_inputs(text: str, inputs: bytes) -> bool:
-    """Return whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
-    recorded = _DIGEST.match(text)
-    return recorded is not None and recorded[1] == hashlib.sha256(inputs).hexdigest()

@@ -8,26 +8,14 @@ from dataclasses import dataclass
 
 from trainyard.plan.instances import HYPERPOD
 
-SOURCE = "aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd"
-"""Its tables of all_reduce_perf on two machines; the rows of 1 GiB, float, out of place."""
-READ_ON = "2026-11-27"
 SHARE = 0.5
+PUBLISHED = {"p5.48xlarge": (436.95, 400.0), "p4de.24xlarge": (76.79, 50.0)}
+"""Instance type -> bus bandwidth of an all-reduce over two machines, and line rate of one machine; in GB/s.
 
-
-@dataclass(frozen=True)
-class PublishedBandwidth:
-    """A published bus bandwidth of an all-reduce over two machines."""
-
-    instance_type: str
-    bus_gb_per_second: float
-    line_gb_per_second: float
-    """All interfaces of one machine, https://aws.amazon.com/ec2/instance-types/ (3,200 and 400 Gbit/s)."""
-
-
-PUBLISHED = (
-    PublishedBandwidth("p5.48xlarge", 436.95, 400.0),
-    PublishedBandwidth("p4de.24xlarge", 76.79, 50.0),
-)
+Bandwidth: the rows of 1 GiB, float, out of place, of all_reduce_perf in aws-samples/
+awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd, read on 2026-11-27.
+Line rate: 3,200 and 400 Gbit/s of https://aws.amazon.com/ec2/instance-types/.
+"""
 # Message size of the published rows, in bytes; smaller messages are slower.
 PUBLISHED_BYTES = 1 << 30
 
@@ -48,12 +36,10 @@ def bandwidth_floor(instance_type: str, nodes: int) -> float | None:
     Over two machines NCCL's trees pass the line rate of one machine; over more they do not, so there the
     floor is at most half of the line rate.
     """
-    plain = instance_type.removeprefix(HYPERPOD)
-    found = next((one for one in PUBLISHED if one.instance_type == plain), None)
+    found = PUBLISHED.get(instance_type.removeprefix(HYPERPOD))
     if found is None or nodes < 2:
         return None
-    published = found.bus_gb_per_second
-    return SHARE * (published if nodes == 2 else min(published, found.line_gb_per_second))
+    return SHARE * (found[0] if nodes == 2 else min(found))
 
 
 def judge_bandwidth(

@@ -141,7 +141,6 @@ def _change(change: Change) -> dict[str, Any]:
             "instance_type": instance.name if instance else None,
             "gpu": instance.gpu if instance else None,
             "usd_per_hour": instance.usd_per_hour if instance else None,
-            "nodes": change.nodes,
             "devices": change.devices,
             "peak_bytes": change.peak_bytes,
         }

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,36 @@ LOCKS = (
     "environment.yml",
     "environment.yaml",
 )
+
+
+# Endings of what programs write, and of data: a file that is named and has one of them is not hashed by name.
+_NO_NAMED_INPUTS = (
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".safetensors",
+    ".bin",
+    ".npz",
+    ".npy",
+    ".log",
+    ".out",
+    ".onnx",
+    ".h5",
+)
+_MOST_NAMED_BYTES = 64 * 2**20
+
+
+def named_files(command: Sequence[str], directory: Path) -> list[Path]:
+    """Return the files that the arguments of a command name: as a word, or after the `=` of an option."""
+    found = []
+    for word in command[1:]:
+        for text in (word, word.partition("=")[2]):
+            path = directory / text
+            with suppress(OSError, ValueError):
+                is_input = bool(text) and not text.endswith(_NO_NAMED_INPUTS) and path.is_file()
+                if is_input and path.stat().st_size <= _MOST_NAMED_BYTES:
+                    found.append(path)
+    return found
 
 
 def find_lock(directory: Path) -> Path | None:

@@ -14,6 +14,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
+from trainyard.programs.own_files import OUTPUT_VARIABLE, Places, in_run, places_of
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher, launcher_options, nccl_log, nccl_log_variables
@@ -99,6 +100,10 @@ class Program:
             self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
         )
 
+    def places_in(self, run_directory: Path) -> tuple[Places, ...]:
+        """Return where it keeps its files; if there are several answers, each is sufficient."""
+        return places_of(self.directory, run_directory, self.command, self.checkpoints, self.metrics)
+
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
         """Return the command, with the arguments that resume from `checkpoint`; None starts anew."""
         if checkpoint is None:
@@ -141,7 +146,8 @@ class ProgramLaunch:
 
     def command(self, checkpoint: Path | None) -> list[str]:
         """Return the command line that resumes from `checkpoint`."""
-        words = self.program.resumed_from(checkpoint)
+        run = str(self.directory.path)
+        words = tuple(in_run(word, run) for word in self.program.resumed_from(checkpoint))
         if not self.has_torchrun:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
@@ -162,6 +168,7 @@ class ProgramLaunch:
             "TRAINYARD_EVENTS": str(logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(logs / STOP_FILE),
             "TRAINYARD_CHECKPOINT": str(checkpoint or ""),
+            OUTPUT_VARIABLE: str(self.directory.output),
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
         }
         if self.node.nodes > 1:

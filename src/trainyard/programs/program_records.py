@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
@@ -32,6 +33,32 @@ class TakenCheckpoint:
 
     step: int
     manifest_sha256: str
+    tensors: Tensors | None = None
+    """None if they were read when it was taken before."""
+
+
+@dataclass
+class Reach:
+    """The step up to which rows show that a program has come.
+
+    A program that logs every 500 steps may save at 1,200: a step counts up to one distance of rows beyond the
+    last one, the largest that there was.
+    """
+
+    last: int = 0
+    """The step of the last row, at first the step that the program resumed after."""
+    _distance: int | None = None
+
+    def note(self, row: Row) -> None:
+        """Add a row, in the order of the steps; one of an earlier step is not added."""
+        step = row.get("step")
+        if isinstance(step, int) and step > self.last:
+            self._distance, self.last = max(self._distance or 0, step - self.last), step
+
+    @property
+    def step(self) -> int | None:
+        """None if there is no row."""
+        return None if self._distance is None else self.last + self._distance
 
 
 @dataclass(frozen=True)
@@ -52,6 +79,10 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
+    beyond: str | None = None
+    """Why the step of its checkpoint cannot be right, which lies beyond its rows."""
+    weights: str | None = None
+    """Why the tensors of its checkpoint cannot be those of a trained model."""
     unread: str = ""
     """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
@@ -195,12 +226,6 @@ def note_announced_steps(directory: RunDirectory, steps: int) -> None:
         )
 
 
-def announced_steps(directory: RunDirectory) -> int | None:
-    """Return the total that `note_announced_steps` recorded, if any."""
-    steps = read_run(directory.run_file).get("plan", {}).get("announced_steps")
-    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
-
-
 def steps_of_states(directory: RunDirectory) -> dict[str, int]:
     """Return the step of each checkpoint that was copied, by the state of the program's files then."""
     return {
@@ -223,7 +248,42 @@ def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str 
             if {key: event.get(key) for key in named} == named:
                 return
             break
-    append_event(directory.events_file, "checkpoint_saved", **named, **({"state": state} if state else {}))
+    facts: dict[str, Any] = {"state": state} if state else {}
+    facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
+    append_event(directory.events_file, "checkpoint_saved", **named, **facts)
+
+
+def weights_fault(
+    directory: RunDirectory, taken: TakenCheckpoint, first: Tensors | None, *, is_complete: bool
+) -> str | None:
+    """Return why the tensors of the last checkpoint cannot be a trained model; None if they can.
+
+    `first` are those of an earlier save that was not copied. Only a run that is complete (`is_complete`) must
+    have changed them. An infinity counts only where an earlier save had none: masks may hold some.
+    """
+    saved = [
+        (event["step"], event.get("manifest_sha256"), tensors)
+        for event in read_rows(directory.events_file)
+        if event.get("event") == "checkpoint_saved" and (tensors := Tensors.from_json(event.get("tensors")))
+    ]
+    last = next((each for _, sha256, each in reversed(saved) if sha256 == taken.manifest_sha256), None)
+    if last is None or not last.count:
+        return None
+    step, count = taken.step, last.count
+    earlier = [each for before, _, each in saved if before < step and each.count == count]
+    earlier = [*([first] if first and first.count == count else []), *earlier]
+    where = f"the checkpoint of step {step:,}"
+    if last.nan:
+        return f"{where} has NaN in {_some(last.nan)}"
+    if new := [name for name in last.infinite if any(name not in each.infinite for each in earlier)]:
+        return f"{where} has infinite numbers in {_some(new)}, which was finite before"
+    if is_complete and earlier and earlier[0].sha256 == last.sha256:
+        return f"every tensor in {where} is equal to the first save: what is saved is not what is trained"
+    return None
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]}" + (f" and {len(names) - 1:,} more tensors" if len(names) > 1 else "")
 
 
 def program_outcome(
@@ -234,7 +294,8 @@ def program_outcome(
     With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
     logged = int(rows[-1]["step"]) if rows else 0
-    done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
+    saved = end.checkpoint.step if end.checkpoint is not None and end.beyond is None else 0
+    done = logged if logs_all else max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
     from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
@@ -276,8 +337,8 @@ def _verdict(
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.hang is not None:
         return "failed", ExitCode.NO, end.hang
-    if end.fault is not None:
-        return "failed", _code_of(end), end.fault
+    if fault := end.fault or end.beyond or end.weights:
+        return "failed", _code_of(end), fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total

@@ -1,18 +1,21 @@
 """The checkpoints of a run's program: those that it writes, the one it resumes from, and their copies.
 
-    program.checkpoints ──pattern, or a search below its folder──> those written since the run was created
+    program.checkpoints ──pattern, or output/, or a search below its folder──> those that the run has written
     the newest complete one ──copy──> run directory ──manifest──> those that were taken
 
-The folder of the program may hold checkpoints of other runs, which are older and do not count.
+The folder of the program may hold checkpoints of other runs, and given weights. Those that were there before
+the run do not count (`own_files`), and none counts whose step lies beyond the rows.
 """
 
 import glob
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trainyard.config.kind import RunKind
@@ -27,9 +30,13 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     move_partial_aside,
     state_of,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, tensors_of
+from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
+from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_records import (
+    Reach,
     TakenCheckpoint,
     has_other_rows,
     note_checkpoint,
@@ -38,7 +45,7 @@ from trainyard.programs.program_records import (
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.checkpoint_retention import remove_old_checkpoints
-from trainyard.run.directory import RunDirectory
+from trainyard.run.directory import RunDirectory, is_run_directory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.run.run_advice import checkpoint_advice
@@ -46,16 +53,20 @@ from trainyard.run.run_advice import checkpoint_advice
 LOG = logging.getLogger(__name__)
 # How long the files of a checkpoint without a mark of its end must stay as they are.
 _QUIET_SECONDS = 2.0
-AUTO = "auto"
 LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors")
 """Endings of files that a search takes for checkpoints; other files need a pattern."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
+_WEIGHTS = (*_FILES, ".bin", ".distcp", ".pkl")
+_FROM_NAME = (CheckpointFormat.TORCH_SAVE, CheckpointFormat.SAFETENSORS)
+"""Formats whose step is only a number in a name."""
 _MOST_DEPTH = 6
-_MOST_PLACES = 2_000
+_MOST_PLACES = 20_000
 """The most folders that a search reads."""
+_MANY_FOLDERS = 100
+"""A folder with so many others in it is one of data; they are searched last."""
 
 
 @dataclass(frozen=True)
@@ -79,55 +90,148 @@ def own_folders(directory: RunDirectory) -> tuple[Path, ...]:
 class RunCheckpoints:
     """Finds the checkpoints of a program in its folder, and copies the newest into the run directory."""
 
-    def __init__(self, directory: RunDirectory, program: Program, *, keep_last: int) -> None:
+    def __init__(
+        self, directory: RunDirectory, program: Program, *, keep_last: int, own: OwnFiles | None = None
+    ) -> None:
+        """`own`: which files the run has written; None counts all, as for a planned program."""
         self._directory, self._program, self._keep_last = directory, program, keep_last
         self._is_planned = program.kind is RunKind.PLANNED
-        self._state = ""
-        """The state of the checkpoint that was copied last."""
-        self._steps: dict[str, int] = {}
-        """State of a checkpoint that shows no step -> the step that it was given."""
-        self._written: dict[str, float] = {}
-        """State of such a checkpoint -> when it was written, in Unix seconds."""
+        self.own = own
+        self.declared: Mapping[Path, WrittenCheckpoint] = {}
+        """The checkpoints that the program has reported as complete, by their path."""
         self._searched = 0.0
+        self._state: str | None = None
+        self._steps: dict[str, int] = {}
+        """The step of each checkpoint that shows none, by its state."""
+        self._written: dict[str, float] = {}
         self.taken: TakenCheckpoint | None = None
-        """The newest copy."""
         self.taken_format: CheckpointFormat | None = None
         self.skipped: tuple[str, ...] = ()
         """Why newer checkpoints were not copied, a line each."""
+        self.first: Tensors | None = None
+        """The tensors of the first save, if it was not copied."""
+        self._count = 0
+        """The number of copies."""
+        self.beyond: str | None = None
+        """Why the step of the checkpoint that was taken cannot be right; None if it can."""
 
     @property
     def created(self) -> float:
-        """When the run was created, in Unix seconds; checkpoints that are older are of another run.
-
-        0 for a planned program, whose folder has no checkpoints of other runs.
-        """
+        """When the run was created, in Unix seconds; 0 for a planned program."""
         with suppress(OSError, TrainyardError):
             if not self._is_planned:
                 return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
         return 0.0
 
-    def find(
-        self, *, since: float | None = None, quiet_seconds: float = _QUIET_SECONDS
+    def find(self, *, quiet_seconds: float = _QUIET_SECONDS) -> ProgramCheckpoints:
+        """Return the checkpoints that the program has written in this run.
+
+        Its output folder comes before a search: only this program knows it.
+        """
+        program, notes = self._program, list[str]()
+        look = partial(
+            find_program_checkpoints, program.directory, formats=program.formats, quiet_seconds=quiet_seconds
+        )
+        parts = [look(glob.escape(str(path))) for path in self.declared]
+        if program.checkpoints != AUTO:
+            parts.append(look(in_run(program.checkpoints, glob.escape(str(self._directory.path)))))
+            return self._own_of(parts, unrecognized=parts[-1].unrecognized)
+        found = ProgramCheckpoints(())
+        for folder, ignored in ((self._directory.output, ()), self._searched_folder()):
+            if folder is not None and not found.complete:
+                folders, is_cut = _search(folder, self._has_written, ignored)
+                parts += [look(f"{glob.escape(str(each))}/*") for each in folders]
+                if is_cut:
+                    notes.append(
+                        f"the search for checkpoints in {folder} ended after {_MOST_PLACES:,} folders: name "
+                        "them in program.checkpoints"
+                    )
+                found = self._own_of(parts, notes=notes)
+        return found
+
+    def _searched_folder(self) -> tuple[Path | None, tuple[Path, ...]]:
+        """Return the folder that is searched freely, and those in it that are not."""
+        is_searched = self.own is None or self.own.searches
+        return self._program.directory if is_searched else None, own_folders(self._directory)
+
+    def _own_of(
+        self,
+        parts: Iterable[ProgramCheckpoints],
+        *,
+        unrecognized: tuple[Path, ...] = (),
+        notes: Iterable[str] = (),
     ) -> ProgramCheckpoints:
-        """Return the checkpoints that the program has written since then, by default in this run."""
-        since = self.created if since is None else since
-        place, pattern = self._program.directory, self._program.checkpoints
-        is_searched = pattern == AUTO
-        places = _places(place, since, own_folders(self._directory)) if is_searched else ()
-        parts = [
-            find_program_checkpoints(place, each, formats=self._program.formats, quiet_seconds=quiet_seconds)
-            for each in ([f"{folder}/*" for folder in places] if is_searched else [pattern])
-        ]
-        complete = [one for part in parts for one in part.complete if written_at(one) >= since]
-        partial = [one for part in parts for one in part.partial if written_at(one) >= since]
-        folders = {one.path for one in (*complete, *partial)}
+        """Return what the run has written of several lists, the newest first."""
+        parts = list(parts)
+        complete = {os.path.realpath(one.path): one for part in parts for one in part.complete}
+        partial = {os.path.realpath(one.path): one for part in parts for one in part.partial}
+        own = [self._as_declared(one) for one in complete.values() if self._earlier_file(one) is None]
+        begun = [one for one in partial.values() if any(map(self._has_written, _paths(one)))]
+        folders = {one.path for one in (*own, *begun)}
 
         def sort(found: list[ProgramCheckpoint]) -> tuple[ProgramCheckpoint, ...]:
             outer = [one for one in found if not folders.intersection(one.path.parents)]
             return tuple(sorted(outer, key=_order, reverse=True))
 
-        unrecognized = () if is_searched else parts[0].unrecognized
-        return ProgramCheckpoints(sort(complete), sort(partial), unrecognized)
+        if not own and self._program.checkpoints != AUTO:
+            earlier = [file for one in complete.values() if (file := self._earlier_file(one)) is not None]
+            notes = (*notes, *(f"{file} was there before this run started" for file in earlier[:1]))
+        return ProgramCheckpoints(sort(own), sort(begun), unrecognized, tuple(notes))
+
+    def _has_written(self, path: Path) -> bool:
+        return self.own is None or self.own.has_written(path)
+
+    def _earlier_file(self, one: ProgramCheckpoint) -> Path | None:
+        """Return a file of weights that was there before the run; None if the run has written all of them."""
+        if self._declaration(one) is not None:
+            return None
+        weights = [path for path in _paths(one) if path.name.endswith(_WEIGHTS)] or _paths(one)
+        return next((path for path in weights if not self._has_written(path)), None)
+
+    def _declaration(self, one: ProgramCheckpoint) -> WrittenCheckpoint | None:
+        """Return the report of the program that the checkpoint is complete."""
+        return self.declared.get(Path(os.path.realpath(one.path)))
+
+    def _as_declared(self, one: ProgramCheckpoint) -> ProgramCheckpoint:
+        """Return the checkpoint with the step that the program has reported, unless it was written since."""
+        event = self._declaration(one)
+        if event is None or (event.time is not None and written_at(one) > event.time + _QUIET_SECONDS):
+            return one
+        return replace(one, found=replace(one.found, step=event.step))
+
+    def _until(
+        self, found: ProgramCheckpoints, reach: int | None, *, is_over: bool = False
+    ) -> ProgramCheckpoints:
+        """Return `found` without checkpoints whose step lies beyond `reach`, the last step with a row.
+
+        Given weights may have any number in their name. Without a row, such a number counts only at the end.
+        """
+        beyond = [one for one in found.complete if self._is_beyond(one, reach, is_over=is_over)]
+        within = tuple(one for one in found.complete if one not in beyond)
+        if not beyond or reach is None:
+            return replace(found, complete=within)
+        newest = beyond[0]
+        note = (
+            f"{newest.path} is of step {newest.step:,}, beyond the rows of this run, which reach step "
+            f"{reach:,}: report its step with trainyard.checkpoint(path, step=N), or name it by its step"
+        )
+        if is_over and not within and self.taken is None and self._is_named(newest):
+            self.beyond = note
+            return found
+        return replace(found, complete=within, set_aside=(*found.set_aside, note))
+
+    def _is_beyond(self, one: ProgramCheckpoint, reach: int | None, *, is_over: bool) -> bool:
+        if one.step is None or self._is_planned:
+            return False
+        if reach is None:
+            is_number = one.found.format in _FROM_NAME and self._declaration(one) is None
+            return is_number and not is_over
+        return one.step > reach
+
+    def _is_named(self, one: ProgramCheckpoint) -> bool:
+        """Return whether it was not found by a search, so that it is certainly a checkpoint of the run."""
+        named = self._program.checkpoints != AUTO or self._declaration(one) is not None
+        return named or one.path.is_relative_to(self._directory.output)
 
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
@@ -140,22 +244,51 @@ class RunCheckpoints:
                 LOG.warning("%s", line)
 
     def find_resume_point(self, resume: str) -> ResumePoint | None:
-        """Return the checkpoint to resume from: the newest one for `auto`, or the one that is named."""
+        """Return the checkpoint to resume from: the newest one for `auto`, or the one that is named.
+
+        A run that began from the one that is named resumes from its own newest one, if it has any.
+        """
         if resume == "none":
             return None
-        if resume != "auto":
-            return named_point(Path(resume))
+        if resume == "auto":
+            return self._newest()
+        named, run = named_point(Path(resume)), self._directory.run_file
+        parent = read_run(run).get("parent", {}) if run.is_file() else {}
+        began_there = parent.get("manifest_sha256") == named.parent_sha256
+        return (self._newest() if began_there else None) or named
+
+    def _newest(self) -> ResumePoint | None:
+        """Return the newest checkpoint of the run; None without any."""
         points = []
         if self._is_planned or self._directory.run_file.is_file():
-            found = self.find()
+            found = self._until(self.find(), self._reach_on_record())
             for note in (*found.notes(), *(() if self._is_planned else found.resume_notes())):
                 LOG.warning("%s", note)
-            if (own := found.newest if self._is_planned else found.newest_resumable) is not None:
+            if (own := self._undamaged(found)) is not None:
                 points.append(self._point_of(own))
         # A planned program looks only into its own folder.
         if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
+
+    def _undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
+        """Return the newest checkpoint to resume from whose files are not damaged inside."""
+        for each in found.complete:
+            if self._is_planned or each.found.resumable is not False:
+                try:
+                    tensors_of(each)
+                except (CheckpointError, OSError) as error:
+                    LOG.warning("%s: training does not resume from it", error)
+                else:
+                    return each
+        return None
+
+    def _reach_on_record(self) -> int | None:
+        """Return the last step with a row, and a usual distance more; None without rows."""
+        reach = Reach()
+        for row in read_rows(self._directory.metrics_file):
+            reach.note(row)
+        return reach.step
 
     def _point_of(self, checkpoint: ProgramCheckpoint) -> ResumePoint:
         """Return the resume point of a checkpoint of the program.
@@ -177,8 +310,9 @@ class RunCheckpoints:
 
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
-        found, created = self.find(since=0.0, quiet_seconds=0), self.created
-        older = [one for one in found.complete if is_numbered(one.path) and written_at(one) < created]
+        every = RunCheckpoints(self._directory, self._program, keep_last=self._keep_last)
+        complete = every.find(quiet_seconds=0).complete
+        older = [one for one in complete if is_numbered(one.path) and self._earlier_file(one) is not None]
         if older:
             LOG.warning(
                 "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
@@ -186,14 +320,18 @@ class RunCheckpoints:
                 older[0].path,
             )
 
-    def take(self, step_at: Callable[[float], int], *, is_over: bool = False) -> None:
+    def take(
+        self, step_at: Callable[[float], int], *, reach: int | None = None, is_over: bool = False
+    ) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
         A checkpoint that names no step is of the one that `step_at` returns for the time of its writing. It
-        keeps it until it is written again. With `is_over` the program writes no more.
+        keeps it until it is written again. None beyond `reach` is taken, the step up to which rows show that
+        the run has come. With `is_over` the program writes no more.
         """
         before, self._searched = self._searched, time.time()
         found = self.find(quiet_seconds=0 if is_over else _QUIET_SECONDS)
+        found = self._until(found, reach, is_over=is_over)
         self.skipped = found.rejections()
         newest = found.newest
         if newest is None or ((state := state_of(newest)) == self._state and not is_over):
@@ -212,10 +350,14 @@ class RunCheckpoints:
                 taken = take_checkpoint(each, self._directory, run_id, step=step)
             except (OSError, CheckpointError) as error:
                 LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
+                self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
                 continue
             self.taken, self._state, self.taken_format = taken, state, newest.found.format
             note_checkpoint(self._directory, taken, state if taken.step == given else None)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
+            if is_over and not self._count:
+                self.first = _first_save(found, taken.step, step_at)
+            self._count += 1
             return
 
     def _time_of(self, checkpoint: ProgramCheckpoint, state: str, before: float) -> float:
@@ -228,34 +370,55 @@ class RunCheckpoints:
         return self._written[state]
 
 
-def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterator[Path]:
-    """Yield the folders that hold something written since `since` that may be a checkpoint."""
-    skipped = {path.absolute() for path in ignored}
-    waiting, seen = [(directory, 0)], 0
-    while waiting and seen < _MOST_PLACES:
-        folder, depth = waiting.pop(0)
+def _search(
+    directory: Path, is_own: Callable[[Path], bool], ignored: Collection[Path]
+) -> tuple[list[Path], bool]:
+    """Return the folders with something of this run that may be a checkpoint, and whether any was not read.
+
+    Directories of runs are left out, and folders of many others, such as the classes of ImageNet, come last.
+    """
+    skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
+    waiting, last = deque([(directory, 0)]), deque[tuple[Path, int]]()
+    while (waiting or last) and seen < _MOST_PLACES:
+        folder, depth = (waiting or last).popleft()
         seen += 1
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:  # removed meanwhile, or not readable
             continue
-        if any(entry.name == "pyvenv.cfg" for entry in entries):
+        if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
             continue
-        holds = False
+        folders, holds = list[Path](), False
         for entry in entries:
             path = folder / entry.name
-            with suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
-                    if hidden or path.absolute() in skipped:
-                        continue
-                    holds = holds or entry.stat().st_mtime >= since
-                    if depth < _MOST_DEPTH:
-                        waiting.append((path, depth + 1))
-                elif entry.name.endswith(_FILES):
-                    holds = holds or entry.stat().st_mtime >= since
-        if holds:
-            yield folder
+            if entry.is_dir(follow_symlinks=False):
+                hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
+                if not hidden and path.absolute() not in skipped:
+                    folders.append(path)
+            elif entry.name.endswith(_FILES):
+                holds = holds or is_own(path)
+        if holds or any(map(is_own, folders)):
+            found.append(folder)
+        if depth < _MOST_DEPTH:
+            (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
+    return found, bool(waiting or last)
+
+
+def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
+    """Return the tensors of the first checkpoint that is still there, if it is of a step before `step`.
+
+    A program that ends within seconds has saved several times before one was copied.
+    """
+    first = min(found.complete, key=written_at)
+    shown = first.step if first.step is not None else step_at(written_at(first))
+    with suppress(CheckpointError, OSError):
+        return tensors_of(first) if shown < step else None
+    return None
+
+
+def _paths(each: ProgramCheckpoint) -> list[Path]:
+    """Return its files; its own path if it has none."""
+    return [each.base / name for name in each.files()] or [each.path]
 
 
 def written_at(each: ProgramCheckpoint) -> float:

@@ -4,21 +4,25 @@ Two threads call this while the program runs: one reads its output, one polls.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.config.kind import RunKind
 from trainyard.config.secret_filter import SecretFilter
+from trainyard.errors import TrainyardError
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+from trainyard.programs.own_files import in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
-from trainyard.programs.program_records import has_other_rows, note_other_rows
+from trainyard.programs.program_records import Reach, has_other_rows, note_other_rows
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.step_times import StepTimes
 from trainyard.run.directory import RunDirectory
@@ -60,6 +64,9 @@ class RunRows:
         self.metrics = self._reader(self._began, found)
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
         self._reported = StepTimes()
+        self._reach = Reach(found.step if found else 0)
+        self.declared: dict[Path, WrittenCheckpoint] = {}
+        """The checkpoints that the program has reported as complete, by their path."""
         self._writer = MetricRowWriter(
             directory.metrics_file,
             log_steps=monitoring.log_steps if self._is_planned else 1,
@@ -80,6 +87,11 @@ class RunRows:
     def newest(self) -> int:
         """The last recorded step."""
         return self._writer.newest
+
+    @property
+    def reach(self) -> int | None:
+        """The step up to which the rows show that the program has come; None if they count epochs."""
+        return None if "epochs" in self.metrics.log.forms_seen else self._reach.step
 
     @property
     def announced(self) -> int | None:
@@ -163,11 +175,19 @@ class RunRows:
         files = MetricFiles(
             place,
             started,
-            program.metrics,
+            in_run(program.metrics, str(directory.path)),
+            output=None if self._is_planned else directory.output,
             ignored=own_folders(directory),
+            created=self._created(),
             resumed_from=found.path if found else None,
         )
         return ProgramMetrics(LogReader(program.log_form or "auto"), files)
+
+    def _created(self) -> float:
+        """Return when the run was created in Unix seconds, which may be now."""
+        with suppress(OSError, TrainyardError):
+            return float(read_run(self._directory.run_file)["created"])
+        return self._began
 
     def _read_events(self) -> bool:
         """Read what the program reports with `trainyard.log`; return whether it has saved a checkpoint."""
@@ -180,7 +200,9 @@ class RunRows:
                 row = event.row()
                 self._reported.note(row["step"], event.time)
                 self._keep([row], reported=True)
-            has_saved = has_saved or isinstance(event, WrittenCheckpoint)
+            elif isinstance(event, WrittenCheckpoint):
+                self.declared[Path(os.path.realpath(event.path))] = event
+                has_saved = True
         return has_saved
 
     def _keep(self, rows: Sequence[Row], *, reported: bool = False) -> None:
@@ -191,6 +213,7 @@ class RunRows:
             self.count += 1
             if self._writer.keep(row):
                 self._fault = self._fault or row_fault(row)
+            self._reach.note(row)
             self._figures |= row  # one row may have the loss, the next row the speed
         if rows and self._prometheus_file:
             run_id = str(read_run(self._directory.run_file)["run_id"])

@@ -25,10 +25,10 @@ from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramL
 from trainyard.programs.program_hang import HANG, HangRule
 from trainyard.programs.program_records import (
     ProgramEnd,
-    announced_steps,
     begin,
     finish,
     note_announced_steps,
+    weights_fault,
 )
 from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
@@ -79,9 +79,13 @@ class ProgramRun:
         keep_last = self.config.checkpointing.keep_last
         self.checkpoints = RunCheckpoints(self.directory, self.program, keep_last=keep_last)
 
-    def begin(self, run_id: str) -> int | None:
-        """Write the records of the start; return the exit code if no step is left to train, else None."""
-        for folder in (self.directory.path, self.directory.logs):
+    def begin(self, run_id: str) -> None:
+        """Write the records of the start.
+
+        A run that was killed after its last checkpoint is started again, too: how its program would have
+        ended is not on record.
+        """
+        for folder in (self.directory.path, self.directory.logs, self.directory.output):
             make_folder(folder)
         self.launch.write_files()
         if self.is_first and self.resume == "auto":
@@ -103,15 +107,12 @@ class ProgramRun:
             if found is None:
                 self.checkpoints.warn_of_other_runs()
             add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
-            if (code := self._finish_if_complete()) is not None:
-                return code
         (self.directory.logs / STOP_FILE).unlink(missing_ok=True)
         minutes = self.config.program.hang_minutes
         self._hang = HangRule(self.directory.logs, minutes, number=self.launch.number)
         if self.network is not None:
             self.network.remove_earlier_logs()
         self._started = time.monotonic()
-        return None
 
     def read(self, text: str) -> None:
         """Read output of the program."""
@@ -130,7 +131,8 @@ class ProgramRun:
         if self._hang.is_hung(now):
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
-            self.checkpoints.take(self.rows.step_at)
+            self.checkpoints.declared = self.rows.declared
+            self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
             self._last_search = time.monotonic()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
 
@@ -175,7 +177,8 @@ class ProgramRun:
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.metrics.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
-        self.checkpoints.take(partial(self.rows.step_at, is_over=True), is_over=True)
+        self.checkpoints.declared = self.rows.declared
+        self.checkpoints.take(partial(self.rows.step_at, is_over=True), reach=self.rows.reach, is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -187,6 +190,8 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
+            beyond=self.checkpoints.beyond,
+            weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
@@ -207,7 +212,7 @@ class ProgramRun:
             "config_sha256": config_sha256(self.config),
             "plan": _without_none({"steps": program.steps, "log_steps": log_steps}),
             "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
-            "data": self._data(),
+            "data": self.data(),
             "program": None if is_planned else program.facts,
             "program_sha256": program.sha256,
         }
@@ -228,7 +233,7 @@ class ProgramRun:
         forget_ends(self.directory)
         (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
 
-    def _data(self) -> dict[str, Any] | None:
+    def data(self) -> dict[str, Any] | None:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""
         if self.program.data is None:
             return None
@@ -243,27 +248,18 @@ class ProgramRun:
                 if sha256_of_file(lock) != run["lock_sha256"]:
                     changed.append(f"the lock {lock.name}")
         try:
-            now = self._data()
+            now = self.data()
         except (ConfigError, OSError):
             now = {}
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
 
-    def _finish_if_complete(self) -> int | None:
-        """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
-
-        Otherwise a program that resumes at its last step would train and save one more; a planned one does
-        not.
-        """
-        found, total = self.found, self.program.steps or announced_steps(self.directory)
-        if self.program.kind is RunKind.PLANNED or found is None or total is None or found.step < total:
+    def _weights_fault(self, *, is_complete: bool) -> str | None:
+        taken, first = self.checkpoints.taken, self.checkpoints.first
+        if taken is None:
             return None
-        LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
-        self.checkpoints.take(lambda _: found.step)
-        changed = self._changed_inputs()
-        end = ProgramEnd(0, checkpoint=self.checkpoints.taken, announced=total, changed=changed)
-        return finish(self.directory, end, seconds=0.0)
+        return weights_fault(self.directory, taken, first, is_complete=is_complete)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

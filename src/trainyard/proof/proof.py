@@ -234,7 +234,8 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
-        return Part("trained", True, f"{_program_length(run)}, every logged figure finite, {course.retries}")
+        seen = f"every logged figure finite{_seen_weights(run, course)}"
+        return Part("trained", True, f"{_program_length(run)}, {seen}, {course.retries}")
     steps = f"{run['plan']['steps']:,}"
     if kind_of_run(run) is RunKind.PLANNED:
         printed = f"by what {run['recipe']} printed"
@@ -243,6 +244,20 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
+
+
+def _seen_weights(run: RecordedFacts, course: Course) -> str:
+    """Return what was read of the tensors in the last checkpoint, which has no fault."""
+    named = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
+    tensors = course.tensors.get(str(named))
+    if tensors is None:
+        return ""
+    unread = [str(each) for each in tensors.get("unread") or ()]
+    count = integer_or_none(tensors.get("count")) or 0
+    words = "without NaN" if tensors.get("infinite") else "finite"
+    read = f", last weights {words} ({count:,} tensors)" if count else ", last weights not read"
+    more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+    return f"{read} (unread: {unread[0]}{more})" if unread else read
 
 
 def _learned_part(learned: Learned, place: ProofPlace) -> Part:
@@ -286,7 +301,7 @@ def _stored_part(
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
-        kept = f"a run that failed is not stored; its files are in {place.run_directory}"
+        kept = f"this run failed and was not stored; its files are in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
         return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
@@ -304,7 +319,8 @@ def _stored_part(
     )
     if checkpoint is not None:
         step = _fixing_step(run, checkpoint, found, place=place)
-        return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
+        why = "; ".join((problem or checkpoint.text, *course.rejected))
+        return Part("stored", False, f"{objects} verified; {why}", step)
     if problem is not None and found.damaged:
         text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
         return Part("stored", False, text, place.set_aside_command(found.damaged))

@@ -5,7 +5,7 @@ not count as trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
@@ -30,6 +30,10 @@ class Course:
     """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
     skipped: frozenset[int] = frozenset()
     """The steps whose update was skipped (`training.skip_bad_steps`)."""
+    rejected: tuple[str, ...] = ()
+    """Why the last attempt did not take other checkpoints of the program, a reason each."""
+    tensors: Mapping[str, RecordedFacts] = field(default_factory=dict)
+    """SHA-256 of a checkpoint's manifest -> what was read of its tensors."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -39,7 +43,19 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
-    return Course(problem, _retries(known, parent), _begins_after(known), saved, skipped)
+    retries, begins_after = _retries(known, parent), _begins_after(known)
+    tensors = {
+        str(event.get("manifest_sha256")): section_or_empty(event, "tensors")
+        for event in known
+        if event.get("event") == "checkpoint_saved" and "tensors" in event
+    }
+    return Course(problem, retries, begins_after, saved, skipped, _rejected(known), tensors)
+
+
+def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
+    last = max((at for at, event in enumerate(events) if event.get("event") in _STARTS), default=0)
+    reasons = (each.get("reason") for each in events[last:] if each.get("event") == "checkpoint_rejected")
+    return tuple(reason for reason in reasons if isinstance(reason, str))
 
 
 def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
@@ -98,7 +114,7 @@ def _at(event: RecordedFacts) -> str:
 def _begins_after(events: list[RecordedFacts]) -> int:
     """Return the step before the run's first one: 0, unless every start of the run was a resumption."""
     starts = [event for event in events if event.get("event") in _STARTS]
-    if not starts or any(event["event"] == "started" for event in starts):
+    if not starts or any(event["event"] == "started" for event in starts) or _not_resumed(events):
         return 0
     return integer_or_none(starts[0].get("step")) or 0
 
@@ -108,13 +124,35 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
     again = [event for event in starts[1:] if event["event"] == "resumed"]
     if starts and starts[0]["event"] == "resumed" and starts[0].get("manifest_sha256") != parent:
         again.insert(0, starts[0])
+    anew = _not_resumed(events)
+    texts = [
+        f"; it was given the checkpoint of step {integer_or_none(start.get('step')) or 0:,} "
+        f"and began at step {began:,}"
+        for start, began in anew[:_NAMED_RETRIES]
+    ]
+    given = "".join(texts)
     if not again:
-        return "no retries"
-    steps = [integer_or_none(event.get("step")) for event in again]
+        return f"no retries{given}"
+    not_resumed = [start for start, _ in anew]
+    steps = [integer_or_none(event.get("step")) for event in again if event not in not_resumed]
     named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
     more = ", …" if len(steps) > _NAMED_RETRIES else ""
     after = f" (resumed after step {named}{more})" if named else ""
-    return f"{len(steps)} {'retry' if len(steps) == 1 else 'retries'}{after}"
+    return f"{len(again)} {'retry' if len(again) == 1 else 'retries'}{after}{given}"
+
+
+def _not_resumed(events: list[RecordedFacts]) -> list[tuple[RecordedFacts, int]]:
+    """Return the starts that were given a checkpoint and began before its step, with the step of that."""
+    found: list[tuple[RecordedFacts, int]] = []
+    start = None
+    for event in events:
+        name, step = event.get("event"), integer_or_none(event.get("step"))
+        if name in _STARTS:
+            start = event if name == "resumed" else None
+        elif name == "not_resumed" and step is not None and start is not None:
+            found.append((start, step))
+            start = None
+    return found
 
 
 def _saved_manifests(events: list[RecordedFacts], parent: object) -> dict[int, Any]:

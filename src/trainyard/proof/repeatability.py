@@ -16,6 +16,8 @@ from trainyard.proof.recorded_facts import (
 from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, read_origin
 from trainyard.run.run_settings import setting
 
+_MOST_FILES = 3
+"""So many files by hash are named."""
 _ONLY_ROUND = {"world_size", "threads"}
 """The facts of an origin that only decide in which order numbers are added."""
 
@@ -117,6 +119,8 @@ def _named(keys: list[str]) -> str:
         "lock_sha256": "another lock",
         "config_sha256": "another config",
         "image_digest": "another image",
+        "program_sha256": "another command",
+        "data_sha256": "other data",
         "device": "another device",
         "device_name": "another device",
         "threads": "other threads",
@@ -138,6 +142,10 @@ def provenance_line(run: RecordedFacts) -> str:
     """
     git = section_or_empty(run, "git")
     tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
+    if files := section_or_empty(git, "files"):
+        tree += (
+            f"; by hash: {', '.join(sorted(files)[:_MOST_FILES])}{' …' if len(files) > _MOST_FILES else ''}"
+        )
     hashes = {
         "lock": run["lock_sha256"],
         "config": run["config_sha256"],

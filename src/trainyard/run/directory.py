@@ -1,7 +1,7 @@
 """The layout of a run directory, which connects any trainer to all later steps.
 
     <run>/run.json  config.yaml  metrics.jsonl  events.jsonl  evaluations.jsonl
-          checkpoints/step-00000500/  logs/  tensorboard/  report/
+          checkpoints/step-00000500/  logs/  tensorboard/  report/  output/
 
 Only names and existence; `identity`, `records` and `checkpoint_manifest` know the contents of the files.
 """
@@ -13,6 +13,11 @@ from pathlib import Path
 from trainyard.run.atomic_files import make_folder
 
 _STEP_NAME = re.compile(r"step-([0-9]{8,18})")
+
+
+def is_run_directory(folder: Path) -> bool:
+    """Return whether the folder holds the record of a run."""
+    return (folder / "run.json").is_file() and (folder / "config.yaml").is_file()
 
 
 def step_of(name: str) -> int | None:
@@ -61,6 +66,11 @@ class RunDirectory:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def output(self) -> Path:
+        """The folder for what another program writes itself; nothing else does."""
+        return self.path / "output"
 
     @property
     def tensorboard(self) -> Path:

@@ -1,5 +1,9 @@
 """Write and read `run.json`: a run's identity and provenance, written first, and its outcome, added last.
 
+A run is its key: 128 random bits that its first start makes. Its id and its number in a store are names,
+which others may use too. The key is kept in `.identity.json` until there is a `run.json`, because a start
+claims its number in the store before it trains. Each start is an attempt, counted from 1.
+
 The facts (git, lock, data, hardware) are passed in; this module only arranges, writes and reads them.
 """
 
@@ -10,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,10 +29,18 @@ from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 SCHEMA = 1
 ORIGIN_KEYS = (
-    *("commit", "diff_sha256", "lock_sha256", "config_sha256", "image_digest"),
+    *(
+        "commit",
+        "diff_sha256",
+        "lock_sha256",
+        "config_sha256",
+        "image_digest",
+        "program_sha256",
+        "data_sha256",
+    ),
     *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
 )
-"""Besides the data and the seed, these facts decide a segment's numeric results: code, settings, hardware."""
+"""Besides the seed, these facts decide a segment's numeric results: code, settings, hardware."""
 TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
 """The placement and the network of the processes."""
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
@@ -36,6 +49,9 @@ _INSTANCE_TYPE = re.compile(r"(ml\.)?[a-z]\w*(-\w+)?\.[0-9a-z-]+")
 _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LONGEST_GRACE_SECONDS = 86400.0
+_KEY = re.compile(r"[0-9a-f]{32}")
+# Of a start that has claimed its number and has not written `run.json` yet.
+_IDENTITY_FILE = ".identity.json"
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -55,14 +71,88 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run a directory holds, or will hold."""
+
+    run_id: str
+    key: str
+    """32 hex digits that no other run has; empty for a record without one."""
+    attempt: int = 1
+    """Which start of the run this is, counted from 1."""
+    stored_as: Mapping[str, int] = field(default_factory=dict)
+    """The number of the run in each store, by the store's address."""
+
+
+def identity_in(directory: Path) -> RunIdentity | None:
+    """Return the identity of the run in a directory, with its newest attempt; None without a run.
+
+    Raises TrainyardError for a damaged record.
+    """
+    run_file = directory / "run.json"
+    recorded = _identity_of(read_run(run_file)) if run_file.exists() else None
+    begun = _begun_in(directory)
+    if begun is not None and recorded is not None and begun.key != recorded.key:
+        return recorded  # the directory was replaced, as by a run that was fetched from a store
+    return begun or recorded
+
+
+def begin_identity(directory: Path, run_id: str) -> RunIdentity:
+    """Return the identity of the next start in a directory: that of its run, or one with a new key.
+
+    Nothing is written.
+    """
+    found = identity_in(directory)
+    if found is None:
+        return RunIdentity(run_id, secrets.token_hex(16))
+    is_first = not (directory / "run.json").exists() and not found.stored_as
+    attempt = found.attempt if is_first else found.attempt + 1
+    return replace(found, key=found.key or secrets.token_hex(16), attempt=attempt)
+
+
+def keep_identity(directory: Path, identity: RunIdentity) -> None:
+    """Write the identity of a start, which `write_identity` then records.
+
+    A record that is there gets it now, so that what stores the run meanwhile is of this attempt.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(directory / _IDENTITY_FILE, asdict(identity))
+    if (directory / "run.json").exists():
+        run = read_run(directory / "run.json")
+        write_json_atomically(directory / "run.json", {**run, **asdict(identity)})
+
+
+def _begun_in(directory: Path) -> RunIdentity | None:
+    """Return the identity of a start that has not recorded it yet; None without one."""
+    try:
+        content = read_bytes(directory / _IDENTITY_FILE, links=False)
+    except OSError:
+        return None
+    return _identity_of(parse_json_object(content, str(directory / _IDENTITY_FILE)))
+
+
+def _identity_of(record: Mapping[str, Any]) -> RunIdentity | None:
+    """Return the identity in a record; None if it names no run."""
+    run_id, key, attempt = record.get("run_id"), record.get("key", ""), record.get("attempt", 1)
+    stored_as = record.get("stored_as", {})
+    if not isinstance(run_id, str) or not isinstance(attempt, int) or not isinstance(stored_as, dict):
+        return None
+    known = key if isinstance(key, str) and _KEY.fullmatch(key) else ""
+    return RunIdentity(run_id, known, max(1, attempt), stored_as)
+
+
 def choose_run_id(
     directory: Path | None, environment: Mapping[str, str] = os.environ, *, several: bool = False
 ) -> str:
-    """Return the identity of a new run: TRAINYARD_RUN_ID, else a directory name of that form, else a new one.
+    """Return the identity of a run: that of the one in the directory, else TRAINYARD_RUN_ID, else a new one.
 
-    The identity becomes the name of a folder. Raises ConfigError when the given one cannot, or when several
-    nodes (`several`), or the workers of another launcher, would each choose their own.
+    A new one is the name of the directory, if it has the form of one. The identity becomes the name of a
+    folder. Raises ConfigError when the given one cannot, or when several nodes (`several`), or the workers of
+    another launcher, would each choose their own.
     """
+    with contextlib.suppress(TrainyardError, OSError):
+        if directory is not None and (found := identity_in(directory)) is not None:
+            return found.run_id
     if given := environment.get("TRAINYARD_RUN_ID"):
         if _GIVEN_RUN_ID.fullmatch(given):
             return given
@@ -168,9 +258,15 @@ def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> None:
-    """Write a new run's `run.json`: identity and provenance, no outcome. Unknown facts are omitted."""
+    """Write the `run.json` of a start: identity and provenance, no outcome. Unknown facts are omitted.
+
+    A run that is there keeps its key, and its attempt is the next one, unless this start has kept its own.
+    """
+    identity = _begun_in(path.parent) or begin_identity(path.parent, run_id)
+    named = {name: value for name, value in asdict(replace(identity, run_id=run_id)).items() if value}
     known = {key: value for key, value in provenance.items() if value not in (None, {}, "")}
-    write_json_atomically(path, {"schema": SCHEMA, "run_id": run_id, "created": time.time(), **known})
+    write_json_atomically(path, {"schema": SCHEMA, **named, "created": time.time(), **known})
+    (path.parent / _IDENTITY_FILE).unlink(missing_ok=True)
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -213,7 +309,11 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
 
 def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the origin of a run or of a segment in its history, as far as known."""
-    parts = (record.get("hardware"), record.get("git"), record)
+    data = record.get("data")
+    known = (
+        {"data_sha256": data["fingerprint"]} if isinstance(data, Mapping) and "fingerprint" in data else {}
+    )
+    parts = (record.get("hardware"), record.get("git"), known, record)
     flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}
     return {key: flat[key] for key in _SEGMENT_KEYS if key in flat}
 

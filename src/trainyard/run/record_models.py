@@ -88,6 +88,8 @@ class Git(Section):
     dirty: Truth | None = None
     diff_sha256: Text | None = None
     """SHA-256 of the diff of a dirty tree."""
+    files: dict[str, Any] = {}
+    """SHA-256 by name of files that git does not track and that the program may read."""
 
 
 class Data(Section):
@@ -171,6 +173,12 @@ class RunRecord(Section):
     """`run.json`: identity and provenance, written first; the outcome is added last."""
 
     run_id: Name
+    key: Text | None = None
+    """32 hex digits that no other run has, made at its first start."""
+    attempt: Whole | None = None
+    """Which start of the run wrote this, counted from 1."""
+    stored_as: dict[str, Any] = {}
+    """The number of the run in each store, by the store's address."""
     created: Number | None = None
     """Unix seconds."""
     version: Text | None = None

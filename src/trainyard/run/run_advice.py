@@ -3,6 +3,7 @@
 Only names and existence are read. Nothing is opened, and no run is judged.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def advice(path: Path) -> str:
         if beside:
             return f"The newest of the runs there is {path.parent / beside[-1]}"
     return "Name the directory of a run, such as runs/ID; `trainyard run` makes one"
+
+
+def other_inputs(directory: RunDirectory, differences: Sequence[str]) -> ConfigError:
+    """Return the error of a start in the directory of a run that had other inputs, and stays as it is."""
+    listed = "".join(f"\n  {each}" for each in differences)
+    steps = _complete_steps(directory)
+    last = directory.checkpoint(steps[-1]) if steps else ""
+    begin = f", or begin one from its last checkpoint: --resume {last}" if steps else ""
+    return ConfigError(
+        f"{directory.path} holds a run with other inputs:{listed}\n"
+        f"It stays as it is. For a new run choose another --run-dir{begin}. Nothing was started."
+    )
 
 
 def checkpoint_advice(path: Path) -> str:

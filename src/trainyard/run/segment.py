@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)
 _LARGEST = 10**15
 _MANIFEST = re.compile(
-    r"(?P<store>(?:s3|file)://[^\s?#]+?)/(?P<key>manifests/run-(?P<number>[1-9]\d{0,14})-manifest(?:-\d+)?\.json)"
+    r"(?P<store>(?:s3|file)://[^\s?#]+?)/(?P<key>manifests/run-(?P<number>[1-9]\d{0,14})-(?:manifest|open)(?:-\d+)?\.json)"
 )
 
 

@@ -147,18 +147,13 @@ class Health:
         if now is None:
             return
         known = {key: row[key] for key in _FIGURES if _is_number(row.get(key))}
-        row = {
-            **known,
-            **({"loss": loss} if "loss" in row else {}),
-            **({"reward": 0} if "reward" in row else {}),
-        }
         self._end(HealthRule.HUNG, "", now)
-        if (pace := self._pace_of(row, now)) is not None:
+        if (pace := self._pace_of(known, now)) is not None:
             self._judge_pace(math.log(pace), now)
         if "loss" in row and "reward" not in row:  # a run that trains on rewards: its loss says little
-            self._judge_loss(row["loss"], row.get("step"), now)
-        self._judge_waiting(row, now)
-        if isinstance(use := row.get("gpu_utilization_percent"), int | float):
+            self._judge_loss(loss, known.get("step"), now)
+        self._judge_waiting(known, now)
+        if (use := known.get("gpu_utilization_percent")) is not None:
             self._judge_use("the first GPU", use, now)
 
     def add_gpus(self, gpus: Iterable["GpuReading"], now: float, *, node: str = "") -> None:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError, ExitCode
+from trainyard.run.record_models import Count, Name, Number, Text, Truth, validate_record
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ _DOUBTFUL = frozenset(
 class Attempt:
     """A failure of a job, after which it was or will be sent again."""
 
-    job: str
-    failure_class: str
-    signature: str
+    job: Name
+    failure_class: FailureClass
+    signature: Name
     """Equal for two failures of the same kind at the same place."""
-    step: int | None
+    step: Count | None
     """The step of the newest complete checkpoint at that time; None if unknown."""
-    node: str = ""
+    node: Text = ""
     """The node, if it is the cause."""
 
 
@@ -61,8 +62,8 @@ class Attempt:
 class RetryRecord:
     """The budget of retries, how much of it is spent, and on which failures."""
 
-    allowed: int
-    spent: int = 0
+    allowed: Count
+    spent: Count = 0
     attempts: tuple[Attempt, ...] = ()
     """The last failures, the newest last."""
 
@@ -75,8 +76,8 @@ class RetryRecord:
 class AvoidedNode:
     """A node that a retry avoids."""
 
-    name: str
-    strictly: bool
+    name: Name
+    strictly: Truth
     """True: no pod may run there; False: other nodes are preferred."""
 
 
@@ -103,13 +104,13 @@ class Stop:
 class RetryClaim:
     """A retry that was decided on. Any watcher may carry it out; none decides on another one meanwhile."""
 
-    next_name: str
-    not_before: float
+    next_name: Name
+    not_before: Number
     """Unix seconds, by the clock of the cluster."""
     record: RetryRecord
     avoided: tuple[AvoidedNode, ...] = ()
-    failure_class: str = FailureClass.UNKNOWN.value
-    why: str = ""
+    failure_class: FailureClass = FailureClass.UNKNOWN
+    why: Text = ""
 
     def to_json(self) -> str:
         """Return the text of the annotation."""
@@ -119,25 +120,16 @@ class RetryClaim:
 def record_from(text: str, *, allowed: int, annotation: str) -> RetryRecord:
     """Return the record that `to_json` wrote. Raises DamagedFileError, which names the annotation."""
     try:
-        return _record({"allowed": allowed, **json.loads(text)})
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        return validate_record(RetryRecord, {**json.loads(text), "allowed": allowed})
+    except (TypeError, ValueError) as error:
         raise DamagedFileError(f"the annotation {annotation} cannot be read: {error}") from None
 
 
 def claim_from(text: str) -> RetryClaim:
     """Return the claim that `to_json` wrote. Raises DamagedFileError for anything else."""
     try:
-        given = json.loads(text)
-        avoided = tuple(AvoidedNode(str(n["name"]), n["strictly"] is True) for n in given["avoided"])
-        return RetryClaim(
-            next_name=_text_of(given["next_name"]),
-            not_before=float(given["not_before"]),
-            record=_record(given["record"]),
-            avoided=avoided,
-            failure_class=FailureClass(given["failure_class"]).value,
-            why=str(given["why"]),
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        return validate_record(RetryClaim, json.loads(text))
+    except ValueError as error:
         raise DamagedFileError(f"the claim of a retry cannot be read: {error}") from None
 
 
@@ -211,7 +203,7 @@ def signature_of(job: str, failure: "JobFailure") -> str:
 
 def _attempt(state: "JobState", failure: "JobFailure", step: int | None) -> Attempt:
     node = failure.node if _is_by_node(failure) else ""
-    return Attempt(state.job, failure.failure_class.value, signature_of(state.job, failure), step, node)
+    return Attempt(state.job, failure.failure_class, signature_of(state.job, failure), step, node)
 
 
 def _is_by_node(failure: "JobFailure") -> bool:
@@ -236,39 +228,13 @@ def _without_progress(attempts: tuple[Attempt, ...]) -> int:
 
 def _nodes_to_avoid(attempts: tuple[Attempt, ...]) -> tuple[AvoidedNode, ...]:
     failed = Counter(attempt.node for attempt in attempts if attempt.node)
-    broken = {a.node for a in attempts if a.failure_class == FailureClass.HARDWARE.value}
+    broken = {a.node for a in attempts if a.failure_class is FailureClass.HARDWARE}
     return tuple(AvoidedNode(node, node in broken or count > 1) for node, count in sorted(failed.items()))
 
 
 def _start_text(step: int | None) -> str:
     unknown = "and it starts again from its newest checkpoint, or from the beginning"
     return unknown if step is None else f"from step {step:,}"
-
-
-def _record(given: Any) -> RetryRecord:
-    attempts = tuple(
-        Attempt(
-            job=_text_of(each["job"]),
-            failure_class=_text_of(each["failure_class"]),
-            signature=_text_of(each["signature"]),
-            step=None if each["step"] is None else _count(each["step"]),
-            node=str(each.get("node") or ""),
-        )
-        for each in given["attempts"]
-    )
-    return RetryRecord(_count(given["allowed"]), _count(given["spent"]), attempts)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{str(value)[:60]!r} is not a count")
-    return value
-
-
-def _text_of(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{str(value)[:60]!r} is not a text")
-    return value
 
 
 def _text(value: Any) -> str:

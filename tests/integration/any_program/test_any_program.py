@@ -279,6 +279,46 @@ def test_a_program_that_counts_from_zero_is_proven(repository: Repository) -> No
     assert "trained again" not in done.stderr
 
 
+TWICE = """
+import json, os, sys, time, torch
+out = sys.argv[1] if len(sys.argv) > 1 else "out"
+os.makedirs(out, exist_ok=True)
+for step in range(1, 21):
+    print(json.dumps({"step": step, "loss": 5 / step}), flush=True)
+    time.sleep(0.3)
+torch.save({"w": torch.randn(4)}, f"{out}/ckpt_20.pt")
+assert os.path.isdir(os.environ["TRAINYARD_OUTPUT"])
+"""
+
+
+@pytest.mark.process
+def test_a_second_run_at_once_in_one_folder_is_refused_unless_it_has_places_of_its_own(
+    repository: Repository,
+) -> None:
+    (repository.folder / "train.py").write_text(TWICE)
+    repository.git("commit", "-q", "-am", "Train")
+    repository.set = ["program.data=[data]"]
+    command = ("--", sys.executable, "train.py")
+    first = repository.start("--run-dir", "runs/a", *command)
+    until = time.monotonic() + 120
+    while not (repository.folder / "runs/a/metrics.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+    second = repository.run("--run-dir", "runs/b", *command)
+    own = repository.run("--run-dir", "runs/c", *command, "{run_dir}/output")
+
+    assert first.communicate(timeout=120) and first.returncode == 0
+    assert second.returncode == 2 and "runs/a" in second.stderr and "Nothing was started" in second.stderr
+    assert not (repository.folder / "runs/b").exists()
+    assert own.returncode == 0, own.stderr
+    record = json.loads((repository.folder / "runs/c/run.json").read_text())
+    assert record["program"]["command"][-1] == "{run_dir}/output"
+    stored = [repository.folder / f"runs/{run}/checkpoints/step-00000020/ckpt_20.pt" for run in "ac"]
+    written = [repository.folder / place / "ckpt_20.pt" for place in ("out", "runs/c/output")]
+    assert [file.read_bytes() for file in stored] == [file.read_bytes() for file in written]
+    assert repository.run("--run-dir", "runs/b", *command).returncode == 0, "the first has ended"
+
+
 def content_of(file: Path) -> bytes:
     """The bytes of the model's one number in a file of torch.save."""
     with zipfile.ZipFile(file) as archive:

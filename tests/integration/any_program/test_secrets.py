@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 from tests import warm_start
-from tests.scripts.test_notify_slack import FakeSlack
+from tests.answering import Slack, answering_slack
 from tests.unit.config.secret_samples import BASE64, FORMS, HEX, URL, private_key, random_text
 
 PASSWORD = "a password"
@@ -76,7 +75,7 @@ class Owner:
     """A folder with somebody's program, and the runs of it."""
 
     folder: Path
-    slack: FakeSlack
+    slack: Slack
     secrets: dict[tuple[str, str], str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -168,13 +167,8 @@ class Owner:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    server = FakeSlack()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield Owner(tmp_path, server)
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering_slack() as server:
+        yield Owner(tmp_path, server)
 
 
 def seen(owner: Owner) -> tuple[list[str], dict[str, str]]:

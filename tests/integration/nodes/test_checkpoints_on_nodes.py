@@ -85,9 +85,7 @@ def copied(nodes: Nodes, *words: str) -> Any:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of an unfinished copy, without its own record of them."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".copied.jsonl")
-    return sum(path.stat().st_size for path in files)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes, volume: Path) -> None:
@@ -120,7 +118,7 @@ def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
     there = digests(tmp_path)
     assert {file: sha256 for file, sha256 in there.items() if file.startswith(f"{name}/")} == expected
     assert data["sha256"] == digests(volume / path)
-    beside = {f"{name}.copied.json"} | ({TRACKER} if NEWEST[path] in ("verl", "megatron") else set())
+    beside = {TRACKER} if NEWEST[path] in ("verl", "megatron") else set()
     assert set(there) - set(expected) == beside
     again = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
     assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
@@ -134,7 +132,7 @@ def test_a_copy_that_is_killed_goes_on_where_it_was(nodes: Nodes, volume: Path, 
     ) as first:
         eventually(lambda: size_of(tmp_path) > 20 << 20, "bytes")
         first.kill()
-    assert "step-1.copied.json" not in digests(tmp_path), "it was killed in time"
+    assert not (tmp_path / "step-1").exists(), "it was killed in time"
     kept = size_of(tmp_path)
     data = copied(nodes, *words)
     assert data["sha256"] == digests(volume / "large/step-1")

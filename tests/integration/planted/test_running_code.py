@@ -17,7 +17,7 @@ import torch
 from tests.integration.planted.judging import Answer, call, prove, restore, verify
 from tests.integration.planted.readers import DISK, STORE
 from tests.integration.planted.situations import mend, put
-from tests.integration.planted.yard import ROOT, STEPS, Yard
+from tests.integration.planted.yard import STEPS, Yard
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 from trainyard.training.checkpoint.stored_index import INDEX_NAME
@@ -176,38 +176,3 @@ def test_the_planted_code_would_run(yard: Yard) -> None:
     an_index_with_a_part_that_runs(yard)
     FileSystemReader(yard.run.checkpoint(STEPS)).read_metadata()
     assert (yard.path / RAN).exists()
-
-
-def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
-    """A new script must be named in `readers`, or here with the reason why it reads no checkpoint."""
-    asked = {"train", "export", "prove", "store_verify", "store_restore"}
-    asked |= {
-        "report",
-        "watch",
-        "notify",
-        "store_sync",
-    }
-    asked |= {"store_ls", "store_prune", "store_promote", "step_fetch_checkpoint"}
-    unread = {
-        "explain": "reads records and logs, which are text",
-        "evaluate": "verifies the bytes, and hands the path to a command of the user",
-        "store_check": "asks the bucket itself",
-        "init_github": "writes the store's name into settings",
-        "step_environment": "looks at the machine and at whether the store can be reached",
-        "doctor": "looks at what a run needs before it begins",
-        "step_proven": "restores records alone, and judges them as trainyard prove does",
-        "step_prune_runs": "compares digests of manifests",
-        "step_eks": "restores records alone, and proves them by trainyard prove",
-        "run": "trains by train.py, stores by trainyard store sync, proves by trainyard prove",
-        "step_action": "calls run.py with the inputs of a workflow",
-        "step": "calls the steps of run.py, as a job of a workflow",
-        "step_wait": "asks GitHub whether a job has a runner",
-        "pod": "trains by train.py, stores by trainyard store sync, proves by trainyard prove",
-    }
-    flags = ('"--run-dir"', '"--store"', "RUN_DIR")
-    found = {
-        path.stem
-        for path in (ROOT / "src/trainyard/commands").glob("*.py")
-        if any(flag in path.read_text() for flag in flags)
-    }
-    assert found - asked - unread.keys() == set()

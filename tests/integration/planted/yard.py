@@ -157,9 +157,9 @@ def followed(base: Path) -> Yard:
 
 
 def claim_and_follow(yard: Yard) -> None:
-    from trainyard.artifacts.record.run_numbers import claim_number
+    from trainyard.artifacts.record.run_numbers import claim_run
 
-    claim_number(open_store(yard.store), f"id-of-{yard.path.name}", 1)
+    claim_run(open_store(yard.store), run_id=f"id-of-{yard.path.name}", key="", wanted=1)
     yard.follow()
 
 
@@ -218,7 +218,7 @@ def foreign(base: Path) -> Yard:
 
 def unshared(base: Path) -> Yard:
     """Two machines that share no directory: the files with the tensors are on the other one."""
-    from trainyard.artifacts.record.run_numbers import claim_number
+    from trainyard.artifacts.record.run_numbers import claim_run
     from trainyard.artifacts.upload.node_parts import sync_node
     from trainyard.run.node_folder import NodeFolder, write_node
 
@@ -232,7 +232,7 @@ def unshared(base: Path) -> Yard:
     shutil.copy(yard.run.config_file, other.config_file)
     for node, directory in enumerate((yard.run, other)):
         write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
-    claim_number(open_store(yard.store), "id-of-unshared", 1)
+    claim_run(open_store(yard.store), run_id="id-of-unshared", key="", wanted=1)
     sync_node(open_store(yard.store), other, 1)
     yard.sync()
     return yard

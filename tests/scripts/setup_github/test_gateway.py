@@ -1,53 +1,49 @@
 """The gateway to `gh`, with the real `gh`: its answers, its retries, and secrets that stay hidden."""
 
 import json
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.setup_github.stand_in import GitHub
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.gateways import aws_cli, github_cli
+from trainyard.gateways import github_cli
 from trainyard.gateways.github_cli import GitHubCli
 
 LAB = "repos/me/lab"
 
 
 @pytest.fixture
-def gh(github: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> GitHubCli:
+def gh(github: GitHub, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> GitHubCli:
     monkeypatch.setattr(github_cli, "PAUSES", (0.0, 0.0))
     coloured = {"CLICOLOR_FORCE": "1", "GH_FORCE_TTY": "80", "GH_DEBUG": "api", "GH_REPO": "them/other"}
     return GitHubCli(github.address, environment | coloured)
 
 
-@pytest.mark.parametrize(
-    ("fault", "calls", "message"),
-    [
+def test_a_refusal_is_an_answer_and_only_what_can_recover_is_requested_again(
+    github: GitHub, gh: GitHubCli
+) -> None:
+    for fault, calls, message in (
         (403, 1, "403 Resource not accessible"),
         (404, 1, "404 Not Found"),
         (422, 1, "422 Failed"),
         (500, 3, "500 S"),
-    ],
-)
-def test_a_refusal_is_an_answer_and_only_what_can_heal_is_asked_again(
-    github: Any, gh: GitHubCli, fault: int, calls: int, message: str
-) -> None:
-    github.faults = {f"GET /{LAB}": [fault]}
-    answer = gh.ask("GET", LAB)
-    assert (answer.ok, answer.status, len(github.calls)) == (False, fault, calls)
-    assert answer.message.startswith(message)
-
-
-def test_a_read_that_heals_gives_its_content_and_colours_nothing(github: Any, gh: GitHubCli) -> None:
+    ):
+        github.calls.clear()
+        github.faults = {f"GET /{LAB}": [fault]}
+        answer = gh.ask("GET", LAB)
+        assert (answer.ok, answer.status, len(github.calls)) == (False, fault, calls)
+        assert answer.message.startswith(message)
     github.faults = {f"GET /{LAB}": [502, "cut", 0]}
     answer = gh.ask("GET", LAB)
-    assert (answer.ok, answer.content) == (True, github.repository)
+    assert (answer.ok, answer.content) == (True, github.repository), "without colours"
 
 
 @pytest.mark.parametrize(("fault", "status"), [(0, 201), (500, 500)])
 def test_a_change_is_asked_for_once_with_its_body(
-    github: Any, gh: GitHubCli, fault: int, status: int
+    github: GitHub, gh: GitHubCli, fault: int, status: int
 ) -> None:
     call, body = f"POST /{LAB}/actions/variables", {"name": "A", "value": 'is "quoted" → ü\n$(x)'}
     github.faults = {call: [fault]}
@@ -57,7 +53,7 @@ def test_a_change_is_asked_for_once_with_its_body(
 
 
 @pytest.mark.parametrize(("method", "calls"), [("GET", 3), ("PUT", 1)])
-def test_no_answer_is_trouble_and_says_so(github: Any, gh: GitHubCli, method: str, calls: int) -> None:
+def test_no_answer_is_trouble_and_says_so(github: GitHub, gh: GitHubCli, method: str, calls: int) -> None:
     github.faults = {".*": ["cut"]}
     with pytest.raises(ServiceTroubleError, match=r"localhost:\d+ could not be reached: .*EOF"):
         gh.ask(method, LAB)
@@ -79,7 +75,7 @@ def test_a_rate_limit_is_named(headers: str) -> None:
         github_cli._parse_answer(output)
 
 
-def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: Any, gh: GitHubCli) -> None:
+def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: GitHub, gh: GitHubCli) -> None:
     place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
     value = "-----BEGIN KEY-----\nvery secret\n-----END KEY-----"
     gh.set_secret("TRAINYARD_SIGNING_KEY", place, value)
@@ -96,40 +92,15 @@ def test_a_missing_program_is_a_usage_error(environment: dict[str, str]) -> None
         GitHubCli("github.com", environment | {"PATH": "/nowhere"}).require_login()
 
 
-AWS = """#!/bin/sh
-test "$*" = "iam get-role --role-name trainyard-ci --output json --no-cli-pager" || exit 9
-{answer}
-"""
-
-
-@pytest.mark.parametrize(
-    ("answer", "policy", "why"),
-    [
-        ("""echo '{"Role": {"AssumeRolePolicyDocument": {"Statement": []}}}'""", {"Statement": []}, ""),
-        ("echo 'Unable to locate credentials' >&2; exit 253", None, "Unable to locate credentials"),
-        ("echo '{}'", None, "aws did not return a role"),
-        ("echo no", None, "aws did not return a role"),
-    ],
-)
-def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
-    answer: str, policy: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "aws").write_text(AWS.format(answer=answer))
-    (tmp_path / "aws").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (policy, why)
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the aws command is not installed")
-
-
 def test_a_person_types_a_secret_into_gh_itself(
-    github: Any, environment: dict[str, str], terminal: Callable[..., tuple[int, bytes]]
+    github: GitHub, environment: dict[str, str], terminal: Callable[..., tuple[int, str]]
 ) -> None:
     program = (
         "import os, sys; from trainyard.gateways.github_cli import GitHubCli; "
         "GitHubCli(sys.argv[1], os.environ).set_secret('WANDB_API_KEY', sys.argv[2:], None)"
     )
     place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
-    code, said = terminal(["-c", program, github.address, *place], environment, "typed-secret\r")
+    line = [sys.executable, "-c", program, github.address, *place]
+    code, screen = terminal(line, environment, "typed-secret\r")
     assert (code, list(github.secrets["training"])) == (0, ["WANDB_API_KEY"])
-    assert b"typed-secret" not in said
+    assert "typed-secret" not in screen

@@ -6,16 +6,15 @@ All other steps of the repository are done, so that the step alone decides the e
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
-import pytest
+from tests.cases import each_case
+from tests.scripts.setup_github.stand_in import Done, GitHub, complete, direct, fresh, set_up
 
 from trainyard.errors import ServiceTroubleError
-from trainyard.github.settings import WantedSetup
+from trainyard.github.setup import WantedSetup
 from trainyard.github.setup_step import SetupVerdict
 
-ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
 WANTED = WantedSetup(
     labels=("self-hosted", "gpu"),
     store="file:///mnt/storage/store",
@@ -50,33 +49,32 @@ def as_it_is(_: Any) -> None:
     pass
 
 
+def absent(variable: str) -> Callable[[Any], None]:
+    return lambda github: github.variables.pop(variable)
+
+
 def variable(name: str, row: str) -> list[Case]:
     read = f"GET {BASE}/actions/variables"
+    patch = f"PATCH {BASE}/actions/variables/{name}"
 
-    def absent(github: Any) -> None:
-        del github.variables[name]
-
-    def empty(github: Any) -> None:
-        github.variables[name] = ""
-
-    def different(github: Any) -> None:
-        github.variables[name] = '["self-hosted","other"]'
+    def value(text: str) -> Callable[[Any], None]:
+        return lambda github: github.variables.update({name: text})
 
     return [
-        Case(row, "absent", absent, CHANGED, read, f"POST {BASE}/actions/variables"),
-        Case(row, "empty", empty, CHANGED, read, f"PATCH {BASE}/actions/variables/{name}"),
-        Case(row, "different", different, CONSENT, read, f"PATCH {BASE}/actions/variables/{name}"),
+        Case(row, "absent", absent(name), CHANGED, read, f"POST {read[4:]}"),
+        Case(row, "empty", value(""), CHANGED, read, patch),
+        Case(row, "different", value('["self-hosted","other"]'), CONSENT, read, patch),
         Case(row, "right", as_it_is, ENOUGH, read),
     ]
 
 
 def environment(name: str) -> list[Case]:
     path, row = f"{BASE}/environments/{name}", f"env {name}"
-    put, post = f"PUT {path}", f"POST {path}/deployment-branch-policies"
+    read, put, branches = f"GET {path}", f"PUT {path}", f"{path}/deployment-branch-policies"
+    dev = {"id": 101, "name": "dev", "type": "branch"}
 
     def absent(github: Any) -> None:
-        del github.environments[name]
-        del github.policies[name]
+        del github.environments[name], github.policies[name]
 
     def policy(value: Any) -> Callable[[Any], None]:
         def change(github: Any) -> None:
@@ -85,24 +83,21 @@ def environment(name: str) -> list[Case]:
 
         return change
 
-    def begun(github: Any) -> None:
-        github.policies[name] = []
+    def open_to(*branches: Any, kept: bool = False) -> Callable[[Any], None]:
+        def change(github: Any) -> None:
+            github.policies[name] = [*(github.policies[name] if kept else ()), *branches]
 
-    def more(github: Any) -> None:
-        github.policies[name].append({"id": 101, "name": "dev", "type": "branch"})
-
-    def other(github: Any) -> None:
-        github.policies[name] = [{"id": 101, "name": "dev", "type": "branch"}]
+        return change
 
     protected = {"protected_branches": True, "custom_branch_policies": False}
     return [
-        Case(row, "absent", absent, CHANGED, f"GET {path}", put),
-        Case(row, "without a limit", policy(None), CHANGED, f"GET {path}", put),
-        Case(row, "limited to protected branches", policy(protected), CONSENT, f"GET {path}", put),
-        Case(row, "cut in the middle", begun, CHANGED, f"GET {path}/deployment-branch-policies", post),
-        Case(row, "open to another branch too", more, PERSON, f"GET {path}/deployment-branch-policies"),
-        Case(row, "open to another branch instead", other, PERSON, f"GET {path}"),
-        Case(row, "right", as_it_is, ENOUGH, f"GET {path}"),
+        Case(row, "absent", absent, CHANGED, read, put),
+        Case(row, "without a limit", policy(None), CHANGED, read, put),
+        Case(row, "limited to protected branches", policy(protected), CONSENT, read, put),
+        Case(row, "cut in the middle", open_to(), CHANGED, f"GET {branches}", f"POST {branches}"),
+        Case(row, "open to another branch too", open_to(dev, kept=True), PERSON, f"GET {branches}"),
+        Case(row, "open to another branch instead", open_to(dev), PERSON, read),
+        Case(row, "right", as_it_is, ENOUGH, read),
     ]
 
 
@@ -110,16 +105,9 @@ def attribute(name: str, value: Any) -> Callable[[Any], None]:
     return lambda github: setattr(github, name, deepcopy(value))
 
 
-def offline(github: Any) -> None:
-    github.runners = [github.runner(status="offline")]
-
-
 def unfit(github: Any) -> None:
-    github.train("failure", check="failure")
-
-
-def nothing_trained(github: Any) -> None:
     github.runs.clear()
+    github.train("failure", check="failure")
 
 
 def only_planned(github: Any) -> None:
@@ -127,25 +115,13 @@ def only_planned(github: Any) -> None:
     github.jobs[91] = [job, {**job, "name": "Train and prove", "conclusion": "skipped"}]
 
 
-def unwatched(github: Any) -> None:
-    del github.variables["TRAINYARD_WATCH"]
-
-
-def no_secret(github: Any) -> None:
-    github.secrets.clear()
-
-
 ACTIONS, RUNNERS = f"GET {BASE}/actions/permissions", f"GET {BASE}/actions/runners"
 FORKS = f"{BASE}/actions/permissions/fork-pr-contributor-approval"
-WORKFLOW, RUNS = (
-    f"{BASE}/actions/workflows/training_ci.yml",
-    f"GET {BASE}/actions/workflows/training_ci.yml/runs",
-)
+WORKFLOW = f"{BASE}/actions/workflows/training_ci.yml"
 SECRETS = f"{BASE}/environments/training/secrets"
 OFF = attribute("actions", {"enabled": False})
 LOCAL = attribute("actions", {"enabled": True, "allowed_actions": "local_only"})
-SELECTED = attribute("actions", {"enabled": True, "allowed_actions": "selected"})
-NO_WORKFLOW = attribute("workflows", {})
+NO_WORKFLOW, NO_SECRET = attribute("workflows", {}), attribute("secrets", {})
 ASLEEP = attribute("workflows", {"training_ci.yml": "disabled_inactivity"})
 SWITCHED_OFF = attribute("workflows", {"training_ci.yml": "disabled_manually"})
 ENABLE = f"PUT {WORKFLOW}/enable"
@@ -155,7 +131,6 @@ CASES = [
     Case("repository", "right", as_it_is, ENOUGH),
     Case("actions", "off", OFF, CONSENT, ACTIONS, f"PUT {BASE}/actions/permissions"),
     Case("actions", "local only", LOCAL, PERSON, ACTIONS),
-    Case("actions", "selected without GitHub's", SELECTED, PERSON, f"{ACTIONS}/selected-actions"),
     Case("actions", "right", as_it_is, ENOUGH, ACTIONS),
     Case("workflow", "absent", NO_WORKFLOW, PERSON, f"GET {WORKFLOW}"),
     Case("workflow", "asleep", ASLEEP, CHANGED, f"GET {WORKFLOW}", ENABLE),
@@ -167,29 +142,23 @@ CASES = [
     *variable("TRAINYARD_STORE", "store"),
     *variable("TRAINYARD_DEADLINE", "variable"),
     *environment("training"),
-    *environment("watch"),
     *environment("release"),
-    *environment("images"),
-    *environment("eks"),
-    *environment("locks"),
-    Case("secret", "absent", no_secret, CHANGED, f"GET {SECRETS}", f"PUT {SECRETS}/WANDB_API_KEY"),
+    Case("secret", "absent", NO_SECRET, CHANGED, f"GET {SECRETS}", f"PUT {SECRETS}/WANDB_API_KEY"),
     Case("secret", "right", as_it_is, ENOUGH, f"GET {SECRETS}"),
     Case("runner", "absent", attribute("runners", []), PERSON, RUNNERS),
-    Case("runner", "offline", offline, PERSON, RUNNERS),
+    Case("runner", "offline", attribute("runners", [GitHub().runner(status="offline")]), PERSON, RUNNERS),
     Case("runner", "right", as_it_is, ENOUGH, RUNNERS),
-    Case("gpu machine", "not fit", unfit, PERSON, RUNS),
-    Case("gpu machine", "right", as_it_is, ENOUGH, RUNS),
-    Case("first green", "absent", nothing_trained, PERSON),
+    Case("first green", "absent", attribute("runs", []), PERSON),
     Case("first green", "a plan and no training", only_planned, PERSON),
+    Case("first green", "a machine that is not fit", unfit, PERSON),
     Case("first green", "right", as_it_is, ENOUGH),
-    Case("watchdog", "absent", unwatched, CHANGED, "", f"POST {BASE}/actions/variables"),
+    Case("watchdog", "absent", absent("TRAINYARD_WATCH"), CHANGED, "", f"POST {BASE}/actions/variables"),
     Case("watchdog", "right", as_it_is, ENOUGH),
-    Case("branch rule", "absent", as_it_is, ENOUGH),
 ]
 FINAL = {ENOUGH: SetupVerdict.OK, CHANGED: SetupVerdict.DONE, CONSENT: SetupVerdict.DONE}
 
 
-def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., Any]) -> Any:
+def prepared(case: Case) -> GitHub:
     public = case.row == "fork PRs"
     github = complete(fresh(visibility="public" if public else "private", private=not public))
     github.variables["TRAINYARD_DEADLINE"] = "8h"
@@ -198,23 +167,18 @@ def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., An
     return github
 
 
-@pytest.fixture
-def set_up(set_up: Any) -> Any:
-    return lambda github, wanted=WANTED, **more: set_up(github, wanted, **more)
+def run(github: GitHub, **more: Any) -> Done:
+    return set_up(github, WANTED, **more)
 
 
-@pytest.mark.parametrize("yes", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_step_is_done_and_read_back_or_left_to_a_person(
-    case: Case, yes: bool, complete: Any, fresh: Any, set_up: Any
-) -> None:
-    github = prepared(case, complete, fresh)
+@each_case("yes", [True, False])
+@each_case("case", CASES, ids=str)
+def test_a_step_is_done_and_read_back_or_left_to_a_person(case: Case, yes: bool) -> None:
+    github = prepared(case)
     before = github.changes()
-    done = set_up(github, yes=yes)
+    done = run(github, yes=yes)
     step = done[case.row]
-    if case.row == "branch rule":
-        assert (step.verdict, done.code) == (SetupVerdict.OPTIONAL, 0)
-    elif case.follows == PERSON or (case.follows == CONSENT and not yes):
+    if case.follows == PERSON or (case.follows == CONSENT and not yes):
         assert (step.verdict, done.code) == (SetupVerdict.YOU, 1)
         assert case.change == "" or github.changes() == before
     else:
@@ -222,41 +186,37 @@ def test_a_step_is_done_and_read_back_or_left_to_a_person(
     assert not any(call.startswith("DELETE") for call in github.calls)
     if done.code == 0:
         calls = len(github.changes())
-        again = set_up(github, yes=False)
+        again = run(github, yes=False)
         assert len(github.changes()) == calls, "what is right is not touched"
         assert {each.verdict for each in again.steps} <= {SetupVerdict.OK, SetupVerdict.OPTIONAL}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_dry_run_changes_nothing_and_names_the_calls(
-    case: Case, complete: Any, fresh: Any, set_up: Any
-) -> None:
-    github = prepared(case, complete, fresh)
-    done = set_up(github, dry_run=True)
+@each_case("case", CASES, ids=str)
+def test_a_dry_run_changes_nothing_and_names_the_calls(case: Case) -> None:
+    github = prepared(case)
+    done = run(github, dry_run=True)
     assert github.changes() == []
     step = done[case.row]
     if case.change and case.follows != PERSON:
         assert (step.verdict, done.code) == (SetupVerdict.WOULD, 1)
         method, path = case.change.split(" ")
         shown = [change.command_line("github.com", "me/lab") for change in step.changes]
-        wanted = (
-            f"gh api --method {method} {path[1:]}" if case.row != "secret" else "gh secret set WANDB_API_KEY"
-        )
+        secret = case.row == "secret"
+        wanted = "gh secret set WANDB_API_KEY" if secret else f"gh api --method {method} {path[1:]}"
         assert any(line.startswith(wanted) for line in shown), shown
 
 
 READS = [case for case in CASES if case.state == "right" and case.read]
 
 
-@pytest.mark.parametrize(("case", "fault"), list(product(READS, (403, 404, 500, "cut", "limit"))), ids=str)
-def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
-    case: Case, fault: int | str, complete: Any, fresh: Any, set_up: Any
-) -> None:
-    github = prepared(case, complete, fresh)
+@each_case("fault", (403, 404, 500, "cut", "limit"))
+@each_case("case", READS, ids=str)
+def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(case: Case, fault: int | str) -> None:
+    github = prepared(case)
     github.faults = {case.read: [fault]}
-    done = set_up(github)
+    done = run(github)
     step = done[case.row]
-    absent_by_404 = fault == 404 and case.row.split()[0] in ("workflow", "gpu", "secret", "env")
+    absent_by_404 = fault == 404 and case.row.split()[0] in ("workflow", "env")
     if isinstance(fault, str):
         after = done.steps[[each.name for each in done.steps].index(case.row) :]
         shared = case.read.endswith("/variables")
@@ -264,7 +224,7 @@ def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
         assert {each.verdict for each in after} == {SetupVerdict.UNREACHED} or shared
         assert done.code == 4
         github.faults = {}
-        assert set_up(github).code == 0, "run again goes on"
+        assert run(github).code == 0, "run again goes on"
     elif absent_by_404:
         assert step.verdict not in (SetupVerdict.OK, SetupVerdict.DONE)
         assert done.code in (1, 4)
@@ -275,35 +235,29 @@ def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
 
 
 CHANGES = [case for case in CASES if case.change and case.follows in (CHANGED, CONSENT)]
-FAULTS: tuple[int | str, ...] = (403, 404, 422, 500, "cut", "after", "ignored", "limit")
 
 
-@pytest.mark.parametrize(("case", "fault"), list(product(CHANGES, FAULTS)), ids=str)
-def test_a_change_that_is_refused_is_never_said_to_be_done(
-    case: Case, fault: int | str, complete: Any, fresh: Any, set_up: Any
-) -> None:
-    github = prepared(case, complete, fresh)
+@each_case("fault", (403, 404, 422, 500, "cut", "after", "ignored", "limit"))
+@each_case("case", CHANGES, ids=str)
+def test_a_change_that_is_refused_is_never_reported_as_done(case: Case, fault: int | str) -> None:
+    github = prepared(case)
     github.faults = {case.change: [fault]}
-    done = set_up(github)
+    done = run(github)
     step = done[case.row]
-    plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # no environments in this plan
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
         assert (step.verdict, done.code) == (SetupVerdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):
         assert (step.verdict, done.code) == (SetupVerdict.UNREACHED, 4)
-    elif plan:
-        assert (step.verdict, done.code) == (SetupVerdict.YOU, 1)
-        assert "--no-environments" in step.text
     else:
         assert (step.verdict, done.code) == (SetupVerdict.REFUSED, 4)
+        is_of_plan = case.row.startswith("env ") and fault != 403  # 403 is "not accessible by" this token
+        assert ("--no-environments" in step.text) is is_of_plan
     github.faults = {}
-    assert set_up(github).code == 0, "nothing is lost: run again goes on"
+    assert run(github).code == 0, "nothing is lost: run again goes on"
 
 
-@pytest.mark.parametrize("calls", range(1, 16))
-def test_a_network_that_is_cut_after_any_change_loses_nothing(
-    calls: int, complete: Any, fresh: Any, direct: Any, set_up: Any
-) -> None:
+@each_case("calls", range(1, 16))
+def test_a_network_that_is_cut_after_any_change_loses_nothing(calls: int) -> None:
     github = fresh()
     ask, left = direct(github), [calls]
 
@@ -320,5 +274,4 @@ def test_a_network_that_is_cut_after_any_change_loses_nothing(
     github.train()
     final = set_up(github, wanted)
     assert final.code == 0, final
-    reference = set_up(complete(fresh()), wanted)
-    assert {step.name for step in reference.steps} == {step.name for step in final.steps}
+    assert {step.name for step in set_up(complete(), wanted).steps} == {step.name for step in final.steps}

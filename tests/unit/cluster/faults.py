@@ -39,21 +39,19 @@ Plant = Callable[[State, Cluster], None]
 
 @dataclass(frozen=True)
 class Fault:
+    """A row of `EXPECTED`."""
+
     name: str
     plant: Plant
     check: str
     severity: str
     evidence: tuple[str, ...]
     remedy: tuple[str, ...]
-    also: tuple[str, ...] = ()
-    """Other checks that may report a problem because of it."""
-    options: tuple[str, ...] = ()
-    """Options of the command line, beside the cluster's own."""
-    only: tuple[str, ...] = ()
-    """Clusters in which it makes sense; empty: all."""
-    leave_out: tuple[str, ...] = ()
-    judged_by_server: bool = False
-    """Only the admission of a real API server shows it."""
+    also: tuple[str, ...]
+    options: tuple[str, ...]
+    only: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    judged_by_server: bool
 
 
 def each_gpu_node(change: Callable[[dict[str, Any]], None], count: int = 99) -> Plant:
@@ -206,11 +204,6 @@ def pulls(state: State, cluster: Cluster) -> None:
     put(state, PODS, body)
 
 
-def raw_infiniband(state: State, cluster: Cluster) -> None:
-    volumes = [{"name": "ib", "hostPath": {"path": "/dev/infiniband"}}]
-    put(state, PODS, pod("verbs-0", cluster.gpu_nodes[0], volumes=volumes))
-
-
 def hyperpod_operator(state: State, _: Cluster) -> None:
     """Only the operator of HyperPod's own kind, whose name contains that of Kubeflow's operator."""
     without(DEPLOYMENTS, "training-operator")(state, _)
@@ -245,559 +238,181 @@ def free_in_two_zones(state: State, cluster: Cluster) -> None:
         put(state, PODS, pod(f"busy-{number}", model, gpus=1))
 
 
-NO_DEVICES = ("dra",)
-BUILT_IN = ("bottlerocket", "auto-mode", "dra")
-FAULTS = (
-    Fault(
-        "no gpu resource, no plugin",
-        both(each_gpu_node(amounts(GPU, None)), without(DAEMONS, "nvidia")),
-        "device-plugin",
-        "error",
-        ("no NVIDIA device plugin",),
-        ("install the NVIDIA device plugin",),
-        also=("gpu", "capacity"),
-        leave_out=BUILT_IN,
+PLANTS: dict[str, Plant] = {
+    "no gpu resource, no plugin": both(each_gpu_node(amounts(GPU, None)), without(DAEMONS, "nvidia")),
+    "no gpu resource, plugin runs": each_gpu_node(amounts(GPU, None)),
+    "no gpu resource, plugin not ready": both(
+        each_gpu_node(amounts(GPU, None)), stall_workload(DAEMONS, "nvidia")
     ),
-    Fault(
-        "no gpu resource, plugin runs",
-        each_gpu_node(amounts(GPU, None)),
-        "device-plugin",
-        "error",
-        ("the driver may have come after the plugin",),
-        ("rollout restart daemonset",),
-        also=("gpu", "capacity"),
-        leave_out=BUILT_IN,
+    "bottlerocket without nvidia": each_gpu_node(amounts(GPU, None)),
+    "one gpu missing, capacity too": each_gpu_node(amounts(GPU, "3"), 1),
+    "all gpus sick": each_gpu_node(amounts(GPU, "0", capacity=False), 1),
+    "mig": each_gpu_node(lambda b: (amounts(GPU, "0")(b), amounts("nvidia.com/mig-1g.5gb", "56")(b))[0], 1),
+    "time slicing": each_gpu_node(amounts(GPU, "32"), 1),
+    "one gpu missing on a spare": both(other_node, each_gpu_node(amounts(GPU, "3"), 1)),
+    "no efa, no plugin": both(each_gpu_node(amounts(EFA, None)), without(DAEMONS, "efa")),
+    "no efa interfaces attached": each_gpu_node(amounts(EFA, None)),
+    "no efa where it is slow anyway": each_gpu_node(amounts(EFA, None)),
+    "efa odd one out": each_gpu_node(amounts(EFA, "2"), 1),
+    "few efa everywhere": each_gpu_node(amounts(EFA, "2")),
+    "cordoned": each_gpu_node(cordon, 1),
+    "tainted": each_gpu_node(taint("reserved"), 1),
+    "xid": each_gpu_node(condition("GpuProblem", "True", "XidCriticalError"), 1),
+    "node monitoring agent": each_gpu_node(
+        condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error"), 1
     ),
-    Fault(
-        "no gpu resource, plugin not ready",
-        both(each_gpu_node(amounts(GPU, None)), stall_workload(DAEMONS, "nvidia")),
-        "device-plugin",
-        "error",
-        ("of", "pods ready"),
-        ("kubectl -n kube-system",),
-        also=("gpu", "capacity"),
-        leave_out=BUILT_IN,
+    "dcgm may be old": each_gpu_node(condition("AcceleratedHardwareReady", "False", "DCGMError"), 1),
+    "kernel deadlock": each_gpu_node(condition("KernelDeadlock", "True", "DockerHung"), 1),
+    "hyperpod unschedulable": each_gpu_node(
+        label("sagemaker.amazonaws.com/node-health-status", "UnschedulablePendingReplacement"), 1
     ),
-    Fault(
-        "bottlerocket without nvidia",
-        each_gpu_node(amounts(GPU, None)),
-        "device-plugin",
-        "error",
-        ("Bottlerocket", "offers no GPU"),
-        ("nvidia",),
-        also=("gpu", "capacity"),
-        only=("bottlerocket", "auto-mode"),
+    "hyperpod deep check goes on": each_gpu_node(
+        label("sagemaker.amazonaws.com/deep-health-check-status", "InProgress"), 1
     ),
-    Fault(
-        "one gpu missing, capacity too",
-        each_gpu_node(amounts(GPU, "3"), 1),
-        "gpu",
-        "error",
-        ("3 of",),
-        ("Xid",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
+    "hyperpod deep check failed": each_gpu_node(
+        label("sagemaker.amazonaws.com/deep-health-check-status", "Failed"), 1
     ),
-    Fault(
-        "all gpus sick",
-        each_gpu_node(amounts(GPU, "0", capacity=False), 1),
-        "gpu",
-        "error",
-        ("0 of",),
-        ("log",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
+    "hyperpod fault": each_gpu_node(label("sagemaker.amazonaws.com/fault-types", "NvidiaErrors"), 1),
+    "no operator": without(DEPLOYMENTS, "training-operator"),
+    "operator not ready": stall_workload(DEPLOYMENTS, "training-operator"),
+    "no namespace": no_namespace,
+    "no claim": without(CLAIMS, "checkpoints"),
+    "claim of one node": with_storage(modes=("ReadWriteOnce",)),
+    "mountpoint": with_storage(driver="s3.csi.aws.com"),
+    "block device": with_storage(driver="ebs.csi.aws.com"),
+    "no csi driver": without(DRIVERS, "fsx"),
+    "claim not bound": both(
+        unbound, lambda s, _: s[CLASSES]["shared"].update(provisioner="none.csi.example")
     ),
-    Fault(
-        "mig",
-        each_gpu_node(lambda b: (amounts(GPU, "0")(b), amounts("nvidia.com/mig-1g.5gb", "56")(b))[0], 1),
-        "gpu",
-        "error",
-        ("nvidia.com/mig-1g.5gb", "no whole GPU"),
-        ("MIG",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
+    "quota of gpus": quota({f"requests.{GPU}": "8"}),
+    "quota of pods": quota({"pods": "2"}),
+    "limit of gpus": limit({"type": "Container", "max": {GPU: "1"}}),
+    "default limit of memory": limit({"type": "Container", "default": {"memory": "512Mi"}}),
+    "restricted": level("restricted"),
+    "restricted, without workers": level("restricted"),
+    "two zones": zones,
+    "another job holds a node": holders(4),
+    "image cannot be pulled": pulls,
+    "operator of another kind": hyperpod_operator,
+    "kueue answers in place of the operator": both(without(DEPLOYMENTS, "training-operator"), kueue_hooks),
+    "gpus not healthy": each_gpu_node(condition("GpuHealthy", "False", "XidErrors"), 1),
+    "node still starting": each_gpu_node(taint("efs.csi.aws.com/agent-not-ready"), 1),
+    "claim that is read only": with_storage(modes=("ReadOnlyMany",)),
+    "claim that goes": lambda s, _: s[CLAIMS]["checkpoints"]["metadata"].update(
+        deletionTimestamp="2026-11-20T00:00:00Z"
     ),
-    Fault(
-        "time slicing",
-        each_gpu_node(amounts(GPU, "32"), 1),
-        "gpu",
-        "error",
-        ("shares",),
-        ("time-slicing",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "one gpu missing on a spare",
-        both(other_node, each_gpu_node(amounts(GPU, "3"), 1)),
-        "gpu",
-        "warning",
-        ("3 of",),
-        ("Xid",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "no efa, no plugin",
-        both(each_gpu_node(amounts(EFA, None)), without(DAEMONS, "efa")),
-        "efa",
-        "error",
-        ("no vpc.amazonaws.com/efa", "no EFA device plugin"),
-        ("install the EFA device plugin",),
-        leave_out=("bottlerocket", "dra"),
-    ),
-    Fault(
-        "no efa interfaces attached",
-        each_gpu_node(amounts(EFA, None)),
-        "efa",
-        "error",
-        ("no EFA interfaces attached",),
-        ("launch template",),
-        leave_out=("bottlerocket", "dra"),
-    ),
-    Fault(
-        "no efa where it is slow anyway",
-        each_gpu_node(amounts(EFA, None)),
-        "efa",
-        "warning",
-        ("no vpc.amazonaws.com/efa",),
-        ("launch template",),
-        only=("bottlerocket",),
-    ),
-    Fault(
-        "efa odd one out",
-        each_gpu_node(amounts(EFA, "2"), 1),
-        "efa",
-        "warning",
-        ("2 EFA interfaces", "peers"),
-        ("slowest",),
-        leave_out=("bottlerocket", "dra"),
-    ),
-    Fault(
-        "few efa everywhere",
-        each_gpu_node(amounts(EFA, "2")),
-        "efa",
-        "warning",
-        ("2 of",),
-        ("launch template",),
-        leave_out=("bottlerocket", "dra"),
-    ),
-    Fault(
-        "infiniband past the plugin",
-        raw_infiniband,
-        "efa",
-        "warning",
-        ("/dev/infiniband", "team/verbs-0"),
-        ("host path",),
-    ),
-    Fault(
-        "cordoned",
-        each_gpu_node(cordon, 1),
-        "node-health",
-        "error",
-        ("cordoned",),
-        ("kubectl uncordon",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "tainted",
-        each_gpu_node(taint("reserved"), 1),
-        "node-health",
-        "error",
-        ("tainted reserved=x:NoSchedule",),
-        ("--tolerate reserved",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "xid",
-        each_gpu_node(condition("GpuProblem", "True", "XidCriticalError"), 1),
-        "node-health",
-        "error",
-        ("XidCriticalError",),
-        ("replaced",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "node monitoring agent",
-        each_gpu_node(condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error"), 1),
-        "node-health",
-        "error",
-        ("NvidiaXID79Error",),
-        ("replaced",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "dcgm may be old",
-        each_gpu_node(condition("AcceleratedHardwareReady", "False", "DCGMError"), 1),
-        "node-health",
-        "warning",
-        ("DCGMError", "may be old"),
-        ("dcgmi diag",),
-    ),
-    Fault(
-        "kernel deadlock",
-        each_gpu_node(condition("KernelDeadlock", "True", "DockerHung"), 1),
-        "node-health",
-        "error",
-        ("KernelDeadlock",),
-        ("replaced",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "hyperpod unschedulable",
-        each_gpu_node(
-            label("sagemaker.amazonaws.com/node-health-status", "UnschedulablePendingReplacement"), 1
-        ),
-        "node-health",
-        "error",
-        ("UnschedulablePendingReplacement",),
-        ("Automatic",),
-        also=("capacity",),
-        only=("hyperpod",),
-    ),
-    Fault(
-        "hyperpod deep check goes on",
-        each_gpu_node(label("sagemaker.amazonaws.com/deep-health-check-status", "InProgress"), 1),
-        "node-health",
-        "error",
-        ("still running",),
-        ("wait",),
-        also=("capacity",),
-        only=("hyperpod",),
-    ),
-    Fault(
-        "hyperpod deep check failed",
-        each_gpu_node(label("sagemaker.amazonaws.com/deep-health-check-status", "Failed"), 1),
-        "node-health",
-        "error",
-        ("failed",),
-        ("replaced",),
-        also=("capacity",),
-        only=("hyperpod",),
-    ),
-    Fault(
-        "hyperpod fault",
-        each_gpu_node(label("sagemaker.amazonaws.com/fault-types", "NvidiaErrors"), 1),
-        "node-health",
-        "error",
-        ("NvidiaErrors",),
-        ("replaced",),
-        also=("capacity",),
-        only=("hyperpod",),
-    ),
-    Fault(
-        "no operator",
-        without(DEPLOYMENTS, "training-operator"),
-        "operator",
-        "error",
-        ("no Deployment",),
-        ("training operator",),
-    ),
-    Fault(
-        "operator not ready",
-        stall_workload(DEPLOYMENTS, "training-operator"),
-        "operator",
-        "error",
-        ("0 of 1",),
-        ("describe deployment",),
-    ),
-    Fault(
-        "wrong kind",
-        lambda *_: None,
-        "job-api",
-        "error",
-        ("trainjobs.trainer.kubeflow.org is not served",),
-        ("install Kubeflow Trainer 2",),
-        options=("--kind", "trainjob"),
-    ),
-    Fault(
-        "no namespace",
-        no_namespace,
-        "namespace",
-        "error",
-        ("there is no namespace team",),
-        ("kubectl create namespace team",),
-        also=("storage",),
-        leave_out=("mixed",),
-    ),
-    Fault(
-        "no secret",
-        lambda *_: None,
-        "namespace",
-        "error",
-        ("no secret hf",),
-        ("create secret generic hf",),
-        options=("--secret", "hf"),
-    ),
-    Fault(
-        "no queue system",
-        lambda *_: None,
-        "queue",
-        "error",
-        ("kueue.x-k8s.io",),
-        ("--queue",),
-        options=("--queue", "main"),
-    ),
-    Fault(
-        "no claim",
-        without(CLAIMS, "checkpoints"),
-        "storage",
-        "error",
-        ("no PersistentVolumeClaim checkpoints",),
-        ("fix --apply",),
-    ),
-    Fault(
-        "claim of one node",
-        with_storage(modes=("ReadWriteOnce",)),
-        "storage",
-        "error",
-        ("ReadWriteOnce", "4 nodes cannot write"),
-        ("FSx",),
-    ),
-    Fault("mountpoint", with_storage(driver="s3.csi.aws.com"), "storage", "error", ("Mountpoint",), ("FSx",)),
-    Fault("block device", with_storage(driver="ebs.csi.aws.com"), "storage", "error", ("EBS",), ("FSx",)),
-    Fault(
-        "no csi driver",
-        without(DRIVERS, "fsx"),
-        "storage",
-        "error",
-        ("fsx.csi.aws.com", "not installed"),
-        ("create-addon",),
-    ),
-    Fault(
-        "claim not bound",
-        both(unbound, lambda s, _: s[CLASSES]["shared"].update(provisioner="none.csi.example")),
-        "storage",
-        "error",
-        ("not bound",),
-        ("describe pvc",),
-    ),
-    Fault(
-        "checkpoints on a node's disk",
-        lambda *_: None,
-        "storage",
-        "error",
-        ("/opt/dlami/nvme/run", "lost"),
-        ("caches only",),
-        options=("--checkpoint-path", "/opt/dlami/nvme/run"),
-    ),
-    Fault(
-        "quota of gpus",
-        quota({f"requests.{GPU}": "8"}),
-        "quota",
-        "error",
-        ("requests.nvidia.com/gpu", "of 8 used"),
-        ("quota raised",),
-    ),
-    Fault(
-        "quota of pods",
-        quota({"pods": "2"}),
-        "quota",
-        "error",
-        ("pods 0 of 2",),
-        ("quota raised",),
-        leave_out=("mixed",),
-    ),
-    Fault(
-        "limit of gpus",
-        limit({"type": "Container", "max": {GPU: "1"}}),
-        "quota",
-        "error",
-        ("LimitRange", GPU),
-        ("limit raised",),
-    ),
-    Fault(
-        "default limit of memory",
-        limit({"type": "Container", "default": {"memory": "512Mi"}}),
-        "quota",
-        "info",
-        ("512 MiB",),
-        ("limit of memory",),
-    ),
-    Fault(
-        "restricted",
-        level("restricted"),
-        "pod-security",
-        "error",
-        ("restricted", "operator adds"),
-        ("--kind trainjob",),
-    ),
-    Fault(
-        "restricted, without workers",
-        level("restricted"),
-        "pod-security",
-        "warning",
-        ("restricted", "IPC_LOCK"),
-        ("RuntimeDefault",),
-        options=("--num-nodes", "1"),
-    ),
-    Fault(
-        "no priority class",
-        lambda *_: None,
-        "quota",
-        "error",
-        ("no PriorityClass gold",),
-        ("create it",),
-        options=("--priority-class", "gold"),
-    ),
-    Fault(
-        "two zones",
-        zones,
-        "placement",
-        "error",
-        ("no zone has room for 4", "EFA"),
-        ("placement group",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "too few nodes",
-        lambda *_: None,
-        "capacity",
-        "error",
-        ("4 places for 40",),
-        ("fewer nodes",),
-        options=("--num-nodes", "40"),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "another job holds a node",
-        holders(4),
-        "capacity",
-        "error",
-        ("3 places free for 4", "team/busy holds 4"),
-        ("queue",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "no node of the type",
-        lambda *_: None,
-        "gpu",
-        "error",
-        ("no node of type p5en.48xlarge",),
-        ("instance type",),
-        options=("--instance-type", "p5en.48xlarge"),
-    ),
-    Fault(
-        "image cannot be pulled",
-        pulls,
-        "image",
-        "error",
-        ("team/pull-0", "cannot pull"),
-        ("imagePullSecrets",),
-        options=("--image-uri", "registry.invalid/train:1"),
-    ),
-    Fault(
-        "kubelet older",
-        each_gpu_node(lambda b: b["status"]["nodeInfo"].update(kubeletVersion="v1.29.3"), 1),
-        "skew",
-        "warning",
-        ("older",),
-        ("supported",),
-    ),
-    Fault(
-        "operator of another kind",
-        hyperpod_operator,
-        "operator",
-        "error",
-        ("training operator: no Deployment",),
-        ("training operator",),
-    ),
-    Fault(
-        "kueue answers in place of the operator",
-        both(without(DEPLOYMENTS, "training-operator"), kueue_hooks),
-        "operator",
-        "error",
-        ("no Deployment", "nothing acts on it"),
-        ("training operator",),
-    ),
-    Fault(
-        "gpus not healthy",
-        each_gpu_node(condition("GpuHealthy", "False", "XidErrors"), 1),
-        "node-health",
-        "error",
-        ("GpuHealthy (XidErrors) is False",),
-        ("replaced",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "node still starting",
-        each_gpu_node(taint("efs.csi.aws.com/agent-not-ready"), 1),
-        "node-health",
-        "error",
-        ("tainted efs.csi.aws.com/agent-not-ready",),
-        ("still starting",),
-        also=("capacity",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "claim that is read only",
-        with_storage(modes=("ReadOnlyMany",)),
-        "storage",
-        "error",
-        ("ReadOnlyMany", "nobody can write"),
-        ("FSx",),
-    ),
-    Fault(
-        "claim that goes",
-        lambda s, _: s[CLAIMS]["checkpoints"]["metadata"].update(deletionTimestamp="2026-11-20T00:00:00Z"),
-        "storage",
-        "error",
-        ("being deleted",),
-        ("another name",),
-    ),
-    Fault(
-        "disk of auto mode",
-        with_storage(driver="ebs.csi.eks.amazonaws.com"),
-        "storage",
-        "error",
-        ("EBS",),
-        ("FSx",),
-    ),
-    Fault(
-        "checkpoints on a node's disk by a detour",
-        lambda *_: None,
-        "storage",
-        "error",
-        ("/opt/dlami/nvme/run", "lost"),
-        ("caches only",),
-        options=("--checkpoint-path", "/data/../opt//dlami/nvme/run/"),
-    ),
-    Fault(
-        "free places in two zones",
-        free_in_two_zones,
-        "placement",
-        "error",
-        ("no zone has room for 4 nodes now: 2 in", "EFA"),
-        ("wait",),
-        leave_out=NO_DEVICES,
-    ),
-    Fault(
-        "quota of processors",
-        quota({"requests.cpu": "100m"}),
-        "pod-security",
-        "error",
-        ("exceeded quota", "requests.cpu"),
-        ("as it says",),
-        leave_out=("mixed",),
-        judged_by_server=True,
-    ),
-    Fault(
-        "limit of memory",
-        limit({"type": "Container", "max": {"memory": "256Mi"}}),
-        "pod-security",
-        "error",
-        ("maximum memory usage per Container is 256Mi",),
-        ("as it says",),
-        also=("quota",),
-        judged_by_server=True,
-    ),
-)
+    "disk of auto mode": with_storage(driver="ebs.csi.eks.amazonaws.com"),
+    "free places in two zones": free_in_two_zones,
+    "quota of processors": quota({"requests.cpu": "100m"}),
+    "limit of memory": limit({"type": "Container", "max": {"memory": "256Mi"}}),
+}
+EXPECTED = """
+no gpu resource, no plugin | device-plugin | no NVIDIA device plugin | install the NVIDIA device plugin
+    | also=gpu,capacity ; not=bottlerocket,auto-mode,dra
+no gpu resource, plugin runs | device-plugin | may have come after the plugin | rollout restart daemonset
+    | also=gpu,capacity ; not=bottlerocket,auto-mode,dra
+no gpu resource, plugin not ready | device-plugin | of … pods ready | kubectl -n kube-system
+    | also=gpu,capacity ; not=bottlerocket,auto-mode,dra
+bottlerocket without nvidia | device-plugin | Bottlerocket … offers no GPU | nvidia
+    | also=gpu,capacity ; only=bottlerocket,auto-mode
+one gpu missing, capacity too | gpu | 3 of | Xid | also=capacity ; not=dra
+all gpus sick | gpu | 0 of | log | also=capacity ; not=dra
+mig | gpu | nvidia.com/mig-1g.5gb … no whole GPU | MIG | also=capacity ; not=dra
+time slicing | gpu | shares | time-slicing | also=capacity ; not=dra
+one gpu missing on a spare | gpu warning | 3 of | Xid | not=dra
+no efa, no plugin | efa | no vpc.amazonaws.com/efa … no EFA device plugin | install the EFA device plugin
+    | not=bottlerocket,dra
+no efa interfaces attached | efa | no EFA interfaces attached | launch template | not=bottlerocket,dra
+no efa where it is slow anyway | efa warning | no vpc.amazonaws.com/efa | launch template | only=bottlerocket
+efa odd one out | efa warning | 2 EFA interfaces … peers | slowest | not=bottlerocket,dra
+few efa everywhere | efa warning | 2 of | launch template | not=bottlerocket,dra
+cordoned | node-health | cordoned | kubectl uncordon | also=capacity ; not=dra
+tainted | node-health | tainted reserved=x:NoSchedule | --tolerate reserved | also=capacity ; not=dra
+xid | node-health | XidCriticalError | replaced | also=capacity ; not=dra
+node monitoring agent | node-health | NvidiaXID79Error | replaced | also=capacity ; not=dra
+dcgm may be old | node-health warning | DCGMError … may be old | dcgmi diag
+kernel deadlock | node-health | KernelDeadlock | replaced | also=capacity ; not=dra
+hyperpod unschedulable | node-health | UnschedulablePendingReplacement | Automatic
+    | also=capacity ; only=hyperpod
+hyperpod deep check goes on | node-health | still running | wait | also=capacity ; only=hyperpod
+hyperpod deep check failed | node-health | failed | replaced | also=capacity ; only=hyperpod
+hyperpod fault | node-health | NvidiaErrors | replaced | also=capacity ; only=hyperpod
+no operator | operator | no Deployment | training operator
+operator not ready | operator | 0 of 1 | describe deployment
+wrong kind | job-api | trainjobs.trainer.kubeflow.org is not served | install Kubeflow Trainer 2
+    | options=--kind trainjob
+no namespace | namespace | there is no namespace team | kubectl create namespace team
+    | also=storage ; not=mixed
+no secret | namespace | no secret hf | create secret generic hf | options=--secret hf
+no queue system | queue | kueue.x-k8s.io | --queue | options=--queue main
+no claim | storage | no PersistentVolumeClaim checkpoints | fix --apply
+claim of one node | storage | ReadWriteOnce … 4 nodes cannot write | FSx
+mountpoint | storage | Mountpoint | FSx
+block device | storage | EBS | FSx
+no csi driver | storage | fsx.csi.aws.com … not installed | create-addon
+claim not bound | storage | not bound | describe pvc
+checkpoints on a node's disk | storage | /opt/dlami/nvme/run … lost | caches only
+    | options=--checkpoint-path /opt/dlami/nvme/run
+quota of gpus | quota | requests.nvidia.com/gpu … of 8 used | quota raised
+quota of pods | quota | pods 0 of 2 | quota raised | not=mixed
+limit of gpus | quota | LimitRange … nvidia.com/gpu | limit raised
+default limit of memory | quota info | 512 MiB | limit of memory
+restricted | pod-security | restricted … operator adds | --kind trainjob
+restricted, without workers | pod-security warning | restricted … IPC_LOCK | RuntimeDefault
+    | options=--num-nodes 1
+no priority class | quota | no PriorityClass gold | create it | options=--priority-class gold
+two zones | placement | no zone has room for 4 … EFA | placement group | not=dra
+too few nodes | capacity | 4 places for 40 | fewer nodes | not=dra ; options=--num-nodes 40
+another job holds a node | capacity | 3 places free for 4 … team/busy holds 4 | queue | not=dra
+no node of the type | gpu | no node of type p5en.48xlarge | instance type
+    | options=--instance-type p5en.48xlarge
+image cannot be pulled | image | team/pull-0 … cannot pull | imagePullSecrets
+    | options=--image-uri registry.invalid/train:1
+operator of another kind | operator | training operator: no Deployment | training operator
+kueue answers in place of the operator | operator | no Deployment … nothing acts on it | training operator
+gpus not healthy | node-health | GpuHealthy (XidErrors) is False | replaced | also=capacity ; not=dra
+node still starting | node-health | tainted efs.csi.aws.com/agent-not-ready | still starting
+    | also=capacity ; not=dra
+claim that is read only | storage | ReadOnlyMany … nobody can write | FSx
+claim that goes | storage | being deleted | another name
+disk of auto mode | storage | EBS | FSx
+checkpoints on a node's disk by a detour | storage | /opt/dlami/nvme/run … lost | caches only
+    | options=--checkpoint-path /data/../opt//dlami/nvme/run/
+free places in two zones | placement | no zone has room for 4 nodes now: 2 in … EFA | wait | not=dra
+quota of processors | pod-security | exceeded quota … requests.cpu | as the message says
+    | not=mixed ; server=yes
+limit of memory | pod-security | maximum memory usage per Container is 256Mi | as the message says
+    | also=quota ; server=yes
+"""
+"""Fault | check, and severity if it is no error | words of evidence | words of remedy | further rules.
+
+A fault that is not in `PLANTS` is in the options.
+
+`also`: other checks that may report a problem because of it; `options`: of the command line, beside the
+cluster's own; `only` and `not`: clusters in which it makes sense; `server`: only the admission of a real API
+server shows it.
+"""
+
+
+def _fault(row: str) -> Fault:
+    name, check, evidence, remedy, *further = (part.strip() for part in row.split("|"))
+    rules = dict(rule.strip().split("=", 1) for rule in (further[0].split(";") if further else ()))
+    return Fault(
+        name,
+        PLANTS.get(name, lambda *_: None),
+        check.split()[0],
+        [*check.split(), "error"][1],
+        tuple(evidence.split(" … ")),
+        tuple(remedy.split(" … ")),
+        also=tuple(filter(None, rules.get("also", "").split(","))),
+        options=tuple(rules.get("options", "").split()),
+        only=tuple(filter(None, rules.get("only", "").split(","))),
+        leave_out=tuple(rules.get("not", "").split(",")),
+        judged_by_server="server" in rules,
+    )
+
+
+FAULTS = tuple(map(_fault, EXPECTED.strip().replace("\n    ", " ").splitlines()))
 
 
 def cases(clusters: "list[str]", *, real: bool = False) -> list[tuple[str, Fault]]:

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -30,7 +29,7 @@ def script() -> ModuleType:
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:
     api = Api(access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={}), call_seconds=call_seconds)
     demand = demand_of(["--kubeconfig", str(kubeconfig), *options], namespace=api.access.namespace)
-    return ClusterQuery(api, demand, now=time.time() + 3600)
+    return ClusterQuery(api, demand)
 
 
 def demand_of(

@@ -59,7 +59,6 @@ class Recorded:
     requests: list[str] = field(default_factory=list)
     created: list[Json] = field(default_factory=list)
     url: str = ""
-    clock_offset: float = 0.0
 
     def kubeconfig(self, folder: Path, **user: Any) -> Path:
         path = folder / "kubeconfig.json"
@@ -104,9 +103,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        return super().date_time_string((timestamp or time.time()) + self.server_state.clock_offset)
 
     def do_GET(self) -> None:
         self._answer("GET", None)

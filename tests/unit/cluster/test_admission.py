@@ -33,7 +33,7 @@ def snapshot(*queues: ClusterQueue, **changes: Any) -> Snapshot:
     local = Queue("main", "own", active=True, reason="", stopped=False)
     names = list(Snapshot.__dataclass_fields__)
     empty: dict[str, Any] = dict.fromkeys(names, NOT_SEEN)
-    empty |= {"queues": (local,), "cluster_queues": queues, "flavors": (), "now": 0.0, "clock_offset": None}
+    empty |= {"queues": (local,), "cluster_queues": queues, "flavors": ()}
     return Snapshot(**(empty | changes))
 
 

@@ -1,6 +1,5 @@
 """Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, remedies of fix."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,42 +46,18 @@ def errors(recorded: Recorded, folder: Path, *options: str) -> dict[str, str]:
     return {entry["check"]: entry["evidence"] for entry in found if entry["severity"] == "error"}
 
 
-def scope(name: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
-    return {"scopeName": name, "operator": operator, "values": list(values)}
-
-
-@pytest.mark.parametrize(
-    ("spec", "class_name", "counts"),
-    [
-        ({}, "", True),
-        ({"scopes": ["NotBestEffort"]}, "", True),
-        ({"scopes": ["NotTerminating", "NotBestEffort"]}, "", True),
-        ({"scopes": ["BestEffort"]}, "", False),
-        ({"scopes": ["Terminating"]}, "", False),
-        ({"scopes": ["NotTerminating", "Terminating"]}, "", False),
-        ({"scopes": ["CrossNamespacePodAffinity"]}, "", False),
-        ({"expressions": [scope("PriorityClass", "In", "gold", "iron")]}, "gold", True),
-        ({"expressions": [scope("PriorityClass", "In", "gold")]}, "iron", False),
-        ({"expressions": [scope("PriorityClass", "In", "gold")]}, "", False),
-        ({"expressions": [scope("PriorityClass", "NotIn", "gold")]}, "gold", False),
-        ({"expressions": [scope("PriorityClass", "NotIn", "gold")]}, "iron", True),
-        ({"expressions": [scope("PriorityClass", "Exists")]}, "gold", True),
-        ({"expressions": [scope("PriorityClass", "Exists")]}, "", False),
-        ({"expressions": [scope("PriorityClass", "DoesNotExist")]}, "", True),
-        ({"expressions": [scope("PriorityClass", "DoesNotExist")]}, "gold", False),
-    ],
-)
-def test_a_quota_counts_the_pods_of_its_scope(
-    spec: dict[str, Any], class_name: str, counts: bool, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_a_quota_counts_unless_it_has_scopes(recorded: Recorded, tmp_path: Path) -> None:
+    """What a quota with scopes counts is judged by the dry run of a pod."""
+    gold = {"scopeName": "PriorityClass", "operator": "In", "values": ["gold"]}
     quota({f"requests.{GPU}": "8"})(recorded.state, plain_eks())
-    body = recorded.state[QUOTAS]["team"]
-    body["spec"] |= {k: v for k, v in spec.items() if k == "scopes"}
-    body["spec"]["scopeSelector"] = {"matchExpressions": spec.get("expressions", [])}
-    for name in ("gold", "iron"):
-        put(recorded.state, "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}})
-    found = errors(recorded, tmp_path, *PLAN, *(("--priority-class", class_name) if class_name else ()))
-    assert ("quota" in found) == counts
+    for spec, counts in (
+        ({}, True),
+        ({"scopes": ["NotBestEffort"]}, False),
+        ({"scopeSelector": {"matchExpressions": [gold]}}, False),
+    ):
+        body = recorded.state[QUOTAS]["team"]
+        body["spec"] = {"hard": body["spec"]["hard"], **spec}
+        assert ("quota" in errors(recorded, tmp_path)) == counts, spec
 
 
 REFUSED = 'pods "trainyard-preflight" is forbidden: '
@@ -152,7 +127,7 @@ def errors_of_job(
     """The errors for a job that `trainyard job deploy` plans, by check."""
     look = look_at(recorded.kubeconfig(folder), *PLAN)
     demand = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
-    job = ClusterQuery(look.api, demand, now=time.time())
+    job = ClusterQuery(look.api, demand)
     verdict = judge_cluster(job.snapshot(lambda **_: None), demand)
     told: dict[str, str] = {}
     for entry in verdict_record(verdict)["findings"]:

@@ -1,12 +1,10 @@
 """HyperPod: its description, which jobs resume by themselves, and the queries to Prometheus."""
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from tests.answering import answering
 from tests.unit.cluster.generated import workload
 
 from trainyard.cluster.api_objects import read_workload
@@ -85,34 +83,16 @@ def test_queries_name_the_nodes_and_nothing_else_can_be_put_in() -> None:
 @pytest.fixture
 def workspace() -> Iterator[tuple[str, list[Any]]]:
     seen: list[Any] = []
-    answers: list[int] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            seen.append((self.path, dict(self.headers), body))
-            series = [{"metric": {"Hostname": "n1"}, "value": [1, "42.5"]}]
-            series.append({"metric": {"Hostname": "n2"}, "value": [1, "NaN"]})
-            content = json.dumps({"status": "success", "data": {"result": series}}).encode()
-            status = (
-                403 if "/denied" in self.path else 503 if len(seen) == 1 and "/flaky" in self.path else 200
-            )
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            answers.append(status)
+    def answer(_method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        seen.append((path, dict(headers), body))
+        series = [{"metric": {"Hostname": "n1"}, "value": [1, "42.5"]}]
+        series.append({"metric": {"Hostname": "n2"}, "value": [1, "NaN"]})
+        status = 403 if "/denied" in path else 503 if len(seen) == 1 and "/flaky" in path else 200
+        return status, {"status": "success", "data": {"result": series}}
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(answer) as url:
+        yield url, seen
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,6 @@ def node(
         "nvidia.com/gpu": 8000,
         "vpc.amazonaws.com/efa": efa * 1000,
     }
-    given: dict[str, Any] = dict.fromkeys(("kubelet", "os_image"), "")
     return Node(
         name=name,
         labels={"node.kubernetes.io/instance-type": "p5.48xlarge", **(labels or {})},
@@ -41,19 +40,18 @@ def node(
         capacity=amounts,
         allocatable=amounts,
         conditions=(Condition("Ready", "True"),),
-        created=0.0,
-        **given,
+        os_image="",
     )
 
 
 def pod(where: str, **requests: int) -> Pod:
-    return Pod("kube-system", "p", where, requests, "p", 0, "", (), raw_infiniband=False)
+    return Pod("kube-system", "p", where, requests, "p", 0, "", ())
 
 
 def snapshot_of(*nodes: Node, pods: tuple[Pod, ...] | MissingData = ()) -> Snapshot:
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
-    return Snapshot(**{**fields, "nodes": nodes, "pods": pods, "now": 0.0, "resources": {}})
+    return Snapshot(**{**fields, "nodes": nodes, "pods": pods, "resources": {}})
 
 
 def test_the_least_of_all_nodes_counts_without_what_runs_there_anyway() -> None:

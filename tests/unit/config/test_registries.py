@@ -36,7 +36,7 @@ from trainyard.config.registries import STORE_SCHEMES, StoreScheme
 
 STORE_SCHEMES["shelf"] = StoreScheme("planted_store", "shelf://[a-z]+", "shelf://[a-z]+", "shelf://name")
 
-from trainyard.config.json_schema import fragment_of
+from trainyard.config.keys import fragment_of
 from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
 from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address

@@ -1,21 +1,13 @@
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.cases import each_case
+from tests.git_repository import git
 
 from trainyard.gateways import git as gateway
 from trainyard.gateways.git import git_facts, is_cleaned
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture

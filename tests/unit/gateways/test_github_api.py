@@ -1,15 +1,13 @@
 """GitHub's REST API with a local server: requests, retries and secrets."""
 
-import http.server
 import io
-import json
-import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.answering import answering
 
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import github_api
@@ -35,35 +33,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
     told = Server()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            call = f"{self.command} {self.path}"
-            told.asked.append((call, body, self.headers.get("Authorization")))
-            answers = told.answers.get(call) or [(404, {"message": "Not Found"}, {})]
-            status, content, headers = answers.pop(0) if len(answers) > 1 else answers[0]
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            data = b"" if content is None else data
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[Any, ...]:
+        call = f"{method} {path}"
+        told.asked.append((call, body, headers.get("Authorization")))
+        answers = told.answers.get(call) or [(404, {"message": "Not Found"}, {})]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
 
-        do_GET = do_POST = do_PATCH = answer  # noqa: N815 - names of the base class
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=serving.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    told.url = f"http://127.0.0.1:{serving.server_port}"
-    yield told
-    serving.shutdown()
-    serving.server_close()
-    thread.join()
+    with answering(answer) as told.url:
+        yield told
 
 
 def repository(server: Server) -> GitHub:

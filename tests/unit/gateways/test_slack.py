@@ -1,14 +1,12 @@
 """Slack with a local HTTP server that answers, refuses, stalls and asks to wait."""
 
-import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.answering import Slack, answering_slack
 from tests.cases import each_case
 
 from trainyard.errors import ServiceError
@@ -21,52 +19,10 @@ Answer = tuple[int, dict[str, str], str]
 OK: Answer = (200, {}, "ok")
 
 
-class FakeSlack(ThreadingHTTPServer):
-    """Answers from a list, then with success; records the requests. `stall` delays the answers."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[tuple[str, dict[str, str], Any]] = []
-        self.answers: list[Answer] = []
-        self.stall = 0.0
-        self.done = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeSlack
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append((self.path, dict(self.headers), body))
-        self.server.done.wait(self.server.stall)
-        default = '{"ok": true, "channel": "C7", "ts": "1.2"}' if "/api/chat." in self.path else "ok"
-        status, headers, text = self.server.answers.pop(0) if self.server.answers else (200, {}, default)
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        pass
-
-
 @pytest.fixture
-def server() -> Iterator[FakeSlack]:
-    fake = FakeSlack()
-    thread = threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield fake
-    fake.done.set()
-    fake.shutdown()
-    fake.server_close()
-    thread.join()
+def server() -> Iterator[Slack]:
+    with answering_slack() as fake:
+        yield fake
 
 
 @pytest.fixture
@@ -76,22 +32,22 @@ def closed_port() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def webhook(server: FakeSlack) -> dict[str, str]:
+def webhook(server: Slack) -> dict[str, str]:
     return {"SLACK_WEBHOOK_URL": server.url + SECRET_PATH}
 
 
-def bot(server: FakeSlack) -> dict[str, str]:
+def bot(server: Slack) -> dict[str, str]:
     return {"SLACK_BOT_TOKEN": TOKEN, "SLACK_API_URL": server.url + "/api", "SLACK_CHANNEL": "#training"}
 
 
-def test_a_webhook_gets_the_text_and_the_blocks(server: FakeSlack) -> None:
+def test_a_webhook_gets_the_text_and_the_blocks(server: Slack) -> None:
     assert slack.post("Training 7 proven", BLOCKS, environment=webhook(server))
     path, _, body = server.requests[0]
     assert path == SECRET_PATH
     assert body == {"text": "Training 7 proven", "blocks": BLOCKS}
 
 
-def test_a_bot_token_posts_to_the_channel(server: FakeSlack) -> None:
+def test_a_bot_token_posts_to_the_channel(server: Slack) -> None:
     assert slack.post("Training 7 proven", BLOCKS, environment=bot(server))
     path, headers, body = server.requests[0]
     assert path == "/api/chat.postMessage"
@@ -101,46 +57,50 @@ def test_a_bot_token_posts_to_the_channel(server: FakeSlack) -> None:
     assert body["blocks"] == BLOCKS
 
 
-def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: FakeSlack) -> None:
-    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.PostedMessage("C7", "1.2")
+def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: Slack) -> None:
+    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.PostedMessage("C0123", "1700.0001")
     assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.PostedMessage()
 
 
-def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: FakeSlack) -> None:
-    root = slack.PostedMessage("C7", "1.2")
+def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: Slack) -> None:
+    root = slack.PostedMessage("C0123", "1700.0001")
     for broadcast in (False, True):
         assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
         body = server.requests[-1][2]
-        assert (body["channel"], body["thread_ts"], body["reply_broadcast"]) == ("C7", "1.2", broadcast)
+        assert (body["channel"], body["thread_ts"], body["reply_broadcast"]) == (
+            "C0123",
+            "1700.0001",
+            broadcast,
+        )
 
 
-def test_a_message_can_be_edited(server: FakeSlack) -> None:
-    assert slack.edit(slack.PostedMessage("C7", "1.2"), "proven", BLOCKS, environment=bot(server))
+def test_a_message_can_be_edited(server: Slack) -> None:
+    assert slack.edit(slack.PostedMessage("C0123", "1700.0001"), "proven", BLOCKS, environment=bot(server))
     path, _, body = server.requests[0]
     assert path == "/api/chat.update"
-    assert body == {"channel": "C7", "ts": "1.2", "text": "proven", "blocks": BLOCKS}
+    assert body == {"channel": "C0123", "ts": "1700.0001", "text": "proven", "blocks": BLOCKS}
 
 
-def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: FakeSlack) -> None:
-    assert not slack.edit(slack.PostedMessage("C7", "1.2"), "t", BLOCKS, environment=webhook(server))
+def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: Slack) -> None:
+    assert not slack.edit(slack.PostedMessage("C0123", "1700.0001"), "t", BLOCKS, environment=webhook(server))
     assert not slack.edit(slack.PostedMessage(), "t", BLOCKS, environment=bot(server))
     assert server.requests == []
 
 
-def test_a_deleted_message_cannot_be_edited(server: FakeSlack) -> None:
+def test_a_deleted_message_cannot_be_edited(server: Slack) -> None:
     server.answers = [(200, {}, '{"ok": false, "error": "message_not_found"}')]
-    with pytest.raises(ServiceError, match="for C7: message_not_found"):
-        slack.edit(slack.PostedMessage("C7", "1.2"), "t", BLOCKS, environment=bot(server))
+    with pytest.raises(ServiceError, match="for C0123: message_not_found"):
+        slack.edit(slack.PostedMessage("C0123", "1700.0001"), "t", BLOCKS, environment=bot(server))
 
 
-def test_a_token_is_preferred_to_a_webhook_if_a_channel_is_known(server: FakeSlack) -> None:
+def test_a_token_is_preferred_to_a_webhook_if_a_channel_is_known(server: Slack) -> None:
     both = bot(server) | webhook(server)
     slack.post("t", BLOCKS, environment=both)
     slack.post("t", BLOCKS, environment={k: v for k, v in both.items() if k != "SLACK_CHANNEL"})
     assert [path for path, _, _ in server.requests] == ["/api/chat.postMessage", SECRET_PATH]
 
 
-def test_the_channel_may_come_from_the_configuration(server: FakeSlack) -> None:
+def test_the_channel_may_come_from_the_configuration(server: Slack) -> None:
     environment = {k: v for k, v in bot(server).items() if k != "SLACK_CHANNEL"}
     assert slack.post("t", BLOCKS, channel="#from-config", environment=environment)
     assert server.requests[0][2]["channel"] == "#from-config"
@@ -153,7 +113,7 @@ def test_without_webhook_and_token_nothing_is_sent() -> None:
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
-def test_the_rate_limit_is_waited_out_as_slack_asks(server: FakeSlack, credentials: Any) -> None:
+def test_the_rate_limit_is_waited_out_as_slack_asks(server: Slack, credentials: Any) -> None:
     server.answers = [(429, {"Retry-After": "1"}, "")]
     began = time.monotonic()
     assert slack.post("t", BLOCKS, environment=credentials(server))
@@ -163,7 +123,7 @@ def test_the_rate_limit_is_waited_out_as_slack_asks(server: FakeSlack, credentia
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
 def test_a_rate_limit_beyond_the_messages_time_limit_is_not_waited_out(
-    server: FakeSlack, credentials: Any
+    server: Slack, credentials: Any
 ) -> None:
     server.answers = [(429, {"Retry-After": "3600"}, "rate_limited")]
     began = time.monotonic()
@@ -174,20 +134,20 @@ def test_a_rate_limit_beyond_the_messages_time_limit_is_not_waited_out(
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
-def test_a_server_error_is_retried(server: FakeSlack, credentials: Any) -> None:
+def test_a_server_error_is_retried(server: Slack, credentials: Any) -> None:
     server.answers = [(503, {}, "oops")]
     assert slack.post("t", BLOCKS, environment=credentials(server))
     assert len(server.requests) == 2
 
 
-def test_a_server_that_stays_broken_is_given_up(server: FakeSlack) -> None:
+def test_a_server_that_stays_broken_is_given_up(server: Slack) -> None:
     server.answers = [(500, {}, "no\nidea")] * 20
     with pytest.raises(ServiceError, match="Slack answered 500: no idea"):
         slack.post("t", BLOCKS, environment=webhook(server))
     assert len(server.requests) == 3
 
 
-def test_a_refusal_is_not_retried(server: FakeSlack) -> None:
+def test_a_refusal_is_not_retried(server: Slack) -> None:
     server.answers = [(403, {}, "invalid_token")]
     with pytest.raises(ServiceError, match="Slack answered 403: invalid_token"):
         slack.post("t", BLOCKS, environment=webhook(server))
@@ -199,7 +159,7 @@ def test_a_refusal_is_not_retried(server: FakeSlack) -> None:
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
 def test_a_stalled_call_is_abandoned_and_not_retried(
-    server: FakeSlack, credentials: Any, monkeypatch: pytest.MonkeyPatch
+    server: Slack, credentials: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slack, "CALL_SECONDS", 1)
     server.stall = 30
@@ -210,7 +170,7 @@ def test_a_stalled_call_is_abandoned_and_not_retried(
     assert len(server.requests) == 1
 
 
-def test_a_message_has_its_own_time_limit(server: FakeSlack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_has_its_own_time_limit(server: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slack, "TOTAL_SECONDS", 0.5)
     server.stall = 3
     with pytest.raises(ServiceError, match="did not answer within"):
@@ -235,20 +195,20 @@ def test_an_invalid_address_is_refused_without_being_shown(address: str, variabl
     assert "verysecret" not in str(caught.value)
 
 
-def test_an_address_with_a_space_is_not_shown(server: FakeSlack) -> None:
+def test_an_address_with_a_space_is_not_shown(server: Slack) -> None:
     with pytest.raises(ServiceError) as caught:
         slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": server.url + "/very secret"})
     assert "secret" not in str(caught.value)
 
 
-def test_an_answer_that_is_not_json_is_an_error(server: FakeSlack) -> None:
+def test_an_answer_that_is_not_json_is_an_error(server: Slack) -> None:
     server.answers = [(200, {}, "<html>proxy</html>")]
     with pytest.raises(ServiceError, match="refused the message"):
         slack.post("t", BLOCKS, environment=bot(server))
 
 
 def test_the_proxy_is_not_used_for_hosts_in_no_proxy(
-    server: FakeSlack, closed_port: str, monkeypatch: pytest.MonkeyPatch
+    server: Slack, closed_port: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", closed_port)
     monkeypatch.setenv("no_proxy", "127.0.0.1")

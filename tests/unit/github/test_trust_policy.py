@@ -9,7 +9,15 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
-from trainyard.github.trust_policy import AUDIENCE, ISSUER, Form, Subject, trust_policy
+from trainyard.github.trust_policy import (
+    AUDIENCE,
+    ISSUER,
+    Form,
+    Subject,
+    is_immutable,
+    trust_commands,
+    trust_policy,
+)
 
 ACCOUNT = "123456789012"
 IDS = {"owner_id": 11, "repository_id": 22}
@@ -153,3 +161,30 @@ def test_the_page_on_permissions_names_the_subjects_that_are_written() -> None:
         subject = condition[f"{ISSUER}:sub"].replace("@1", "@OWNER_ID").replace("@2", "@REPO_ID")
         assert f"`{subject}`" in page
         assert f"`{condition[f'{ISSUER}:aud']}`" in page
+
+
+@each_case(
+    ("answer", "created", "immutable"),
+    [
+        ({"use_immutable_subject": True}, "2020-01-01T00:00:00Z", True),
+        ({"use_immutable_subject": False}, "2026-11-01T00:00:00Z", False),
+        ({}, "2026-07-14T23:59:59Z", False),
+        ({}, "2026-07-15T00:00:00Z", True),
+        ({"use_default": True}, "2026-11-01T00:00:00Z", True),
+    ],
+)
+def test_the_form_comes_from_github_or_from_the_creation_date(
+    answer: dict[str, Any], created: str, immutable: bool
+) -> None:
+    assert is_immutable(answer, created) is immutable
+
+
+def test_the_commands_name_the_account_the_partition_and_the_ids_of_the_form() -> None:
+    role = "arn:aws-cn:iam::123456789012:role/ci/trainyard-ci"
+    write, create, update = trust_commands(role, "me/lab", Form.IMMUTABLE, owner_id=11, repository_id=22)
+    assert "--account 123456789012 --environment training --owner-id 11 --repository-id 22 " in write
+    assert write.endswith("--partition aws-cn --output trust.json")
+    assert create.startswith("aws iam create-role --role-name trainyard-ci ")
+    assert update.startswith("aws iam update-assume-role-policy --role-name trainyard-ci ")
+    names = trust_commands(role, "me/lab", Form.NAMES, owner_id=11, repository_id=22)[0]
+    assert "--owner-id" not in names

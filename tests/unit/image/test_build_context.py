@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cases import each_case
+from tests.git_repository import git
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.images.context_files import (
@@ -224,11 +225,6 @@ def test_every_change_of_what_goes_in_changes_the_digest(
 
 def test_the_order_of_files_does_not_change_the_digest() -> None:
     assert content_digest(BASE, INPUTS) == content_digest(BASE[::-1], INPUTS)
-
-
-def git(folder: Path, *words: str) -> None:
-    line = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
-    assert run_program(line, seconds=60).ok
 
 
 @pytest.fixture

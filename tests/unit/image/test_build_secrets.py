@@ -8,7 +8,6 @@ from tests.cases import each_case
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_secrets import (
     BuildSecret,
-    RegistryLogin,
     SecretSource,
     build_variables_of_secrets,
     login_of,
@@ -52,7 +51,7 @@ def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str
     "text", ["", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"nvcr.io=user:{VALUE}"]
 )
 def test_a_login_names_where_its_value_is(text: str) -> None:
-    assert parse_login("nvcr.io=env:NGC") == RegistryLogin("nvcr.io", SecretSource("env", "NGC"))
+    assert parse_login("nvcr.io=env:NGC") == BuildSecret("nvcr.io", SecretSource("env", "NGC"))
     assert parse_login(f"127.0.0.1:5000=secretsmanager:{ARN}").source.place == ARN
     with pytest.raises(ConfigError) as refusal:
         parse_login(text)
@@ -106,7 +105,7 @@ def test_ids_are_those_that_the_dockerfile_mounts() -> None:
 def test_a_secret_that_the_builds_role_cannot_read_is_refused(place: str, login: bool) -> None:
     source = SecretSource("secretsmanager", place)
     secrets = [] if login else [BuildSecret("pip", source)]
-    logins = [RegistryLogin("nvcr.io", source)] if login else []
+    logins = [BuildSecret("nvcr.io", source)] if login else []
     assert list(build_variables_of_secrets(secrets, logins, project="trainyard")[1].values()) == [place]
     with pytest.raises(ConfigError, match="names begin with lab/") as refusal:
         build_variables_of_secrets(secrets, logins, project="lab")
@@ -119,7 +118,7 @@ def test_a_secret_that_the_builds_role_cannot_read_is_refused(place: str, login:
 def test_the_build_in_aws_gets_names_and_never_values(kind: str, login: bool) -> None:
     source = SecretSource(kind, PLACES[kind])
     secrets = [] if login else [BuildSecret("pip", source)]
-    logins = [RegistryLogin("nvcr.io", source)] if login else []
+    logins = [BuildSecret("nvcr.io", source)] if login else []
     if kind != "secretsmanager":
         with pytest.raises(
             ConfigError, match="aws secretsmanager create-secret --name trainyard/"

@@ -7,7 +7,11 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.copied_files import locks_of
-from trainyard.image.context.dockerfile import expand, pairs_of, parse_dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, expand, pairs_of, parse_dockerfile
+
+
+def final_base(parsed: Dockerfile) -> str:
+    return parsed.ancestors(len(parsed.stages) - 1)[0].image
 
 
 def test_continued_lines_comments_and_here_documents() -> None:
@@ -39,7 +43,7 @@ def test_continued_lines_comments_and_here_documents() -> None:
     ]
     assert [s.image for s in parsed.stages] == ["a:1", "build"]
     assert [s.image for s in parsed.bases] == ["a:1"]
-    assert parsed.final_base() == "a:1"
+    assert final_base(parsed) == "a:1"
     user = parsed.last("USER")
     assert user is not None
     assert user.text == "1000"
@@ -68,7 +72,7 @@ def test_variables_are_filled_in(text: str, values: dict[str, str], expected: st
 
 def test_given_arguments_go_before_defaults() -> None:
     text = "ARG BASE=python:3.11\nFROM $BASE\n"
-    assert parse_dockerfile(text, "D").final_base() == "python:3.11"
+    assert final_base(parse_dockerfile(text, "D")) == "python:3.11"
     assert parse_dockerfile(text, "D", {"BASE": "x@sha256:" + "a" * 64}).unpinned == ()
 
 
@@ -155,10 +159,10 @@ def test_the_locks_of_our_own_images_are_found(kind: str) -> None:
 @each_case("line", ["FROM ${BASE}", "FROM $BASE", "FROM base-${X}", "FROM r.io/a:${X}-${Y}"])
 @each_case("declares", ["", "ARG BASE\nARG X\nARG Y=1\n", "ARG BASE=\nARG X=${Z}\n"])
 def test_a_base_without_a_value_stays_as_written(line: str, declares: str) -> None:
-    base = parse_dockerfile(f"{declares}{line}\n", "D").final_base()
+    base = final_base(parse_dockerfile(f"{declares}{line}\n", "D"))
     assert "$" in base
     given = {"BASE": "a:1", "X": "2", "Y": "3"} if declares else {}
-    names = parse_dockerfile(f"{declares}{line}\n", "D", given).final_base()
+    names = final_base(parse_dockerfile(f"{declares}{line}\n", "D", given))
     assert names in ("a:1", "base-2", "r.io/a:2-3", "r.io/a:2-${Y}") or not given
 
 

@@ -31,8 +31,8 @@ from trainyard.plan.environment.variable_rules import (
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 OWN = ("torchrun", "train.py")
-OTHERS = ("RDMAV_FORK_SAFE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE", "NCCL_DEBGU", "FI_EFA_USE_HUGE_PAGE")
-"""Names that match a pattern, that nearly match a rule, or that have no rule."""
+OTHERS = ("RDMAV_FORK_SAFE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE", "FI_EFA_USE_HUGE_PAGE")
+"""Names that match a pattern, or that have no rule."""
 NAMES = (*RULES, *RENAMED, *OTHERS)
 VALUES = (
     "",
@@ -119,9 +119,7 @@ def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
                 expected.remedy,
             )
             assert said.value == value
-    # The allocator's rules need torch's version, which is not known of an image; the third name has no rule.
-    silent = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FI_EFA_USE_HUGE_PAGE")
-    assert bool(spoke) == (name not in silent)
+    assert bool(spoke) == (name != "FI_EFA_USE_HUGE_PAGE")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -113,8 +113,3 @@ def test_the_names_of_the_yaml_have_the_same_rule() -> None:
         assert problems(flag, value)
         with pytest.raises(ConfigError, match=key):
             config(f"{key}={value}")
-
-
-def test_an_empty_key_of_a_taint_is_explained() -> None:
-    (line,) = problems("--tolerate", "")
-    assert "an empty key would tolerate every taint" in line

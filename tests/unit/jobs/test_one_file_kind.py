@@ -65,7 +65,7 @@ from trainyard.command import output
 from trainyard.command.cluster_options import demand_values
 from trainyard.commands import job as job_command, job_deploy
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.json_schema import fragment_of
+from trainyard.config.keys import fragment_of
 from trainyard.jobs.kinds import KINDS
 from trainyard.run.untrusted_files import read_yaml
 

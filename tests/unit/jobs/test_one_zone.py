@@ -24,6 +24,7 @@ from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import list_lines, progress_line, status_lines
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.health import Health
 from trainyard.watch.retry_decision import AvoidedNode, RetryClaim, RetryRecord
 
@@ -211,11 +212,11 @@ def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: p
         told = words if waits and known and free_b == 2 and can_stop else ""
         if not text.endswith(told) or bool(text) is not bool(told):
             wrongs.append(f"{case}: {text!r}")
-        for reason in ("node-lost", "unschedulable"):
+        for reason in (FailureClass.NODE_LOST, FailureClass.UNSCHEDULABLE):
             claim = RetryClaim("llama-2", 0.0, RetryRecord(1), failure_class=reason)
             after = job_zone.zone_for_next(api, found, "llama-2", claim)
             fits = {name for name, free in (("a", free_a), ("b", free_b)) if free == 2}
-            if reason == "unschedulable" and len(fits) == 2:
+            if reason is FailureClass.UNSCHEDULABLE and len(fits) == 2:
                 fits -= {zone}
             later = "a" if free_a else ""  # the only zone that fits once its nodes are free
             expected = {None} if zone is None else fits or {later}

@@ -243,7 +243,7 @@ TORCHRUN = (
     ("torchrun", "train.py"),
     ("/opt/venv/bin/torchrun", "--nproc-per-node", "8", "train.py"),
     ("python", "-m", "torch.distributed.run", "train.py"),
-    ("python3.12", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "train.py"),
+    ("/usr/bin/python3.12", "-u", "-m", "torch.distributed.launch", "train.py"),
 )
 PLACED = ("--nnodes=2", "--nnodes", "--rdzv-endpoint=a:1", "--rdzv_backend", "--master_addr", "--standalone")
 OTHERS = (

@@ -6,33 +6,18 @@ from tests.cases import each_case
 from trainyard.machine.gpu_processes import GpuProcess, judge_gpu_processes, whose
 from trainyard.machine.preflight import PreflightVerdict
 
-HERE = {"RUNNER_NAME": "gpu-1", "RUNNER_TRACKING_ID": "github_2", "GITHUB_RUN_ID": "18"}
 OWNERS = {
-    "this job": ({**HERE}, "of this job"),
-    "an earlier job": (
-        {
-            "RUNNER_NAME": "gpu-1",
-            "RUNNER_TRACKING_ID": "github_1",
-            "GITHUB_RUN_ID": "17",
-            "TRAINYARD_RUN_ID": "gh-17",
-        },
-        "left by an earlier job of this runner: run gh-17, GitHub run 17",
+    "a workflow run": (
+        {"RUNNER_NAME": "gpu-1", "GITHUB_RUN_ID": "4", "GITHUB_REPOSITORY": "me/other"},
+        "of GitHub run 4, repository me/other, runner gpu-1",
     ),
-    "one that hides from the runner": (
-        {"RUNNER_NAME": "gpu-1", "RUNNER_TRACKING_ID": "", "GITHUB_RUN_ID": "17"},
-        "left by an earlier job of this runner: GitHub run 17",
-    ),
-    "another runner": (
-        {"RUNNER_NAME": "gpu-2", "GITHUB_RUN_ID": "4", "GITHUB_REPOSITORY": "me/other"},
-        "of the runner gpu-2: GitHub run 4 of me/other",
-    ),
-    "make train": ({"TRAINYARD_RUN_ID": "20261126-1"}, "of run 20261126-1"),
+    "make train": ({"TRAINYARD_RUN_ID": "20261126-1", "RUNNER_NAME": ""}, "of run 20261126-1"),
 }
 
 
 @pytest.mark.parametrize(("theirs", "said"), OWNERS.values(), ids=OWNERS)
 def test_a_process_is_of_the_job_that_its_environment_names(theirs: dict[str, str], said: str) -> None:
-    assert whose(GpuProcess(7, "python", 1, "runner", True, theirs), HERE) == said
+    assert whose(GpuProcess(7, "python", 1, "runner", True, theirs)) == said
 
 
 @pytest.mark.parametrize("environment", [None, {}], ids=["not readable", "without a job"])
@@ -47,14 +32,14 @@ def test_a_process_is_of_the_job_that_its_environment_names(theirs: dict[str, st
 def test_otherwise_it_is_of_its_user(
     environment: dict[str, str] | None, user: str, is_own: bool, said: str
 ) -> None:
-    assert whose(GpuProcess(7, "python", 1, user, is_own, environment), HERE) == said
+    assert whose(GpuProcess(7, "python", 1, user, is_own, environment)) == said
 
 
 @each_case("memory", [None, 1978 << 20])
 @each_case("count", [1, 2, 5, 6])
 def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | None) -> None:
     processes = [GpuProcess(100 + n, f"python train.py {'x' * 200 * n}", memory) for n in range(count)]
-    (finding,) = judge_gpu_processes(processes, HERE)
+    (finding,) = judge_gpu_processes(processes)
     assert finding.verdict is PreflightVerdict.DEGRADED
     assert "pid 100 (python train.py )" in finding.found
     assert ("2.1 GB" if memory else "unknown memory") in finding.found
@@ -64,4 +49,4 @@ def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | Non
 
 
 def test_a_gpu_without_others_gives_no_finding() -> None:
-    assert list(judge_gpu_processes([], HERE)) == []
+    assert list(judge_gpu_processes([])) == []

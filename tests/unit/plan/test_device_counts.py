@@ -111,15 +111,11 @@ def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> se
                 capacity=amounts,
                 allocatable=amounts,
                 conditions=(Condition("Ready", "True"),),
-                created=0.0,
-                kubelet="",
                 os_image="",
             )
         )
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
-    snapshot = Snapshot(
-        **{**fields, "nodes": tuple(nodes), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
-    )
+    snapshot = Snapshot(**{**fields, "nodes": tuple(nodes), "pods": (), "resources": {}})
     facts = facts_of(snapshot, Demand(nodes=2, instance_type=instance.name, kinds=tuple(KINDS.values())))
     return {outcome.severity for outcome in check.judge(facts)}
 

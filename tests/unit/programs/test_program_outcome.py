@@ -1,12 +1,19 @@
 """The outcome of any program by one rule, for every way to end × planned steps × recorded steps."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ExitCode
-from trainyard.programs.program_records import COST_LIMIT, ProgramEnd, TakenCheckpoint, program_outcome
+from trainyard.programs.program_records import (
+    COST_LIMIT,
+    ProgramEnd,
+    Reach,
+    TakenCheckpoint,
+    program_outcome,
+)
 
 CODES = (0, 1, 2, 75, 130, 137, 143)
 STOPS = (None, "SIGTERM", "SIGINT", "the deadline")
@@ -124,3 +131,32 @@ def test_a_program_that_stopped_at_the_limit_of_its_cost_has_a_checkpoint_and_is
     outcome = program_outcome(end, [{"step": 4, "loss": 1.0}], 10)
     assert (outcome["status"], outcome["exit_code"]) == ("stopped", ExitCode.NO)
     assert outcome["reason"].startswith("stopped by limits.cost_usd after step 4 of 10")
+
+
+@each_case("fault", ["beyond", "weights"])
+@each_case("stopped_by", [None, "SIGTERM"])
+def test_a_checkpoint_that_cannot_be_the_last_state_is_a_failure_with_its_reason(
+    fault: str, stopped_by: str | None
+) -> None:
+    faults: dict[str, Any] = {fault: "what is wrong with it"}
+    end = ProgramEnd(0, checkpoint=taken(5000), stopped_by=stopped_by, **faults)
+    outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
+    assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
+        "failed",
+        1,
+        "what is wrong with it",
+    )
+    assert outcome["steps"] == (30 if fault == "beyond" else 5000)
+
+
+@each_case(
+    ("rows", "resumed_at", "reach"),
+    [([], 0, None), ([10, 20], 0, 30), ([500, 1000], 0, 1500), ([450, 460], 400, 510), ([0, 1, 2, 1], 0, 3)],
+)
+def test_rows_reach_one_of_their_distances_further(
+    rows: list[int], resumed_at: int, reach: int | None
+) -> None:
+    found = Reach(resumed_at)
+    for step in rows:
+        found.note({"step": step})
+    assert found.step == reach

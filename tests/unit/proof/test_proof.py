@@ -286,6 +286,18 @@ def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
     )
 
 
+def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -> None:
+    run = proven_run()
+    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
+    given: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    anew: dict[str, Any] = {"event": "not_resumed", "step": 50}
+    assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").holds
+    trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
+    assert trained.holds
+    words = "no retries; it was given the checkpoint of step 200 and began at step 50"
+    assert trained.evidence.endswith(words)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -570,7 +582,7 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     failed = changed("outcome", "status", to="failed")
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
     assert not stored.holds
-    assert stored.evidence == "a run that failed is not stored; its files are in runs/a"
+    assert stored.evidence == "this run failed and was not stored; its files are in runs/a"
     assert "trainyard train" in str(stored.next_step)
     nothing = part(judge(failed, found=Found(None)), "stored")
     assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)

@@ -174,9 +174,9 @@ def job_with(allowed: object, record: str | None = None) -> Mapping[str, object]
 CLAIM = RetryClaim(
     "job-2",
     12.5,
-    RetryRecord(3, 1, (Attempt("job", "hardware", "hardware on a: x", 5, "a"),)),
+    RetryRecord(3, 1, (Attempt("job", FailureClass.HARDWARE, "hardware on a: x", 5, "a"),)),
     (AvoidedNode("a", strictly=True),),
-    "hardware",
+    FailureClass.HARDWARE,
     "hardware on a: x",
 )
 
@@ -200,7 +200,9 @@ def test_a_claim_with_a_wrong_value_is_refused(key: str, value: object) -> None:
         claim_from(json.dumps({**json.loads(CLAIM.to_json()), key: value}))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"spent": true, "attempts": []}', '{"spent": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"spent": true, "attempts": []}', '{"attempts": [{}]}']
+)
 def test_a_record_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(DamagedFileError, match="retry-record"):
         record_of(job_with(3, text))

@@ -4,14 +4,11 @@ Nothing leaves the loopback interface. Third-party actions are replaced by stand
 everything else is as shipped, except for keys that act 0.2.89 cannot read (see `lowered`).
 """
 
-import contextlib
-import http.server
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,17 +16,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import role_store  # noqa: F401 - a fixture of the tests here
+from tests.answering import Slack, answering, answering_slack
+from tests.git_repository import git
+from tests.integration.conftest import (  # noqa: F401 - fixtures of the tests here
+    ACCESS_KEY,
+    SECRET_KEY,
+    Endpoint,
+    role_store,
+    seaweedfs,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
 BUCKET = "ml-runs"
-KEY, SECRET = "stage-key", "stage-secret"
+KEY, SECRET = ACCESS_KEY, SECRET_KEY
 ACT_SECONDS = 420
 CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
 """First labels of jobs on CodeBuild, with run and attempt of the plays."""
@@ -63,14 +67,6 @@ class Played:
 
 
 @dataclass
-class Slack:
-    """A local server instead of Slack."""
-
-    url: str
-    received: list[str] = field(default_factory=list)
-
-
-@dataclass
 class GitHub:
     """A local server instead of GitHub's API."""
 
@@ -86,22 +82,10 @@ class Bucket:
     """A real S3 server with one bucket."""
 
     endpoint: str
-    name: str = BUCKET
-
-    @cache  # noqa: B019 - one server in a session
-    def client(self) -> Any:
-        import boto3
-
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
-            region_name="us-east-1",
-        )
+    client: Any
 
     def keys(self, prefix: str = "") -> list[str]:
-        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
 
@@ -111,117 +95,31 @@ def need(program: str) -> None:
         pytest.skip(f"{program} is not installed: the development lock has it for Linux only")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, and whose neighbours 10,000 above (SeaweedFS's gRPC) are free too."""
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-            if port > 55_000:
-                continue
-            upper = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                upper.bind(("127.0.0.1", port + 10_000))
-                found.append(port)
-    return found
-
-
 @pytest.fixture(scope="session")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    need("weed")
-    folder = tmp_path_factory.mktemp("seaweed")
-    names = ("s3.port", "master.port", "filer.port", "volume.port", "admin.port")
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
-    off = ("webdav", "admin.ui", "s3.port.iceberg", "s3.port.lance", "master.telemetry")
-    line = [str(TOOLS / "weed"), f"-logdir={folder}", "mini", f"-dir={folder}", "-volume.max=1000"]
-    line += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    line += [f"-{name}={port}" for name, port in ports.items()]
-    line += [f"-{name}={'0' if 'port' in name else 'false'}" for name in off]
-    line += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
-    environment = {
-        **os.environ,
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "S3_BUCKET": BUCKET,
-    }
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
-    try:
-        stage = Bucket(f"http://127.0.0.1:{ports['s3.port']}")
-        wait_for_bucket(stage, server, folder / "log")
-        yield stage
-    finally:
-        server.kill()  # its data is thrown away, and a clean end takes seven seconds
-        server.wait()
-
-
-def wait_for_bucket(stage: Bucket, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    for _ in range(240):
-        assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            stage.client().head_bucket(Bucket=BUCKET)
-            return
-        except (BotoCoreError, ClientError):
-            time.sleep(0.25)
-    pytest.fail(f"the S3 server did not come up:\n{log.read_text()[-3000:]}")
-
-
-@contextlib.contextmanager
-def serving(received: Callable[[str, bytes], bytes]) -> Iterator[str]:
-    """A server on the loopback interface that answers with what `received(path, body)` gives."""
-
-    class Receiver(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            answer = received(self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        do_GET = do_PATCH = do_POST  # noqa: N815 - names of the base class
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def bucket(seaweedfs: Endpoint) -> Bucket:  # noqa: F811 - the fixture
+    seaweedfs.client.create_bucket(Bucket=BUCKET)
+    return Bucket(seaweedfs.url, seaweedfs.client)
 
 
 @pytest.fixture(scope="session")
 def slack() -> Iterator[Slack]:
-    told: list[str] = []
-
-    def receive(_path: str, body: bytes) -> bytes:
-        told.append(body.decode())
-        return b"ok"
-
-    with serving(receive) as url:
-        yield Slack(f"{url}/services/T0/B0/stage-webhook", told)
+    with answering_slack() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def github() -> Iterator[GitHub]:
     there = GitHub("")
 
-    def receive(path: str, body: bytes) -> bytes:
+    def answer(_method: str, path: str, body: Any, _headers: object) -> tuple[int, Any]:
         if body:
-            there.asked.append({"path": path, **json.loads(body)})
-            return b'{"html_url": "https://github.com/stage/stage/actions/runs/99"}'
+            there.asked.append({"path": path, **body})
+            return 200, {"html_url": "https://github.com/stage/stage/actions/runs/99"}
         place, _, query = path.partition("?")
         found = [each for end, each in there.answers.items() if f"{place}?{query}".find(end) > 0]
-        return json.dumps(found[0] if found else {}).encode()
+        return 200, found[0] if found else {}
 
-    with serving(receive) as url:
-        there.url = url
+    with answering(answer) as there.url:
         yield there
 
 
@@ -258,16 +156,9 @@ def lowered(text: str) -> str:
     return re.sub(r"^ +(queue: max|deployment: false|artifact-metadata: write.*)\n", "", text, flags=re.M)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def commit(folder: Path) -> None:
-    person = ("-c", "user.name=Stage", "-c", "user.email=stage@example.org", "-c", "commit.gpgsign=false")
     git(folder, "add", "--all")
-    git(folder, *person, "commit", "--quiet", "--message", "Set the stage")
+    git(folder, "commit", "--quiet", "--message", "Set the stage")
 
 
 @pytest.fixture(scope="session")
@@ -322,7 +213,7 @@ class Stage:
         record, home = Path(played, "record"), Path(played, "home")
         record.mkdir()
         home.mkdir()
-        self.slack.received.clear()
+        self.slack.requests.clear()
         self.github.asked.clear()
         given = {"RECORD": str(record), "MAKEFLAGS": "n", "STAGE_KEY": KEY, "STAGE_SECRET": SECRET}
         given |= {"STAGE_REPOSITORY": str(self.repository), "GITHUB_API_URL": self.github.url}
@@ -332,7 +223,12 @@ class Stage:
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "--no-cache-server"]
         line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04", *CODEBUILD), "-self-hosted"))
-        line += ["-W", f".github/workflows/{workflow}", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
+        line += [
+            "-W",
+            f".github/workflows/{workflow}",
+            "-s",
+            f"SLACK_WEBHOOK_URL={self.slack.url}/services/T0/B0/stage-webhook",
+        ]
         line += ["-s", "GITHUB_TOKEN=stage-token", "-s", "TRAINYARD_RUNNERS_TOKEN=stage-list"]
         line += ["--job", job]  # and what it needs
         line += words("--env", given) + words("--input", inputs or {})
@@ -370,7 +266,7 @@ class Stage:
                 e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
             },
             summary="".join(str(e["content"]) for e in entries if e.get("command") == "summary"),
-            messages=list(self.slack.received),
+            messages=[json.dumps(body) for body in self.slack.bodies],
             dispatched=list(self.github.asked),
             record=record,
             run_directory=next((path.parent for path in sorted(runs.glob("gh-*/run.json"))), runs / "none"),

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import git
 from tests.github_identity import github_identity
-from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stage, commit, git
+from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stage, commit
 
 pytestmark = pytest.mark.act
 TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"

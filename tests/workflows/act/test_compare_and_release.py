@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import git
 
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
@@ -39,23 +40,17 @@ GH = '#!/bin/sh\necho "$*" >> "$RECORD/gh"\n[ "$2" != view ] || { echo "release 
 @pytest.fixture
 def branch(stage: Any, tmp_path: Path) -> Callable[..., str]:
     """Commits files, given by name, to a copy of the stage's repository; returns the commit."""
-    import subprocess
-
-    def git(*arguments: str) -> str:
-        person = ("-c", "user.name=S", "-c", "user.email=s@example.org", "-c", "commit.gpgsign=false")
-        line = ["git", "-C", str(tmp_path / "own"), *person, *arguments]
-        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-
-    shutil.copytree(stage.repository, tmp_path / "own", symlinks=True)
+    own = tmp_path / "own"
+    shutil.copytree(stage.repository, own, symlinks=True)
 
     def change(files: dict[str, str], *more: tuple[str, ...]) -> str:
         for name, content in files.items():
-            (tmp_path / "own" / name).write_text(content)
-        git("add", "--all")
-        git("commit", "--quiet", "--message", "Change")
+            (own / name).write_text(content)
+        git(own, "add", "--all")
+        git(own, "commit", "--quiet", "--message", "Change")
         for command in more:
-            git(*command)
-        return git("rev-parse", "HEAD")
+            git(own, *command)
+        return git(own, "rev-parse", "HEAD")
 
     return change
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflows.act.conftest import KEY, ROOT, SECRET, Bucket, Stage, commit, git
+from tests.git_repository import git
+from tests.workflows.act.conftest import KEY, ROOT, SECRET, Bucket, Stage, commit
 
 pytestmark = pytest.mark.act
 TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"

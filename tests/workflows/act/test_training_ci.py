@@ -267,15 +267,6 @@ gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX
 """
 
 
-def test_the_daily_run_is_off_and_says_what_turns_it_on(stage: Any) -> None:
-    played = stage.play("schedule")
-    assert played.green, played.log
-    assert "Check" not in played.steps
-    assert played.summary.startswith("### Nothing was trained: the daily run is off")
-    assert "gh variable set TRAINYARD_SCHEDULE --body true" in played.summary
-    assert played.messages == []
-
-
 def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: Any) -> None:
     played = stage.play("push", variables={"TRAINYARD_RUNNER_LABELS": ""})
     assert played.green, played.log
@@ -287,17 +278,6 @@ def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: 
     assert "::notice::Nothing was trained" in played.log
     assert (played.messages, played.dispatched) == ([], [])
     assert not (played.record / "upload-artifact").exists()
-
-
-def test_who_asks_a_fresh_copy_for_a_training_is_refused_with_the_same_commands(stage: Any) -> None:
-    played = stage.play("workflow_dispatch", inputs={"config": TINY}, is_fresh=True)
-    assert played.exit_code == 1
-    assert played.steps["Plan"] == "failure"
-    assert "exit status 2" in played.log
-    assert "Note when the job started" not in played.steps
-    assert played.summary.startswith("### ❌ Nothing was started: ")
-    assert f"```\n{COMMANDS}```" in played.summary
-    assert "the plan was refused, and nothing was started" in told(played, "failed")
 
 
 def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp_path: Any) -> None:

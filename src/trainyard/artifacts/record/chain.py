@@ -3,9 +3,15 @@
 `manifest` reads a single manifest; `verify` checks the objects.
 """
 
-from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
-from trainyard.artifacts.record.run_numbers import missing_run, owner_of, used_numbers
-from trainyard.artifacts.store.layout import manifest_key, manifest_prefix, metrics_key, run_prefix
+from trainyard.artifacts.record.manifest import (
+    RunManifest,
+    StoredManifest,
+    manifest_keys,
+    read_chain,
+    read_manifests,
+)
+from trainyard.artifacts.record.run_numbers import missing_run, stored_claim_of_number, used_numbers
+from trainyard.artifacts.store.layout import is_open_manifest, manifest_key, metrics_key, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import VerificationError
 
@@ -17,7 +23,7 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
         chain = read_chain(store, run_number)
     except VerificationError as error:
         return first, None, [str(error)]
-    problems = _gaps(store, run_number, len(chain))
+    problems = _gaps(store, run_number, chain)
     if not chain:
         if not problems:
             used = used_numbers(store)
@@ -26,11 +32,15 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
         return first, None, problems
     for number, link in enumerate(chain):
         problems += _judge(link, chain[number - 1] if number else None, run_number)
-    owner = owner_of(store, run_number)
-    if owner != chain[-1].manifest.run_id:
+    try:
+        owner, newest = stored_claim_of_number(store, run_number), chain[-1].manifest
+    except VerificationError as error:
+        return chain[-1].key, chain[-1].manifest, [*problems, str(error)]
+    if owner is None or not owner.is_of(newest.run_id, newest.run_key):
+        whose = f"{owner.run_id} with another key" if owner and owner.run_id == newest.run_id else None
         problems.append(
-            f"{chain[-1].key}: belongs to run {chain[-1].manifest.run_id}, "
-            f"but the run number belongs to {owner or 'no run'}"
+            f"{chain[-1].key}: belongs to run {newest.run_id}, "
+            f"but the run number belongs to {whose or (owner.run_id if owner else 'no run')}"
         )
     return chain[-1].key, chain[-1].manifest, problems
 
@@ -50,12 +60,17 @@ def newest_run(store: Store) -> RunManifest | None:
     return None
 
 
-def _gaps(store: Store, run_number: int, length: int) -> list[str]:
-    """Report manifests that the chain does not reach: an earlier one was removed, or these were added."""
-    expected = {manifest_key(run_number, version) for version in range(1, length + 1)}
-    listed = {found.key for found in store.list_objects(manifest_prefix(run_number))}
-    missing = manifest_key(run_number, length + 1)
-    return [f"{key}: {missing}, which comes before it, is missing" for key in sorted(listed - expected)]
+def _gaps(store: Store, run_number: int, chain: list[StoredManifest]) -> list[str]:
+    """Report manifests that the chain does not reach: one before them was removed, or they were added.
+
+    An open one may have lost against another sync, unless there is nothing that it can have lost against.
+    """
+    reached = {each.key for each in chain}
+    beyond = [key for key in manifest_keys(store, run_number) if key not in reached]
+    if chain:
+        beyond = [key for key in beyond if not is_open_manifest(key)]
+    before = {each.key: each.manifest.supersedes.get("key") for each in read_manifests(store, beyond)}
+    return [f"{key}: {earlier}, which comes before it, is missing" for key, earlier in before.items()]
 
 
 def _judge(link: StoredManifest, before: StoredManifest | None, run_number: int) -> list[str]:

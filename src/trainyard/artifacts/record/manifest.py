@@ -7,19 +7,20 @@ manifests; `sync` decides, `verify` judges.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, ConfigDict, FailFast, Field, ValidationInfo
+from pydantic import AfterValidator, ConfigDict, FailFast, Field, Strict, ValidationInfo
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
-    manifest_key,
-    manifest_version_of,
+    is_manifest,
+    is_open_manifest,
+    manifest_prefix,
     records_prefix,
     records_version_of,
     run_prefix,
@@ -126,6 +127,10 @@ class RunManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     """`run.json` without its outcome."""
     outcome: dict[str, Any] = field(default_factory=dict)
+    version: Annotated[int, Strict(), Field(ge=1)] = 1
+    """The position in the chain, from 1."""
+    run_key: Text = ""
+    """The key of the run that owns the number; empty for a run of an earlier version."""
     supersedes: Annotated[dict[str, Any], AfterValidator(_require_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
@@ -136,12 +141,6 @@ class RunManifest:
     """Checkpoints removed since the chain's first manifest, which still lists them; oldest step first."""
     statement: dict[str, Any] = field(default_factory=dict)
     """The in-toto statement about the objects (`statement`); keys in it are relative to the prefix."""
-
-    @property
-    def version(self) -> int:
-        """The position in the chain, from 1."""
-        before = self.supersedes.get("key")
-        return 1 + manifest_version_of(before) if before else 1
 
     @property
     def is_open(self) -> bool:
@@ -207,7 +206,9 @@ class RunManifest:
         return {
             "schema": self.schema,
             "run_id": self.run_id,
+            **({"run_key": self.run_key} if self.run_key else {}),
             "run_number": self.run_number,
+            "version": self.version,
             "created": self.created,
             "prefix": prefix,
             **{key: value for key, value in optional.items() if value},
@@ -246,19 +247,40 @@ def _indent_json(value: Any, levels: int, margin: str = "\n") -> str:
 
 
 def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] = ()) -> list[StoredManifest]:
-    """Return all manifests of the run, oldest first; those after `known` are read now.
+    """Return the manifests of the run, oldest first; those that are not in `known` are read now.
 
-    Raises VerificationError for a damaged one.
+    An open manifest that does not continue the chain lost against another sync, which has stored the same
+    objects; it is left out. Raises VerificationError for a damaged one.
     """
-    chain = list(known)
-    while True:
-        key = manifest_key(run_number, len(chain) + 1)
-        content = store.read_object(key)
-        if content is None:
-            return chain
-        chain.append(
-            StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_run_manifest(content, key))
-        )
+    read, candidates = {each.key for each in known}, dict[int, list[StoredManifest]]()
+    new = read_manifests(store, [key for key in manifest_keys(store, run_number) if key not in read])
+    for found in (*known, *new):
+        candidates.setdefault(found.manifest.version, []).append(found)
+    chain: list[StoredManifest] = []
+    while following := candidates.get(len(chain) + 1):
+        before = chain[-1].key if chain else None
+        ends = [each for each in following if not is_open_manifest(each.key)]
+        fitting = [each for each in following if each.manifest.supersedes.get("key") == before]
+        if not (chosen := ends or fitting):
+            break
+        chain.append(chosen[0])
+    return chain
+
+
+def manifest_keys(store: Store, run_number: int) -> list[str]:
+    """Return the keys of the run's manifests, in order of their names."""
+    listed = store.list_objects(manifest_prefix(run_number))
+    return sorted(found.key for found in listed if is_manifest(found.key))
+
+
+def read_manifests(store: Store, keys: Iterable[str]) -> list[StoredManifest]:
+    """Read manifests; those that are gone are omitted. Raises VerificationError for a damaged one."""
+    contents = {key: store.read_object(key) for key in keys}
+    return [
+        StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_run_manifest(content, key))
+        for key, content in contents.items()
+        if content is not None
+    ]
 
 
 def parse_run_manifest(content: bytes, key: str) -> RunManifest:

@@ -1,20 +1,44 @@
-"""Claim run numbers: one conditional put before anything else is stored decides which run owns a number.
+"""Claim run numbers and run ids: conditional puts before anything else is stored decide which run owns them.
 
-A number belongs to one run permanently; the same run may sync under it any number of times.
+    run-<N>/identity.json    {run_id, key, claimed}: the number belongs to the run with this key
+    ids/<run id>.json        {run_id, key, run_number}: so does the id, which is found with one read
+    run-<N>/attempt-<K>.json {key, attempt, token}: start K of the run, which ends all earlier ones
+
+A run is known by its random key (`run.json`), not by its id, which somebody may use twice. The same run may
+claim its number any number of times. A record of a run without a key, as earlier versions wrote it, has the
+empty key.
 """
 
+import contextlib
+import hashlib
 import json
 import logging
+import secrets
 import shlex
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trainyard.artifacts.record.manifest import read_chain
-from trainyard.artifacts.store.layout import identity_key, run_number_of
+from trainyard.artifacts.store.layout import (
+    attempt_key,
+    attempt_of,
+    attempt_prefix,
+    id_key,
+    identity_key,
+    manifest_key,
+    run_number_of,
+)
 from trainyard.artifacts.store.object_store import Store
-from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
+from trainyard.errors import (
+    ConfigError,
+    DamagedFileError,
+    NumberTakenError,
+    RunConflictError,
+    UnsupportedOperationError,
+    VerificationError,
+)
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.suggested_commands import trainyard_command
@@ -23,8 +47,11 @@ from trainyard.run.untrusted_files import parse_json_object
 _MOST_DIGITS = 15
 # A store with more runs shows its newest.
 _MOST_LISTED = 10
-_RACES = 20
-"""Give up after other runs have taken the next free number this many times."""
+# The year 10000 can be displayed, and no later one.
+_LATEST_TIME = 253402300800
+# Give up after other runs have taken the next free number this many times.
+_RACES = 200
+_DAMAGED = "Put the object back from a copy; a new run takes a number that is free: --run-number auto."
 _logger = logging.getLogger(__name__)
 
 
@@ -53,67 +80,107 @@ def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int
     return number
 
 
-def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
-    """Claim `wanted` (None: the number the run has, else the next free one) for `run_id`, and return it.
+@dataclass(frozen=True)
+class Claim:
+    """A run's number in a store, and the run that owns it."""
 
-    Raises RunConflictError, with nothing stored, when the number belongs to another run.
-    """
-    if wanted is not None:
-        _claim(store, run_id, wanted)
-        return wanted
-    for _ in range(_RACES):
-        number = number_of_run(store, run_id) or next_free_number(store)
-        try:
-            _claim(store, run_id, number)
-            return number
-        except RunConflictError as lost:
-            _logger.info("run number %d was taken meanwhile: %s", number, lost)
-    raise RunConflictError(
-        f"{store.url}: no number could be claimed, other runs took {_RACES} in a row. Try again"
+    number: int
+    run_id: str
+    key: str
+    """The run's random key, 32 hex digits; empty for a run of an earlier version."""
+    attempt: int = 1
+    """Which start of the run this is; a claim that was read from a store says 1 (see `newest_attempt`)."""
+    claimed: float = 0.0
+    """Unix seconds; 0 if unknown."""
+
+    def is_of(self, run_id: str, key: str) -> bool:
+        """Return whether the claim is of this very run."""
+        return (self.run_id, self.key) == (run_id, key)
+
+
+def claim_of_run(store: Store, run: Mapping[str, Any], wanted: int | None) -> Claim:
+    """Claim a number as `claim_run` does, for the run of a `run.json`."""
+    key, attempt = str(run.get("key") or ""), run.get("attempt")
+    return claim_run(
+        store,
+        run_id=str(run["run_id"]),
+        key=key,
+        wanted=wanted,
+        attempt=attempt if isinstance(attempt, int) else 1,
     )
+
+
+def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attempt: int = 1) -> Claim:
+    """Claim `wanted` (None: the number that the run has, else the next free one) and the id for one run.
+
+    It costs a few small requests, so that every sync can ask whether the run is still its own. Raises
+    RunConflictError, with nothing stored, when the number or the id belongs to another run, or when a later
+    attempt of the run has begun. Raises UnsupportedOperationError when the store ignores conditional writes.
+    """
+    had = _claim_of_id(store, run_id)
+    if had is not None and had.key != key:
+        raise NumberTakenError(_taken_id(store, had))
+    if wanted is None and had is not None:
+        wanted = had.number
+    number = _claim(store, run_id, key, wanted) if wanted is not None else _claim_next(store, run_id, key)
+    if had is None:
+        number = _claim_id(store, run_id, key, number, is_chosen=wanted is not None)
+    if (newest := newest_attempt(store, number)) > attempt:
+        raise RunConflictError(_superseded(store, number, run_id, attempt, newest))
+    return Claim(number, run_id, key, attempt)
+
+
+def stored_claim(store: Store, run_id: str) -> Claim | None:
+    """Return what the store holds under this id, or None. Raises VerificationError if that is damaged."""
+    return _claim_of_id(store, run_id)
+
+
+def stored_claim_of_number(store: Store, number: int) -> Claim | None:
+    """Return whose number it is; None if it is free. Raises VerificationError if its record is damaged."""
+    content = store.read_object(identity_key(number))
+    return None if content is None else _parse(content, identity_key(number), number)
+
+
+def begin_attempt(store: Store, claim: Claim, attempt: int) -> None:
+    """Begin start `attempt` (2 or above) of the claimed run; all earlier starts then store nothing more.
+
+    Raises RunConflictError when another start has this number.
+    """
+    key = attempt_key(claim.number, attempt)
+    value = {"key": claim.key, "attempt": attempt, "begun": time.time(), "token": secrets.token_hex(16)}
+    content = json.dumps(value).encode()
+    # A put whose response was lost is refused when it is sent again, so the object is read back.
+    if not store.put_new(key, content, metadata={}) and store.read_object(key) != content:
+        raise RunConflictError(
+            f"Run {claim.run_id} in {store.url} is being continued elsewhere: its attempt {attempt} has "
+            "begun. Nothing was started here."
+        )
+
+
+def newest_attempt(store: Store, number: int) -> int:
+    """Return the highest attempt of the run that has begun, from 1; one listing."""
+    found = store.list_objects(attempt_prefix(number))
+    return max((attempt_of(each.key) for each in found), default=1) or 1
 
 
 def owner_of(store: Store, number: int) -> str | None:
     """Return the run that owns the number; None if it is free, empty if its record cannot be read."""
-    content = store.read_object(identity_key(number))
-    if content is None:
-        return None
     try:
-        owner = parse_json_object(content, identity_key(number)).get("run_id")
-    except DamagedFileError:
+        claim = stored_claim_of_number(store, number)
+    except VerificationError:
         return ""
-    return owner if isinstance(owner, str) else ""
+    return None if claim is None else claim.run_id
 
 
 def number_of_run(store: Store, run_id: str) -> int | None:
-    """Return the number that belongs to `run_id`, or None; the newest numbers are checked first.
-
-    Raises VerificationError when a number with a damaged claim has a manifest of this run: a second copy
-    under a new number would hide the first.
-    """
-    numbers, damaged = sorted(used_numbers(store), reverse=True), list[int]()
-    with ThreadPoolExecutor(8) as pool:
-        for start in range(0, len(numbers), 64):
-            block = numbers[start : start + 64]
-            owners = pool.map(lambda number: owner_of(store, number), block)
-            for number, owner in zip(block, owners, strict=True):
-                if owner == run_id:
-                    return number
-                if owner == "":
-                    damaged.append(number)
-    for number in damaged:
-        _require_of_another_run(store, number, run_id, free=numbers[0] + 1)
-    return None
+    """Return the number of the run `run_id`, or None. Raises VerificationError if its record is damaged."""
+    claim = stored_claim(store, run_id)
+    return None if claim is None else claim.number
 
 
-def _require_of_another_run(store: Store, number: int, run_id: str, *, free: int) -> None:
-    key, chain = identity_key(number), read_chain(store, number)
-    if chain and chain[-1].manifest.run_id == run_id:
-        raise VerificationError(
-            f"{key}: damaged, and {chain[-1].key} is of this run, {run_id}. Nothing was stored. Put the "
-            f"object back from a copy, or store the run once more: --run-number {free}."
-        )
-    _logger.warning("%s: damaged, so it is not known which run has number %d", key, number)
+def key_of_digest(text: str) -> str:
+    """Return the key of something that is no run, such as a single checkpoint: the same for the same text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def runs_in_question(store: Store, text: str | None) -> list[int]:
@@ -160,27 +227,111 @@ def used_numbers(store: Store) -> list[int]:
     return [number for folder in store.folders() if (number := run_number_of(folder)) is not None]
 
 
-def _claim(store: Store, run_id: str, number: int) -> None:
-    owner = owner_of(store, number)
+def _claim_of_id(store: Store, run_id: str) -> Claim | None:
+    content = store.read_object(id_key(run_id))
+    claim = None if content is None else _parse(content, id_key(run_id))
+    if claim is not None and claim.run_id != run_id:
+        raise VerificationError(f"{id_key(run_id)}: is the record of run {claim.run_id[:200]}")
+    return claim
+
+
+def _parse(content: bytes, name: str, number: int | None = None) -> Claim:
+    """Read a claim. `number` is in the name of the record or, if None, in its content."""
+    try:
+        value = parse_json_object(content, name)
+    except DamagedFileError as error:
+        raise VerificationError(f"{error}. {_DAMAGED}") from None
+    run_id, key, claimed = value.get("run_id"), value.get("key", ""), value.get("claimed", 0.0)
+    number = value.get("run_number") if number is None else number
+    if not isinstance(run_id, str) or not isinstance(key, str) or type(number) is not int or number < 1:
+        raise VerificationError(f"{name}: damaged, so it is not known whose it is. {_DAMAGED}")
+    return Claim(number, run_id, key, claimed=float(claimed) if isinstance(claimed, int | float) else 0.0)
+
+
+def _claim_next(store: Store, run_id: str, key: str) -> int:
+    number = 0
+    for _ in range(_RACES):
+        number = max(next_free_number(store), number + 1)
+        try:
+            return _claim(store, run_id, key, number)
+        except NumberTakenError:
+            _logger.info("run number %d was taken meanwhile", number)
+    raise RunConflictError(
+        f"{store.url}: no number could be claimed, other runs took {_RACES} in a row. Try again"
+    )
+
+
+def _claim(store: Store, run_id: str, key: str, number: int) -> int:
+    """Claim a number and return it. Raises NumberTakenError when it belongs to another run."""
+    name = identity_key(number)
+    owner = stored_claim_of_number(store, number)
     if owner is None:
-        content = json.dumps({"run_id": run_id, "claimed": time.time()}).encode()
-        key, metadata = identity_key(number), {"run-id": run_id, "run-number": str(number)}
-        if store.put_new(key, content, metadata=metadata):
-            _warn_if_conditions_are_ignored(store, key, content)
-        owner = owner_of(store, number)
-    if owner != run_id:
-        raise RunConflictError(
-            f"Run number {number} in {store.url} belongs to run {owner or '(unreadable record)'}; "
-            f"this is run {run_id}. Nothing was uploaded.\n"
-            f"Take a free one: --run-number {next_free_number(store)}, or --run-number auto."
-        )
+        content = json.dumps({"run_id": run_id, "key": key, "claimed": time.time()}).encode()
+        metadata = {"run-id": run_id, "run-number": str(number)}
+        if store.put_new(name, content, metadata=metadata):
+            require_conditions(store, name, content)
+        owner = stored_claim_of_number(
+            store, number
+        )  # also decides when the response to our own put was lost
+    if owner is None or not owner.is_of(run_id, key):
+        raise NumberTakenError(_taken_number(store, owner, number, run_id))
+    return number
 
 
-def _warn_if_conditions_are_ignored(store: Store, key: str, content: bytes) -> None:
-    """Put the same bytes again, which a store with conditional writes must refuse."""
+def _claim_id(store: Store, run_id: str, key: str, number: int, *, is_chosen: bool) -> int:
+    """Claim the id for the number; return the run's number, which another process of it may have claimed."""
+    content = json.dumps({"run_id": run_id, "key": key, "run_number": number}).encode()
+    store.put_new(id_key(run_id), content, metadata={"run-id": run_id})
+    found = _claim_of_id(store, run_id)
+    if found is None or found.key != key:
+        raise NumberTakenError(_taken_id(store, found or Claim(number, run_id, "")))
+    return number if is_chosen else found.number
+
+
+def require_conditions(store: Store, key: str, content: bytes) -> None:
+    """Put an object once more, under its own condition, which a store must refuse.
+
+    Raises UnsupportedOperationError for a store that accepts it: some respond with 200 and ignore the header.
+    """
     if store.put_new(key, content, metadata={}):
-        _logger.warning(
-            "%s ignores conditional writes: when two runs claim one number at the same time, "
-            "only reading it back shows which run has it",
-            store.url,
+        raise UnsupportedOperationError(
+            f"{store.url} is not conditional: it ignores If-None-Match, so a second run can overwrite what a "
+            "first one stored, and nothing in it can be proven. Use a store with conditional writes: S3 has "
+            "them, and so have current versions of MinIO, Ceph and SeaweedFS."
         )
+
+
+def _taken_number(store: Store, owner: Claim | None, number: int, run_id: str) -> str:
+    whose = owner.run_id if owner else "(its claim was removed meanwhile)"
+    this = "another run with this id" if owner and owner.run_id == run_id else f"run {run_id}"
+    return (
+        f"Run number {number} in {store.url} belongs to run {whose}; this is {this}. "
+        f"{_since(owner) if owner else ''}Nothing was stored.\n"
+        f"Take a free one: --run-number {next_free_number(store)}, or --run-number auto."
+    )
+
+
+def _taken_id(store: Store, had: Claim) -> str:
+    since = ""
+    with contextlib.suppress(VerificationError):
+        since = _since(stored_claim_of_number(store, had.number) or had)
+    return (
+        f"The id {had.run_id} in {store.url} belongs to another run, stored as run {had.number}. "
+        f"{since}Nothing was stored.\n"
+        "Give this run another id (TRAINYARD_RUN_ID; without it, each has its own), "
+        "or continue that one with all its inputs: --resume auto. To begin a new one from its newest "
+        f"checkpoint: --resume {store.url}/{manifest_key(had.number)}"
+    )
+
+
+def _since(owner: Claim) -> str:
+    if not 0 < owner.claimed < _LATEST_TIME:
+        return ""
+    return time.strftime("It was claimed on %Y-%m-%d at %H:%M:%S UTC. ", time.gmtime(owner.claimed))
+
+
+def _superseded(store: Store, number: int, run_id: str, attempt: int, newest: int) -> str:
+    return (
+        f"Run {run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} (run "
+        f"{number}), and this is attempt {attempt}. Nothing more was stored from here."
+    )

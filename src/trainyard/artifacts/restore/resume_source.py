@@ -42,6 +42,7 @@ class ResumeRequest:
 
     directory: RunDirectory
     run_id: str
+    """Empty: that of the run that has `run_number`."""
     resume: str
     """auto, none, the address of a manifest, or the path of a checkpoint."""
     store: str
@@ -107,7 +108,7 @@ def _update_run(wanted: ResumeRequest, open_store: OpenStore) -> Resumption | No
 
     If the store has none, a first segment with an explicit `--resume` is left to the trainer.
     """
-    here = _newest_here(wanted.directory)
+    here = newest_step_here(wanted.directory)
     try:
         stored = _newest_listed(wanted, open_store(wanted.store))
     except ServiceError as error:
@@ -127,7 +128,7 @@ def _update_run(wanted: ResumeRequest, open_store: OpenStore) -> Resumption | No
     return None
 
 
-def _newest_here(directory: RunDirectory) -> int | None:
+def newest_step_here(directory: RunDirectory) -> int | None:
     """Return the newest step whose local checkpoint verifies; every byte of it is read."""
     if not directory.run_file.is_file():
         return None
@@ -179,7 +180,7 @@ def _newest_stored(wanted: ResumeRequest, store: Store) -> int | None:
             "store may be ahead of this machine. Nothing was started. Fix it first: "
             f"trainyard store verify --store {wanted.store} --run-number {number} prints what is wrong."
         )
-    return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
+    return _newest_step(manifest) if wanted.run_id in ("", manifest.run_id) else None
 
 
 def _number(wanted: ResumeRequest, store: Store) -> int | None:
@@ -194,7 +195,7 @@ def _restore_run(wanted: ResumeRequest, store: Store, *, here: int | None, store
     """Restore the run from the store beside the local one, which is then moved aside if it is older."""
     path = wanted.directory.path
     beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
-    restored, how = _newest_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
+    restored, how = newest_step_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
     if restored is None or restored < stored:
         _move_aside(beside.path, restored)
         number = _number(wanted, store)
@@ -235,8 +236,11 @@ def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:
 
 
 def _move_aside(path: Path, step: int | None) -> None:
-    """Rename the directory `path`, unless it is missing or empty."""
-    if not path.exists() or not any(path.iterdir()):
+    """Rename the directory `path`, unless it is missing or has nothing of a run; that is then removed."""
+    if not path.exists():
+        return
+    if {entry.name for entry in path.iterdir()} <= {"config.yaml", ".identity.json"}:
+        shutil.rmtree(path)
         return
     aside = path.with_name(f"{path.name}.until-{step or 0}")
     number = 1

@@ -125,7 +125,10 @@ def _put(
             "run %d was signed, but its new manifest is not, because no key is set", manifest.run_number
         )
     following = replace(
-        manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
+        manifest,
+        created=time.time(),
+        version=newest.manifest.version + 1,
+        supersedes={"key": newest.key, "sha256": newest.sha256},
     )
     put_manifest(store, restate(following), StoredState(list(chain), {}, {}), signer=signer)
 

@@ -1,9 +1,12 @@
 """Name the objects of a run in the store. Names only; nothing is read or written.
 
+ids/<run id>.json                    the run's number and key: an id belongs to one run
+run-<N>/attempt-<K>.json             the run's start K, from 2: earlier ones store nothing more
 run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  evaluations.jsonl  logs/…
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
 run-<N>/records-<version>/…          run.json and other records, as they were while the run was still going
-manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run resumes
+manifests/run-<N>-manifest.json      the run that ended; -manifest-2.json, -3 … when it resumes and ends again
+manifests/run-<N>-open-<version>.json   the run while it was still going
 promoted/<name>.json                 the checkpoint that has the name
 evaluations/run-<N>.jsonl            evaluations of its checkpoints that were done after the run was stored
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
@@ -12,6 +15,7 @@ trainyard-readiness.small, .parts    and these two, which it sends in the same w
 """
 
 import re
+from urllib.parse import quote
 
 PROMOTED = "promoted/"
 """Prefix of the pointers to promoted checkpoints."""
@@ -20,7 +24,8 @@ READINESS_SMALL, READINESS_PARTS = "trainyard-readiness.small", "trainyard-readi
 """The objects that a check of a store writes; they are in no folder, so no listing of runs finds them."""
 _RUN_FOLDER = re.compile(r"run-([1-9][0-9]{0,14})")
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
-_MANIFEST = re.compile(r"manifests/run-[0-9]+-manifest(?:-([0-9]{1,18}))?\.json")
+_ATTEMPT = re.compile(r"run-[0-9]+/attempt-([1-9][0-9]{0,8})\.json")
+_MANIFEST = re.compile(r"manifests/run-[0-9]+-(manifest|open)(?:-([0-9]{1,18}))?\.json")
 _RECORDS = re.compile(r"run-[0-9]+/records-([0-9]{1,18})/")
 
 
@@ -32,6 +37,27 @@ def run_prefix(run_number: int) -> str:
 def identity_key(run_number: int) -> str:
     """Return the key of the claim, which says which run owns the number; it is the first object stored."""
     return f"run-{run_number}/identity.json"
+
+
+def id_key(run_id: str) -> str:
+    """Return the key of the record that says which run, and which number, the id belongs to."""
+    return f"ids/{quote(run_id, safe='')}.json"
+
+
+def attempt_prefix(run_number: int) -> str:
+    """Return the prefix of the records of the run's later starts."""
+    return f"run-{run_number}/attempt-"
+
+
+def attempt_key(run_number: int, attempt: int) -> str:
+    """Return the key of the record of one start of the run."""
+    return f"{attempt_prefix(run_number)}{attempt}.json"
+
+
+def attempt_of(key: str) -> int:
+    """Return the number of the start that the key records; 0 for another key."""
+    match = _ATTEMPT.fullmatch(key)
+    return int(match[1]) if match else 0
 
 
 def checkpoint_prefix(run_number: int, step: int | None) -> str:
@@ -59,12 +85,17 @@ def evaluations_key(run_number: int) -> str:
 
 def manifest_prefix(run_number: int) -> str:
     """Return the prefix of all manifests of the run and of no other run."""
-    return f"manifests/run-{run_number}-manifest"
+    return f"manifests/run-{run_number}-"
 
 
-def manifest_key(run_number: int, version: int = 1) -> str:
-    """Return the key of the run's manifest; versions above 1 supersede the one before."""
-    return manifest_prefix(run_number) + (".json" if version == 1 else f"-{version}.json")
+def manifest_key(run_number: int, end: int = 1) -> str:
+    """Return the key of the manifest of the run's `end`th end; those above 1 supersede the one before."""
+    return manifest_prefix(run_number) + ("manifest.json" if end == 1 else f"manifest-{end}.json")
+
+
+def open_manifest_key(run_number: int, version: int) -> str:
+    """Return the key of manifest `version` of the run, put while it was still going."""
+    return f"{manifest_prefix(run_number)}open-{version}.json"
 
 
 def signature_prefix(run_number: int) -> str:
@@ -77,10 +108,15 @@ def signature_key(run_number: int, manifest_sha256: str) -> str:
     return f"{signature_prefix(run_number)}{manifest_sha256}.sigstore.json"
 
 
-def manifest_version_of(key: str) -> int:
-    """Return the version of the manifest with this key; 0 for another key."""
+def is_manifest(key: str) -> bool:
+    """Return whether it is the key of a manifest."""
+    return _MANIFEST.fullmatch(key) is not None
+
+
+def is_open_manifest(key: str) -> bool:
+    """Return whether it is the key of a manifest of a run that was still going."""
     match = _MANIFEST.fullmatch(key)
-    return int(match[1] or 1) if match else 0
+    return match is not None and match[1] == "open"
 
 
 def promotion_key(name: str) -> str:

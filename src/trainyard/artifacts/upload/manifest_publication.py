@@ -25,7 +25,9 @@ from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
+    is_open_manifest,
     manifest_key,
+    open_manifest_key,
     records_prefix,
     records_version_of,
 )
@@ -99,11 +101,13 @@ def build_manifest(
     config = resolved_config(contents.config, run)
     return RunManifest(
         run_id=str(run["run_id"]),
+        run_key=str(run.get("key") or ""),
         run_number=number,
         created=time.time(),
         objects=objects,
         provenance={key: value for key, value in run.items() if key != "outcome"},
         outcome=run.get("outcome", {}),
+        version=before.version,
         supersedes=supersedes,
         leftovers=tuple(leftovers),
         records=records_prefix(number, before.version) if is_open else "",
@@ -129,7 +133,12 @@ def put_manifest(
         same = newest.manifest.provenance == manifest.provenance
         signature = _sign(store, newest.manifest, signer if same else None, key=newest.key)
         return PublishedManifest(newest.key, newest.sha256, signature)
-    key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)
+    if manifest.is_open:
+        key = open_manifest_key(manifest.run_number, before.version)
+    else:
+        ends = sum(not is_open_manifest(each.key) for each in before.chain)
+        key = manifest_key(manifest.run_number, ends + 1)
+    content = manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
     signature = _sign(store, manifest, signer, key=key, content=content)
     store.put_new(key, content, metadata=metadata)

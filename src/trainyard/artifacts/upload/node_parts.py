@@ -12,14 +12,14 @@ import time
 from dataclasses import replace
 
 from trainyard.artifacts.record.contents import Group, checkpoint_group
-from trainyard.artifacts.record.run_numbers import claim_number, number_of_run
+from trainyard.artifacts.record.run_numbers import stored_claim, stored_claim_of_number
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.layout import run_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, Watch, follow
 from trainyard.artifacts.upload.sync import retry_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
-from trainyard.errors import CheckpointError, ConfigError, VerificationError
+from trainyard.errors import CheckpointError, ConfigError, NumberTakenError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -77,17 +77,18 @@ class _Parts:
     """This machine's parts of one run, and the run's number in a store."""
 
     def __init__(self, store: Store, directory: RunDirectory, node: NodeFolder, wanted: int | None) -> None:
-        """Raises VerificationError when no number was given and the main machine has not claimed one yet."""
+        """Raises VerificationError when the main machine has not claimed the number yet."""
         self._store, self._directory, self._node = store, directory, node
-        number = (
-            number_of_run(store, node.run_id) if wanted is None else claim_number(store, node.run_id, wanted)
-        )
-        if number is None:
+        claim = stored_claim(store, node.run_id) if wanted is None else stored_claim_of_number(store, wanted)
+        if claim is None:
             raise VerificationError(
-                f"{store.url} has no number of run {node.run_id} yet: the main machine claims it. Give "
-                "--run-number, the same on every machine."
+                f"{store.url} has no number of run {node.run_id} yet: the main machine claims it."
             )
-        self._number = number
+        if claim.run_id != node.run_id:
+            raise NumberTakenError(
+                f"Run number {wanted} in {store.url} belongs to run {claim.run_id}; this is run {node.run_id}"
+            )
+        self._number = claim.number
         self._done: set[str] = set()
         """The SHA-256 of the manifest of each checkpoint whose part is stored."""
         self.stored = 0

@@ -69,10 +69,10 @@ def number_for(store: Store, run_id: str, wanted: int | None) -> int:
 
 def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     """Plan the sync of `contents`, whose files must still be there, as run `number`."""
-    chain = read_chain(store, number)
+    claimed = owner_of(store, number) is not None
+    chain = read_chain(store, number) if claimed else []
     newest = chain[-1].manifest if chain else None
     known = newest.by_key() if newest else {}
-    claimed = owner_of(store, number) is not None
     there = listed_objects(store, number) if claimed else {}
     groups = [group for group in contents.groups if not is_pruned(group, newest)]
     items = [item for group in groups for item in group.all_items if not item.is_elsewhere]

@@ -16,9 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.record.sync_report import SyncReport
+from trainyard.artifacts.store.layout import checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.manifest_publication import read_store
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
@@ -90,6 +92,8 @@ class FollowReport:
     """Report of the last pass, if the run is over."""
     problems: tuple[str, ...]
     """Checkpoints that could not be stored, and why."""
+    passed: int = 0
+    """Number of checkpoints that the run replaced by newer ones before they could be stored."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -105,9 +109,11 @@ class FollowReport:
 
     def summary(self) -> str:
         """One line for people."""
+        passed = f"; {self.passed} more were replaced before they could be stored" if self.passed else ""
         if self.last is not None:
-            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        return f"{self.checkpoints} checkpoints stored while it was trained; {_ENDINGS[self.ending][1]}"
+            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained{passed}"
+        why = "" if self.ending is Ending.OUTCOME else f"; {_ENDINGS[self.ending][1]}"
+        return f"{self.checkpoints} checkpoints stored while it was trained{passed}{why}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
@@ -145,23 +151,28 @@ def follow_run(
     stop: threading.Event,
     patience: Patience = Patience(),
     signer: "ModelSigner | None" = None,
+    stores_rest: bool = True,
 ) -> FollowReport:
     """Store the checkpoints of `directory` as they appear, until the run is over or `stop` is set.
+
+    Without `stores_rest` somebody else stores what is left then: the records, and the last checkpoints.
 
     Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
     when the number belongs to another run.
     """
-    run_id = str(read_run(directory.run_file)["run_id"])
+    run = read_run(directory.run_file)
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
     ):
-        number = claim_number(store, run_id, wanted)
+        number = claim_of_run(store, run, wanted).number
     files = (directory.run_file, directory.metrics_file, directory.events_file, directory.checkpoints)
     watch = Watch(lambda: "outcome" in read_run(directory.run_file), files, patience, stop)
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
     ):
-        follower = _RunFollower(store, directory, number, patience=patience, signer=signer)
+        follower = _RunFollower(
+            store, directory, number, patience=patience, signer=signer, handover=None if stores_rest else stop
+        )
         return follow(watch, follower.store_new)
 
 
@@ -230,17 +241,24 @@ class _RunFollower:
         *,
         patience: Patience,
         signer: "ModelSigner | None",
+        handover: threading.Event | None,
     ) -> None:
+        """`handover`: set when somebody else stores what is left; None: this does."""
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._handover = handover
         self._others_seconds = patience.others_seconds
         self._run = RunningRun(store, directory, number, signer=signer)
         self._done: frozenset[tuple[int, int | None]] = frozenset()
         self._damaged: dict[str, str] = {}
         """Why a checkpoint could not be stored, by its name."""
         self._stored = 0
+        self._seen: set[int] = set()
+        """Steps of the complete checkpoints that were seen."""
 
     def store_new(self, ending: Ending | None) -> FollowReport | None:
         """Store what is new, and all of a run that is over; return the report if there is a reason to end."""
+        if ending is Ending.OUTCOME and self._handover is not None:
+            return FollowReport(ending, self._stored, None, (), self._count_passed())
         if ending is Ending.OUTCOME:
             last = sync_run(
                 self._store,
@@ -249,11 +267,12 @@ class _RunFollower:
                 signer=self._signer,
                 others_seconds=self._others_seconds,
             )
-            return FollowReport(ending, self._stored, last, last.problems)
+            return FollowReport(ending, self._stored, last, last.problems, self._count_passed())
         self._store_checkpoints()
         if ending is None:
             return None
-        return FollowReport(ending, self._stored, None, tuple(self._damaged.values()))
+        problems = tuple(self._damaged.values()) if self._handover is None else ()
+        return FollowReport(ending, self._stored, None, problems, self._count_passed())
 
     def _store_checkpoints(self) -> None:
         """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
@@ -262,6 +281,7 @@ class _RunFollower:
             step: _modification_time(self._directory.checkpoint(step) / MANIFEST_NAME) for step in steps
         }
         complete = frozenset((step, written) for step, written in markers.items() if written is not None)
+        self._seen.update(step for step, _ in complete)
         if complete <= self._done:
             return
         while (report := self._run.store_newest(frozenset(self._damaged))) is not None:
@@ -270,5 +290,14 @@ class _RunFollower:
             elif not report.notes:
                 self._stored += 1
                 _logger.info("checkpoint stored while training: %s", report.summary())
+            if self._handover is not None and self._handover.is_set():
+                return
         if not self._run.waits:
             self._done = complete
+
+    def _count_passed(self) -> int:
+        """Return how many of the checkpoints that were seen are neither stored nor on this machine."""
+        if len(self._seen) <= self._stored:
+            return 0
+        stored = {checkpoint_step_of(key) for key in read_store(self._store, self._number).known}
+        return len(self._seen - stored - set(self._directory.checkpoint_steps()))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, checkpoint_group, hash_item
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_of_run, key_of_digest
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
@@ -64,7 +64,7 @@ def sync_files(
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
         retry_suggested(f"{checkpoint} and {metrics}", command),
     ):
-        number = claim_number(store, str(run["run_id"]), wanted)
+        number = claim_of_run(store, run, wanted).number
         contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
         return store_contents(store, contents, number, signer=signer, progress=progress)
 
@@ -91,7 +91,9 @@ def describe_standalone_files(
         objects = [ManifestObject(i.key, i.path.stat().st_size, hash_item(i)) for i in items]
         created = max(item.path.stat().st_mtime for item in items)
     known = {key: value for key, value in run.items() if key != "outcome"}
-    manifest = RunManifest(str(run["run_id"]), run_number, created, tuple(objects), known)
+    manifest = RunManifest(
+        str(run["run_id"]), run_number, created, tuple(objects), known, run_key=str(run.get("key") or "")
+    )
     return manifest.to_json("")
 
 
@@ -157,8 +159,11 @@ def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
         return read_run(run_file)
     known = {key: value for key, value in provenance.items() if value}
     if workflow_run := known.get("ci", {}).get("run_id"):
-        return {"run_id": f"github-{workflow_run}", **known}
-    return {"run_id": f"sha256-{_tree_digest(checkpoint)[:16]}", **known}
+        run_id = f"github-{workflow_run}"
+    else:
+        run_id = f"sha256-{_tree_digest(checkpoint)[:16]}"
+    # The same files are the same run, each time they are stored.
+    return {"run_id": run_id, "key": key_of_digest(run_id), **known}
 
 
 def _tree_digest(path: Path) -> str:

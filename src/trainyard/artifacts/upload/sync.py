@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
@@ -67,11 +67,11 @@ def sync_run(
     Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
     The ServiceError names the files that are still local and gives the command that finishes the upload.
     """
-    run_id = str(read_run(directory.run_file)["run_id"])
+    run = read_run(directory.run_file)
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
     ):
-        number = claim_number(store, run_id, wanted)
+        number = claim_of_run(store, run, wanted).number
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
         retry_suggested(

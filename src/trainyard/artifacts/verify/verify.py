@@ -17,7 +17,7 @@ from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.expected_file import claim_of
-from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_step_of
+from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
@@ -234,7 +234,7 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     """
     known = manifest.by_key()
     leftovers = {key for key in manifest.leftovers if manifest.may_be_left_over(key)}
-    extra = sorted(listed - known.keys() - leftovers)
+    extra = sorted(key for key in listed - known.keys() - leftovers if not attempt_of(key))
     problems = [f"{key}: extra, the manifest does not list it" for key in extra]
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")

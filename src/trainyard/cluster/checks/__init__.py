@@ -5,7 +5,6 @@ In: `Facts`. Out: outcomes. To add one: a module with a CHECK, a line in CHECKS,
 
 from trainyard.cluster.check_definition import Check
 from trainyard.cluster.checks import (
-    api_server,
     auto_resume,
     device_plugin,
     efa,
@@ -21,7 +20,6 @@ from trainyard.cluster.checks import (
     pod_security,
     queue,
     quota,
-    skew,
     storage,
     webhook,
 )
@@ -29,7 +27,7 @@ from trainyard.cluster.checks import (
 CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
     for module in (
-        *(api_server, own_permissions, namespace, gpu, device_plugin, node_health, efa, placement, gang),
-        *(job_api, operator, webhook, auto_resume, queue, quota, pod_security, storage, image, skew),
+        *(own_permissions, namespace, gpu, device_plugin, node_health, efa, placement, gang),
+        *(job_api, operator, webhook, auto_resume, queue, quota, pod_security, storage, image),
     )
 )

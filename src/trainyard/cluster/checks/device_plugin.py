@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
-from trainyard.cluster.checks.installers import InstalledDaemonSet, has_built_in_plugin, nvidia_plugins
+from trainyard.cluster.checks.installers import describe_daemon, has_built_in_plugin, nvidia_plugins
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.fitness import Fitness
-from trainyard.cluster.snapshot import MissingData
+from trainyard.cluster.snapshot import MissingData, Workload
 
 INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin) at a pinned version"
 
@@ -40,7 +40,7 @@ def _offers_pieces(fitness: Fitness) -> bool:
     return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
 
 
-def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[InstalledDaemonSet, ...]) -> tuple[str, str]:
+def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[Workload, ...]) -> tuple[str, str]:
     """Return why nodes offer no GPU, and the remedy."""
     if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
@@ -50,20 +50,19 @@ def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[InstalledDaemonSet
     if not plugins:
         return "no NVIDIA device plugin was found under any of its labels and names", INSTALL
     plugin = plugins[0]
-    where = f"kubectl -n {plugin.workload.namespace}"
-    if plugin.workload.available < plugin.workload.wanted:
-        return plugin.text, f"{where} describe daemonset {plugin.workload.name}"
+    where = f"kubectl -n {plugin.namespace}"
+    if plugin.available < plugin.wanted:
+        return describe_daemon(plugin), f"{where} describe daemonset {plugin.name}"
     return (
-        f"{plugin.text}, and the node offers no {GPU}: the driver may have come after the plugin, or its "
-        "DaemonSet does not select the node",
-        f"{where} rollout restart daemonset {plugin.workload.name}, after checking its nodeSelector and "
-        "tolerations",
+        f"{describe_daemon(plugin)}, and the node offers no {GPU}: the driver may have come after the "
+        "plugin, or its DaemonSet does not select the node",
+        f"{where} rollout restart daemonset {plugin.name}, after checking its nodeSelector and tolerations",
     )
 
 
-def _describe_provider(fits: list[Fitness], plugins: tuple[InstalledDaemonSet, ...]) -> str:
+def _describe_provider(fits: list[Fitness], plugins: tuple[Workload, ...]) -> str:
     if plugins:
-        return plugins[0].text
+        return describe_daemon(plugins[0])
     if all(has_built_in_plugin(fitness.node) for fitness in fits):
         return "built into the operating system"
     return "none was found, and the nodes offer their GPUs"

@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
-from trainyard.cluster.checks.installers import efa_plugins
+from trainyard.cluster.checks.installers import describe_daemon, efa_plugins
 from trainyard.cluster.demand import EFA, EFA_DRIVER
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.instances import instance_called
 
 INSTALL = "install the EFA device plugin (chart eks/aws-efa-k8s-device-plugin) at a pinned version"
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
-_FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
-"""Types with GPUDirect RDMA. Without EFA they train far below the speed that is paid for."""
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -35,7 +34,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         *_missing(facts, with_efa),
         *_fewer_interfaces(facts, with_efa),
         *_excess_interfaces(facts, with_efa),
-        *_infiniband(facts),
     ]
     yield from found
     if not found:
@@ -59,8 +57,9 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     expected = without[0].expected_efa
     text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
     why, remedy = _explain_missing_efa(facts)
-    fast = without[0].node.instance_type.startswith(_FAST)
-    if fast and rest < facts.demand.nodes and not facts.snapshot.may_grow:
+    known = instance_called(without[0].node.instance_type)
+    # Without EFA types with GPUDirect RDMA train far below the speed that is paid for.
+    if known and known.rdma and rest < facts.demand.nodes and not facts.snapshot.may_grow:
         yield Outcome.error(f"{text}; {why}. The nodes would train over TCP", remedy)
     else:
         yield Outcome.warning(f"{text}; {why}", remedy)
@@ -74,9 +73,9 @@ def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
     if not plugins:
         return "no EFA device plugin was found", INSTALL
     found = plugins[0]
-    if found.workload.available < found.workload.wanted:
-        return found.text, f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
-    return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE
+    if found.available < found.wanted:
+        return describe_daemon(found), f"kubectl -n {found.namespace} describe daemonset {found.name}"
+    return f"{describe_daemon(found)}, so the instances have no EFA interfaces attached", _TEMPLATE
 
 
 def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
@@ -120,22 +119,6 @@ def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], mos
     if len(group) - len(odd) >= facts.demand.nodes:
         return Outcome.warning(text, remedy)
     return facts.error_unless_enough(text, remedy)
-
-
-def _infiniband(facts: Facts) -> Iterator[Outcome]:
-    """Yield pods that use the devices without the plugin, so that devices counted as free are in use."""
-    pods = facts.snapshot.pods
-    if isinstance(pods, MissingData):
-        return
-    known = {fitness.node.name for fitness in facts.fits}
-    users = (pod for pod in pods if pod.raw_infiniband and pod.node in known and EFA not in pod.requests)
-    past = [f"{pod.namespace}/{pod.name}" for pod in users if pod.namespace != "kube-system"]
-    if past:
-        yield Outcome.warning(
-            f"{list_names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
-            "count as free are in use",
-            f"have the pods request {EFA} instead of the host path",
-        )
 
 
 CHECK = Check("efa", "EFA interfaces that can be allocated on each node", judge)

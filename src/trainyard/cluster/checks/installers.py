@@ -4,61 +4,43 @@ A missing DaemonSet is not a fault by itself: Bottlerocket and EKS Auto Mode hav
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from trainyard.cluster.snapshot import Node, Workload
 
+# Of the GPU operator, the static manifest, the Helm chart and GKE.
 _NVIDIA_LABELS = (
-    ("app", "nvidia-device-plugin-daemonset", "GPU operator"),
-    ("name", "nvidia-device-plugin-ds", "static manifest"),
-    ("app.kubernetes.io/name", "nvidia-device-plugin", "Helm chart"),
-    ("k8s-app", "nvidia-gpu-device-plugin", "GKE"),
+    ("app", "nvidia-device-plugin-daemonset"),
+    ("name", "nvidia-device-plugin-ds"),
+    ("app.kubernetes.io/name", "nvidia-device-plugin"),
+    ("k8s-app", "nvidia-gpu-device-plugin"),
 )
 _EFA_SUFFIX = "aws-efa-k8s-device-plugin"
 
 
-@dataclass(frozen=True)
-class InstalledDaemonSet:
-    """A DaemonSet that was found, and its installer."""
-
-    workload: Workload
-    installer: str
-
-    @property
-    def text(self) -> str:
-        found = self.workload
-        ready = f"{found.available} of {found.wanted} pods ready"
-        return f"{found.namespace}/{found.name} ({self.installer}), {ready}"
+def describe_daemon(found: Workload) -> str:
+    return f"{found.namespace}/{found.name}, {found.available} of {found.wanted} pods ready"
 
 
-def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[InstalledDaemonSet, ...]:
+def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[Workload, ...]:
     """NVIDIA's device plugins."""
-    return tuple(found for daemon in daemons if (found := _nvidia(daemon)) is not None)
+    return tuple(daemon for daemon in daemons if _is_nvidia(daemon))
 
 
-def _nvidia(daemon: Workload) -> InstalledDaemonSet | None:
+def _is_nvidia(daemon: Workload) -> bool:
     if "mps" in daemon.name or "feature-discovery" in daemon.name:
-        return None
-    if daemon.name.startswith("dependencies-") and "nvidia-device-plugin" in daemon.name:
-        return InstalledDaemonSet(daemon, "HyperPod chart")
-    for key, value, installer in _NVIDIA_LABELS:
-        if daemon.labels.get(key) == value:
-            return InstalledDaemonSet(daemon, installer)
+        return False
+    by_label = any(daemon.labels.get(key) == value for key, value in _NVIDIA_LABELS)
     by_name = "nvidia-device-plugin" in daemon.name or "nvidia-gpu-device-plugin" in daemon.name
     by_image = any("k8s-device-plugin" in image and _EFA_SUFFIX not in image for image in daemon.images)
-    return InstalledDaemonSet(daemon, "own manifest") if by_name or by_image else None
+    return by_label or by_name or by_image
 
 
-def efa_plugins(daemons: Iterable[Workload]) -> tuple[InstalledDaemonSet, ...]:
+def efa_plugins(daemons: Iterable[Workload]) -> tuple[Workload, ...]:
     """EFA's device plugins."""
     return tuple(
-        InstalledDaemonSet(
-            daemon, "HyperPod chart" if daemon.name.startswith("dependencies-") else "EFA chart"
-        )
+        daemon
         for daemon in daemons
-        if _EFA_SUFFIX in daemon.name
-        or daemon.labels.get("name", "").endswith(_EFA_SUFFIX)
-        or any(_EFA_SUFFIX in image for image in daemon.images)
+        if any(_EFA_SUFFIX in text for text in (daemon.name, daemon.labels.get("name", ""), *daemon.images))
     )
 
 

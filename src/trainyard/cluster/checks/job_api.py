@@ -12,11 +12,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(groups, MissingData):
         yield Outcome.not_readable(groups)
         return
-    undiscovered = facts.snapshot.undiscovered
-    unknown = [undiscovered[a.group_version] for a in facts.kind.apis if a.group_version in undiscovered]
-    if unknown:
-        yield Outcome.not_readable(unknown[0])
-        return
     kinds = facts.demand.kinds
     if facts.demand.kind in ("", "auto") and not any(serves(kind.api, resources) for kind in kinds):
         known = ", ".join(kind.api_kind for kind in kinds)

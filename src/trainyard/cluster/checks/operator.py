@@ -11,9 +11,8 @@ from trainyard.cluster.snapshot import MissingData, Workload
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    unknown = facts.snapshot.undiscovered.get(facts.kind.api.group_version)
-    if unknown is not None:
-        yield Outcome.not_readable(unknown)
+    if isinstance(facts.snapshot.groups, MissingData):
+        yield Outcome.not_readable(facts.snapshot.groups)
         return
     if not serves(facts.kind.api, facts.snapshot.resources):
         yield Outcome.not_applicable(f"{facts.kind.api.name} is not served")

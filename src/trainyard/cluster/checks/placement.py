@@ -1,15 +1,10 @@
-"""Check that the nodes of a gang are in one zone and close in the network.
-
-Kubernetes does not show placement groups; EKS labels nodes with their network layers instead.
-"""
+"""Check that the nodes of a gang are in one zone."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import Fit, Room, places_by_zone
 from trainyard.cluster.check_definition import Check, Facts, Outcome
-
-_LAYERS = "topology.k8s.aws/network-node-layer-2"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -23,9 +18,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     # By the label that the pods require of each other.
     free, zones = places_by_zone(facts.snapshot, facts.demand)
-    layers: Counter[str] = Counter()
-    for room in rooms:
-        layers[room.fitness.node.labels.get(_LAYERS, "")] += room.places_empty
     if not zones.keys() - {""}:
         yield Outcome.not_applicable("the nodes have no zone labels")
         return
@@ -34,13 +26,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     if facts.capacity.fit is Fit.NOW and _most(free) < wanted:
         yield _across(facts, rooms, free, now=" now")
-        return
-    if len(layers.keys() - {""}) > 1 and max(n for name, n in layers.items() if name) < wanted:
-        parts = ", ".join(f"{count} below {name}" for name, count in layers.most_common() if name)
-        yield Outcome.info(
-            f"the gang spans parts of the network: {parts}",
-            "use one placement group for faster communication",
-        )
         return
     zone, count = zones.most_common(1)[0]
     yield Outcome.success(f"{count} places in {zone or 'one zone'} for {wanted}")
@@ -61,4 +46,4 @@ def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str 
     return Outcome.error(f"{text}; EFA does not cross zones", remedy)
 
 
-CHECK = Check("placement", "zone and closeness of the nodes", judge)
+CHECK = Check("placement", "the zone of the nodes", judge)

@@ -6,7 +6,7 @@ from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.check_definition import Check, Facts, Outcome
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
-from trainyard.cluster.snapshot import Limit, MissingData, Quota, Scope
+from trainyard.cluster.snapshot import Limit, MissingData, Quota
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -15,9 +15,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(quotas, MissingData):
         found.append(Outcome.not_readable(quotas))
     else:
-        wanted, priority = _gang_amounts(facts), facts.demand.priority_class
-        counting = [quota for quota in quotas if all(_counts(scope, priority) for scope in quota.scopes)]
-        found += [outcome for quota in counting for outcome in _quota(quota, wanted)]
+        # Whether a quota with scopes counts the pods is left to the dry run of check pod-security.
+        wanted = _gang_amounts(facts)
+        found += [one for quota in quotas if not quota.has_scopes for one in _quota(quota, wanted)]
     if isinstance(limits, MissingData):
         found.append(Outcome.not_readable(limits))
     else:
@@ -34,19 +34,6 @@ def _gang_amounts(facts: Facts) -> Mapping[str, int]:
     pods = facts.demand.nodes * 1000
     job = f"count/{facts.kind.api.resource}.{facts.kind.api.group}"
     return {f"requests.{GPU}": gpus, "pods": pods, "count/pods": pods, job: 1000}
-
-
-def _counts(scope: Scope, priority: str) -> bool:
-    """Return whether a quota of this scope counts pods with this PriorityClass, no deadline, and requests."""
-    if scope.name != "PriorityClass":
-        return scope.name in ("NotBestEffort", "NotTerminating")
-    meets = {
-        "In": priority in scope.values,
-        "NotIn": priority not in scope.values,
-        "Exists": bool(priority),
-        "DoesNotExist": not priority,
-    }
-    return meets.get(scope.operator, True)
 
 
 def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:

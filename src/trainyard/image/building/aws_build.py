@@ -19,12 +19,10 @@ from trainyard.image.building.build_record import (
     aws_result,
     build_variables,
     exported_answers,
-    github_source,
     same_digest,
     source_names,
 )
 from trainyard.image.building.build_request import BuildRequest
-from trainyard.image.building.build_secrets import BuildSecret, RegistryLogin, build_variables_of_secrets
 from trainyard.image.context.build_context import checked_tag
 
 if TYPE_CHECKING:
@@ -34,34 +32,8 @@ if TYPE_CHECKING:
 _LEVELS = ("quick", "standard", "full")
 
 
-@dataclass(frozen=True)
-class AwsOptions:
-    """Options for a build in AWS."""
-
-    project: str
-    bucket: str
-    """Bucket for sources; empty: named after project, account and region."""
-    source: str
-    """`s3` or `github`."""
-    level: str
-    tags: str
-    version: str
-    """Version of the image; empty: none was given and the commit has no git tag."""
-    cache: str
-    rebuild: bool
-    image_tags: tuple[str, ...] = ()
-    """Further tags that the user names."""
-    secrets: tuple[BuildSecret, ...] = ()
-    logins: tuple[RegistryLogin, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExistingImage:
-    """An image in ECR with the content and every requested tag."""
-
-    digest: str
-    is_checked: bool
-    """Whether it passed the check of the requested level."""
+ExistingImage = tuple[str, bool]
+"""The digest of an image in ECR with the content and every requested tag; whether it passed the check."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +42,8 @@ class AwsBuilder:
 
     aws: "CodeBuild"
     poll: BuildPoll
-    tool_files: Callable[[Path], dict[str, Path]]
-    """Returns the files of this repository that a build needs."""
-    write_archive: Callable[[Mapping[str, Path], Path], str]
-    """Writes files into an archive; returns its digest."""
+    send_files: Callable[[Mapping[str, Path]], tuple[dict[str, str], bool]]
+    """Sends files, and those of this repository that a build needs; returns what `send_source` does."""
     find_digest: Callable[..., str | None]
     """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
@@ -81,13 +51,17 @@ class AwsBuilder:
     find_cache: Callable[[BuildRequest], str]
     """Returns the reference of an image's layer cache; empty if there is none."""
     account: str
-    options: AwsOptions
+    project: str
+    level: str
+    variables: Mapping[str, str]
+    """Variables of CodeBuild that all images share."""
+    secrets: Mapping[str, str]
+    """Variables of CodeBuild with names of AWS Secrets Manager."""
     root: Path
     """The checkout of this repository, whose scripts run in the build."""
-    origin: str
-    """git's remote of the context."""
     token: str
     """A part of CodeBuild's idempotency token: with the same one, the same content is started only once."""
+    rebuild: bool = False
 
     def build(self, requests: Sequence[BuildRequest]) -> list[dict[str, Any] | TrainyardError]:
         """Return, for each request, the result as plain data or why its build failed.
@@ -95,11 +69,11 @@ class AwsBuilder:
         Raises ConfigError and ServiceError before any build is started, and what `BuildPoll.follow` raises.
         """
         held = {request.image: self._find_existing_image(request) for request in requests}
-        held |= {one.image: None for one in requests if self.options.rebuild or one.unpinned}
+        held |= {one.image: None for one in requests if self.rebuild or one.unpinned}
         starts = {
             request.image: self._start(request, held[request.image])
             for request in requests
-            if not ((one := held[request.image]) and one.is_checked)
+            if not ((one := held[request.image]) and one[1])
         }
         ended = self.poll.follow(starts)
         return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
@@ -111,29 +85,17 @@ class AwsBuilder:
             self.poll.log(
                 request.image, f"built again: {named} is not pinned by digest, so it may have changed"
             )
-        options, secrets = self.options, dict[str, str]()
         source, context = self._source(request)
         if held is None:
-            variables = build_variables(
-                request,
-                level=options.level,
-                tags=options.tags,
-                context=context,
-                version=options.version,
-                cache="" if options.cache == "none" else options.cache or self.find_cache(request),
-                image_tags=options.image_tags,
-            )
-            plain, secrets = build_variables_of_secrets(
-                options.secrets, options.logins, project=options.project
-            )
-            variables |= plain
+            own = build_variables(request, context=context, cache=self.find_cache(request))
+            variables, secrets = own | {"LEVEL": self.level, **self.variables}, self.secrets
         else:
-            why = f"not known to have passed the {options.level} check"
+            why = f"not known to have passed the {self.level} check"
             self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
-            uri = aws_result(request, (self.account, self.aws.region), held.digest, None)["uri"]
-            variables = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": options.level}
+            uri = aws_result(request, (self.account, self.aws.region), held[0], None)["uri"]
+            variables, secrets = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": self.level}, {}
         return lambda attempt: self.aws.start(
-            options.project,
+            self.project,
             source=source,
             variables=variables,
             token=f"{request.tag}-{self.token}-{attempt}",
@@ -151,10 +113,10 @@ class AwsBuilder:
                 assert ended is not None
                 digest = same_digest(request, ended, partial(self._digest, request))
                 return aws_result(request, place, digest, ended)
-            record = aws_result(request, place, held.digest, None)
+            record = aws_result(request, place, held[0], None)
             if ended is not None:
                 spec = (self.root / "buildspec.yml").read_bytes()
-                exported_answers(ended, record["uri"], self.options.level, spec)
+                exported_answers(ended, record["uri"], self.level, spec)
             return record
         except TrainyardError as error:
             return error
@@ -166,12 +128,12 @@ class AwsBuilder:
         digest = found.pop() if len(found) == 1 else None
         if digest is None:
             return None
-        enough = _LEVELS.index(self.options.level)
+        enough = _LEVELS.index(self.level)
         for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
             if self._digest(request, checked_tag(level, request.tag, digest), "") == digest:
-                return ExistingImage(digest, is_checked=level in _LEVELS[enough:])
+                return digest, level in _LEVELS[enough:]
         has_content = self._digest(request, request.tag, "") == digest
-        return ExistingImage(digest, is_checked=False) if has_content else None
+        return (digest, False) if has_content else None
 
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """Return the digest that ECR holds for a tag or a digest."""
@@ -185,23 +147,19 @@ class AwsBuilder:
 
     def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:
         """Send a new source; return the override of the project's source, and the context's folder in it."""
-        context = Path(request.context).resolve()
-        inside = context.is_relative_to(self.root)
-        folder = context.relative_to(self.root).as_posix() if inside else ""
-        if self.options.source == "github":
-            return github_source(request, self.origin, folder), folder
-        own = {name: context / path for name, path in source_names(request, folder).items()}
-        source, is_new = send_source(
-            self.aws,
-            self.tool_files(self.root) | own,
-            self.write_archive,
-            project=self.options.project,
-            bucket=self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}",
-        )
+        context, folder = Path(request.context), folder_in(self.root, request)
+        files = {name: context / path for name, path in source_names(request, folder).items()}
+        source, is_new = self.send_files(files)
         self.poll.log(
             request.image, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' existed'}"
         )
         return source, folder or FOREIGN
+
+
+def folder_in(root: Path, request: BuildRequest) -> str:
+    """Return the place of a context in the repository at `root`; empty if it is not in it."""
+    context = Path(request.context).resolve()
+    return context.relative_to(root).as_posix() if context.is_relative_to(root) else ""
 
 
 def send_source(

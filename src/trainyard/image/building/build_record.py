@@ -4,7 +4,6 @@ It starts nothing and reads nothing.
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from trainyard.errors import ConfigError, DamagedFileError, VerificationError
 from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
-from trainyard.image.conflict.version_facts import row_of
 from trainyard.run.untrusted_files import parse_json_object
 
 FOREIGN = ".image-context"
@@ -44,16 +42,7 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, "Nothing was built."]
 
 
-def build_variables(
-    request: BuildRequest,
-    *,
-    level: str,
-    tags: str,
-    context: str,
-    version: str,
-    cache: str,
-    image_tags: Sequence[str] = (),
-) -> dict[str, str]:
+def build_variables(request: BuildRequest, *, context: str, cache: str) -> dict[str, str]:
     """Return the variables of the buildspec's task `image`. Raises ConfigError for a value with spaces."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
     spaced = sorted(key for key, value in request.build_args.items() if " " in value or "\n" in value)
@@ -71,11 +60,7 @@ def build_variables(
         "PLATFORM": request.platform,
         "CONTENT": request.digest,
         "COMMIT": "" if request.dirty else request.commit,
-        "VERSION": version,
-        "LEVEL": level,
-        "TAGS": tags,
         **({"CACHE": cache} if cache else {}),
-        **({"IMAGE_TAGS": " ".join(image_tags)} if image_tags else {}),
     }
 
 
@@ -92,23 +77,6 @@ def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
         )
     prefix = "" if folder == "." else f"{folder or FOREIGN}/"
     return {f"{prefix}{name}": name for name in (*request.names, request.dockerfile, *request.ignore_files)}
-
-
-def github_source(request: BuildRequest, address: str, folder: str) -> dict[str, str]:
-    """Return the source override that clones the commit from GitHub. Raises ConfigError if it cannot."""
-    if request.dirty or not request.commit:
-        why = "the working tree has uncommitted changes" if request.dirty else "the context is not in git"
-        raise ConfigError(f"--source github builds a commit, but {why}. Commit and push, or use --source s3.")
-    place = address.partition("github.com")[2].lstrip(":/").removesuffix(".git")
-    if place.count("/") != 1:
-        raise ConfigError("--source github: the remote origin is not a repository on GitHub; use --source s3")
-    if not folder:
-        raise ConfigError("--source github: the context is not in this repository; use --source s3")
-    return {
-        "sourceTypeOverride": "GITHUB",
-        "sourceLocationOverride": f"https://github.com/{place}.git",
-        "sourceVersion": request.commit,
-    }
 
 
 def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[str, str], str | None]) -> str:
@@ -168,7 +136,6 @@ def aws_result(
         phases = {phase.name: phase.seconds or 0.0 for phase in ended.state.phases if phase.status}
         found |= {"build_id": ended.state.build_id, "attempts": ended.attempts, "phases": phases}
         found |= {"seconds": round(sum(phases.values()), 1), "log": ended.state.log_address}
-        found |= {"usd": build_cost(ended.state.compute_type, sum(phases.values()))}
     return request.record() | found
 
 
@@ -195,13 +162,6 @@ def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def build_cost(compute_type: str, seconds: float) -> float | None:
-    """Return the price of a build in US dollars, charged per started minute; None if it is unknown."""
-    price = row_of("codebuild", compute_type=compute_type).get("usd_per_minute")
-    return None if price is None else round(math.ceil(seconds / 60) * price, 3)
-
-
 def _took(result: Mapping[str, Any]) -> str:
-    seconds, usd = int(result.get("seconds", 0)), result.get("usd")
-    cost = "" if usd is None else f", about $ {usd:.2f}"
-    return f"{seconds // 60}:{seconds % 60:02d}{cost}"
+    seconds = int(result.get("seconds", 0))
+    return f"{seconds // 60}:{seconds % 60:02d}"

@@ -34,18 +34,12 @@ class SecretSource:
 
 @dataclass(frozen=True)
 class BuildSecret:
-    """A secret that a RUN of the Dockerfile mounts."""
+    """A secret that a RUN of the Dockerfile mounts, or a login for the registry of a base image."""
 
     id: str
+    """The id of the mount, or the host of the registry."""
     source: SecretSource
-
-
-@dataclass(frozen=True)
-class RegistryLogin:
-    """A login for the registry of a base image. Its value is `user:password`, or JSON with both."""
-
-    host: str
-    source: SecretSource
+    """The value of a login is `user:password`, or JSON with both."""
 
 
 def parse_secret(text: str) -> BuildSecret:
@@ -59,13 +53,13 @@ def parse_secret(text: str) -> BuildSecret:
     return BuildSecret(name, _source(f"--secret id={name}", kind, place, _FORM))
 
 
-def parse_login(text: str) -> RegistryLogin:
+def parse_login(text: str) -> BuildSecret:
     """Parse the value of `--login`. Raises ConfigError, without repeating what may be a secret."""
     host, _, rest = text.partition("=")
     kind, colon, place = rest.partition(":")
     if not _HOST.fullmatch(host) or not colon:
         raise ConfigError(f"--login: {_LOGIN_FORM}")
-    return RegistryLogin(host, _source(f"--login {host}", kind, place, _LOGIN_FORM))
+    return BuildSecret(host, _source(f"--login {host}", kind, place, _LOGIN_FORM))
 
 
 def _source(what: str, kind: str, place: str, form: str) -> SecretSource:
@@ -108,21 +102,23 @@ def require_mounted(secrets: Sequence[BuildSecret], dockerfile: str, name: str) 
 
 
 def build_variables_of_secrets(
-    secrets: Sequence[BuildSecret], logins: Sequence[RegistryLogin], *, project: str
+    secrets: Sequence[BuildSecret], logins: Sequence[BuildSecret], *, project: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables for CodeBuild: plain ones, and those with names of AWS Secrets Manager.
 
     Raises ConfigError for a value that only this machine has, or that the role of the build cannot read.
     """
-    plain: dict[str, list[str]] = {"BUILD_SECRETS": [], "REGISTRY_LOGINS": []}
-    named: dict[str, str] = {}
-    for number, secret in enumerate(secrets, start=1):
-        named[f"BUILD_SECRET_{number}"] = _name_in_aws(f"--secret id={secret.id}", secret.source, project)
-        plain["BUILD_SECRETS"].append(f"id={secret.id},env=BUILD_SECRET_{number}")
-    for number, login in enumerate(logins, start=1):
-        named[f"REGISTRY_LOGIN_{number}"] = _name_in_aws(f"--login {login.host}", login.source, project)
-        plain["REGISTRY_LOGINS"].append(f"{login.host}=env:REGISTRY_LOGIN_{number}")
-    return {key: " ".join(words) for key, words in plain.items() if words}, named
+    plain, named = dict[str, str](), dict[str, str]()
+    for given, variable, option, form in (
+        (secrets, "BUILD_SECRET", "--secret id=", "id={},env={}"),
+        (logins, "REGISTRY_LOGIN", "--login ", "{}=env:{}"),
+    ):
+        words = []
+        for number, one in enumerate(given, start=1):
+            named[f"{variable}_{number}"] = _name_in_aws(f"{option}{one.id}", one.source, project)
+            words.append(form.format(one.id, f"{variable}_{number}"))
+        plain |= {f"{variable}S": " ".join(words)} if words else {}
+    return plain, named
 
 
 def _name_in_aws(what: str, source: SecretSource, project: str) -> str:

@@ -61,7 +61,7 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
             f"{', '.join(compiled)} may be compiled, which needs the nvcc of torch's CUDA release; the "
             "last stage needs no nvcc",
         )
-    torch = f"torch {declared.torch.text}{' of the lock' if declared.torch.is_locked else ''}"
+    torch = f"torch {declared.torch.text}"
     if not base.cuda and not base.torch:
         return BaseChoice(base.image, f"{torch} includes CUDA, and this image adds no second one")
     if declared.has_unstated:

@@ -64,28 +64,7 @@ def _apply_edit(lines: Sequence[str], edit: Edit) -> list[str] | None:
     for place in range(start, end + 1):
         if lines[place].lstrip().startswith("#"):
             continue
-        if edit.new:
-            old = rf"(?<![\w.+-]){re.escape(edit.old)}(?![\w.+-])"
-            if found := re.search(old, lines[place]):
-                line = lines[place][: found.start()] + edit.new + lines[place][found.end() :]
-                return [*lines[:place], line, *lines[place + 1 :]]
-        elif re.search(rf"(?<![\w${{]){re.escape(edit.old)}[=\s]", lines[place]):
-            return _without_variable(list(lines), place, edit.old, (start, end))
+        if found := re.search(rf"(?<![\w.+-]){re.escape(edit.old)}(?![\w.+-])", lines[place]):
+            line = lines[place][: found.start()] + edit.new + lines[place][found.end() :]
+            return [*lines[:place], line, *lines[place + 1 :]]
     return None
-
-
-def _without_variable(lines: list[str], place: int, name: str, span: tuple[int, int]) -> list[str]:
-    """Return the lines without `NAME=value` of an ENV; an ENV that sets nothing else is removed."""
-    start, end = span
-    pattern = rf"(?<![\w]){re.escape(name)}(?:=(?:\"[^\"]*\"|'[^']*'|\S*)|\s+\S.*)"
-    remaining = re.sub(pattern, "", lines[place], count=1)
-    rest = " ".join([*lines[start:place], remaining, *lines[place + 1 : end + 1]]).replace("\\", " ")
-    if rest.split() in (["ENV"], ["env"], []):
-        return [*lines[:start], *lines[end + 1 :]]
-    if remaining.replace("\\", "").strip():
-        remaining = re.sub(r"(?<=\S) {2,}(?=\S)", " ", remaining)
-        return [*lines[:place], remaining, *lines[place + 1 :]]
-    kept = [*lines[:place], *lines[place + 1 :]]
-    if place == end and place > start:  # the line before must no longer continue
-        kept[place - 1] = kept[place - 1].rstrip().removesuffix("\\").rstrip()
-    return kept

@@ -1,6 +1,7 @@
-"""Rules on the container: EFA and its plugin, variables, pins, the user, and secrets."""
+"""Rules on the container (EFA, variables, pins, the user, secrets), and the run of every rule."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from trainyard.config.secret_forms import (
     baked_secret_kind,
@@ -10,7 +11,8 @@ from trainyard.config.secret_forms import (
     secret_value_kind,
 )
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.package_rules import PACKAGE_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
     fact,
@@ -125,9 +127,7 @@ _JUDGED = frozenset(
 
 
 def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
-    place = VariableScope(
-        efa=None if machine.efa is None else int(machine.efa), plugin=efa_plugin(declared) or None
-    )
+    place = VariableScope(efa=None if machine.efa is None else int(machine.efa))
     for variable in declared.variables:
         name, value = variable.name, variable.value
         severity, why, remedy = "", "", "remove it"
@@ -147,7 +147,6 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
                 why,
                 remedy,
                 severity=severity,
-                edit=Edit(variable.line, name, "") if severity == ERROR else None,
             )
 
 
@@ -215,7 +214,7 @@ def _severity_of_argument(name: str, value: str) -> str:
     return WARNING if is_secret_name(name) else ""
 
 
-CONTAINER_RULES: dict[str, Rule] = {
+RULES: dict[str, Rule] = PACKAGE_RULES | {
     "efa-versions": _efa_versions,
     "efa-missing": _efa_missing,
     "efa-latest": _efa_latest,
@@ -226,3 +225,21 @@ CONTAINER_RULES: dict[str, Rule] = {
     "user": _user,
     "secret": _secrets,
 }
+
+
+def judge_versions(
+    declared: DeclaredVersions, machine: TargetMachine, resolved: Sequence[ImageFinding] = ()
+) -> list[ImageFinding]:
+    """Run all rules; the worst findings come first, then they are sorted by place.
+
+    `resolved` are the findings of the resolver.
+    """
+    found = [
+        *resolved,
+        *(
+            replace(one, rule=name, file=one.file or declared.dockerfile)
+            for name, rule in RULES.items()
+            for one in rule(declared, machine)
+        ),
+    ]
+    return sorted(found, key=lambda f: ((ERROR, WARNING).index(f.severity), f.file, f.line, f.rule))

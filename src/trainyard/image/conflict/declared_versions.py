@@ -1,7 +1,7 @@
 """Read the content of an image from its Dockerfile, the locks that it installs and the name of its base.
 
-Nothing is resolved or assumed: a version is unknown unless the Dockerfile, a file that it copies and installs
-from, or a named lock states it. No rule judges an unknown version.
+Nothing is resolved or assumed: a version is unknown unless the Dockerfile, or a file that it copies and
+installs from, states it. No rule judges an unknown version.
 """
 
 import posixpath
@@ -18,7 +18,6 @@ from trainyard.image.conflict.stated_packages import (
     Package,
     RequirementsFile,
     StatedRequirement,
-    conda_requirement,
     read_requirement,
     read_requirements,
 )
@@ -102,9 +101,8 @@ class InstallStep:
 
     def requirements(self, dockerfile: str) -> Iterator[tuple[StatedRequirement, tuple[str, int]]]:
         """Yield what it installs, each with its file and line; `dockerfile` is the name of that file."""
-        read_word = read_requirement if self.install.wheels else conda_requirement
         for word in self.install.words:
-            if one := read_word(word):
+            if one := read_requirement(word):
                 yield one, (dockerfile, self.line)
         for name, content in self.files:
             yield from ((one, (name, one.line)) for one in content.requirements)
@@ -183,29 +181,17 @@ class DeclaredVersions:
         return self.bases.get(package.stage, self.base) if package else self.base
 
 
-def declare(
-    parsed: Dockerfile,
-    name: str,
-    locked: Mapping[str, tuple[str, int, str]],
-    read: ContextReader | None = None,
-) -> DeclaredVersions:
+def declare(parsed: Dockerfile, name: str, read: ContextReader | None = None) -> DeclaredVersions:
     """Return what the last stage of a Dockerfile, called `name`, and the stages that it copies from state.
 
-    `locked` is the content of the named locks: package -> version, line and file. If it is empty, the files
-    that the Dockerfile copies and installs from are read with `read`.
+    The files that the Dockerfile copies and installs from are read with `read`.
     """
     lines, final = resolve_text(parsed), len(parsed.stages) - 1
     bases = {stage.number: _base_of(parsed, stage, lines) for stage in parsed.used_stages()}
     last = {stage.number for stage in parsed.ancestors(final)}
     base, reader, files = bases[final], _PackageReader(), _FileReader(parsed, lines, read)
-    packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     used = [(place, line) for place, line in enumerate(lines) if line.instruction.stage in bases]
     runs = [(place, line) for place, line in used if line.instruction.name == "RUN"]
-    waiting = any(install.files for _, line in runs for install in installs_of(line.text))
-    if not waiting:  # no command installs files: the named locks count as installed first
-        reader.take_named(
-            packages, InstallStep(Install(), (), (), _index_variables(lines, parsed), base, 0, final)
-        )
     known, variables, steps = dict[str, str](), list[Variable](), list[InstallStep]()
     for _, line in used:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
@@ -215,15 +201,12 @@ def declare(
     for place, line in runs:
         settings, stage = _index_variables(lines[: place + 1], parsed), line.instruction.stage
         for install in installs_of(line.text):
-            contents = () if packages else files.read_all(place, install)
+            contents = files.read_all(place, install)
             constraints = files.read_constraints(place, install)
             step = InstallStep(
                 install, contents, constraints, settings, bases[stage], line.instruction.line, stage
             )
-            if install.files and waiting:
-                waiting = False
-                reader.take_named(packages, step)
-            reader.opaque = reader.opaque or files.opaque or bool(packages and install.projects)
+            reader.opaque = reader.opaque or files.opaque
             reader.take(step, name)
             steps.append(step)
     text = "\n".join(line.text for _, line in runs)
@@ -316,15 +299,6 @@ class _PackageReader:
     """Where the pinned torch comes from: pypi, named (an index or a suffix of PyTorch's own), private (its
     suffix is known, its index is not), cpu, base, or empty for unknown."""
 
-    def take_named(self, packages: Mapping[str, Package], step: InstallStep) -> None:
-        """Add the packages of the named locks, as if `step` had installed them."""
-        self.packages |= packages
-        if torch := packages.get("torch"):
-            pinned = replace(
-                step.install, words=(f"torch=={torch.text}",), files=(), certain=True, opaque=False
-            )
-            self.take(replace(step, install=pinned, line=torch.line, stage=torch.stage), torch.file)
-
     def take(self, step: InstallStep, dockerfile: str) -> None:
         """Add what a command installs."""
         install, here = step.install, list(step.requirements(dockerfile))
@@ -363,7 +337,7 @@ class _PackageReader:
         main = "" if _PYPI.fullmatch(main) else main
         urls = [*filter(None, [main]), *(url for url in others if not _PYPI.fullmatch(url))]
         indexes = [_PYTORCH_INDEX.fullmatch(url) for url in urls]
-        official = step.install.wheels and all(indexes)
+        official = all(indexes)
         suffix = next((match[1] for match in indexes if match and match[1]), "")
         self.torch_build, builds = "", torch_builds(torch.version)
         if "+" in torch.text:
@@ -418,7 +392,7 @@ def _unknown_facts(base: BaseImage, reader: _PackageReader, unread: list[str]) -
     if not is_stated(base.image):
         found.append(f"the base image {base.image}: a variable in it has no value; give one with --build-arg")
     found += [
-        f"{path}: the build context here has no such file, or a command changes it; see --context and --lock"
+        f"{path}: the build context here has no such file, or a command changes it; see --context"
         for path in dict.fromkeys(unread)
     ]
     if "torch" not in reader.packages and ("torch" in reader.unknown or (reader.opaque and not unread)):

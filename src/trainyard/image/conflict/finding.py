@@ -25,7 +25,7 @@ class TargetMachine:
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of one line: `old` becomes `new`. An empty `new` removes `old`."""
+    """A change of one line: `old` becomes `new`."""
 
     line: int
     old: str

@@ -1,4 +1,4 @@
-"""Read the packages that pyproject.toml, uv.lock, poetry.lock or conda's YAML states.
+"""Read the packages that pyproject.toml or uv.lock states.
 
 Each reader returns a RequirementsFile, which also says whether the file names packages that cannot be read.
 """
@@ -10,12 +10,9 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from trainyard.config.yaml_reader import parse_yaml
-from trainyard.errors import DamagedFileError
 from trainyard.image.conflict.stated_packages import (
     RequirementsFile,
     StatedRequirement,
-    conda_requirement,
     read_requirement,
     read_requirements,
 )
@@ -28,11 +25,7 @@ def read_lock(path: str, text: str, extras: Iterable[str] = ()) -> RequirementsF
     try:
         if path.endswith("uv.lock"):
             return _read_uv_lock(tomllib.loads(text), set(extras))
-        if path.endswith("poetry.lock"):
-            return _read_poetry_lock(tomllib.loads(text))
-        if path.endswith((".yml", ".yaml")):
-            return _read_conda_environment(parse_yaml(text, path))
-    except (tomllib.TOMLDecodeError, DamagedFileError, AttributeError, KeyError, TypeError, ValueError):
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
         return _UNREADABLE
     return read_requirements(text)
 
@@ -95,22 +88,3 @@ def _applies(one: Mapping[str, Any]) -> bool:
     """Return whether a dependency applies on Linux, as far as its marker says."""
     marker = one.get("marker")
     return not marker or read_requirement(f"x ; {marker}") is not None
-
-
-def _read_poetry_lock(lock: Mapping[str, Any]) -> RequirementsFile:
-    pins = [
-        f"{package['name']}=={package['version']}"
-        + (f" ; {marker}" if isinstance(marker := package.get("markers"), str) else "")
-        for package in lock["package"]
-        if not package.get("optional")
-        and package.get("source", {}).get("type") not in ("git", "directory", "url")
-    ]
-    return RequirementsFile(_read_all(pins))
-
-
-def _read_conda_environment(environment: Mapping[str, Any]) -> RequirementsFile:
-    listed = environment["dependencies"]
-    found = [one for text in listed if isinstance(text, str) and (one := conda_requirement(text))]
-    pip = [text for part in listed if isinstance(part, dict) for text in part.get("pip", ())]
-    read = read_requirements("\n".join(pip))
-    return RequirementsFile((*found, *read.requirements), read.indexes, opaque=True)

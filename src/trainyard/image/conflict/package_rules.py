@@ -232,7 +232,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
         source = next((one for one in stated if one.name == "flash-attn" and not one.wheel), None)
         base, install = step.base, step.install
-        if source and install.wheels and not install.removes and not install.other_indexes:
+        if source and not install.removes and not install.other_indexes:
             name = source.written or "flash-attn"
             if not base.has_compiler and base.kind != "other" and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)

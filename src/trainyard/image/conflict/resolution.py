@@ -93,7 +93,7 @@ def resolve_installs(declared: DeclaredVersions, resolver: Resolver, platform: s
                 found.packages.pop(canonicalize_name(word), None)
             continue
         stated = [pair for pair in step.requirements(declared.dockerfile) if pair[0].written]
-        if not stated or not step.install.wheels:
+        if not stated:
             continue
         request = _request(step, [one for one, _ in stated], found.packages, platform)
         if isinstance(request, str):
@@ -320,7 +320,7 @@ def _final(
 ) -> Iterator[ImageFinding]:
     """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
     lines = {package.line for package in packages.values()}
-    environments = {step.install.environment for step in declared.steps if step.install.wheels}
+    environments = {step.install.environment for step in declared.steps}
     if len(lines) < 2 or len(environments) != 1:
         return
     pins = tuple(f"{one.name}=={one.text}" for one in packages.values())

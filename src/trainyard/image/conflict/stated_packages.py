@@ -1,7 +1,7 @@
 """Packages as requirements, in files and in words of commands, state them.
 
-A package is stated by a pin on the command line, by a pin in a file that is copied and installed from, or by
-a named lock. Everything else that is installed is unknown: a range, a URL, a variable without a value, a
+A package is stated by a pin on the command line, or by a pin in a file that is copied and installed from.
+Everything else that is installed is unknown: a range, a URL, a variable without a value, a
 project, a conditional install.
 """
 
@@ -27,9 +27,6 @@ _LINUX = {
     "platform_machine": "x86_64",
 }
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
-_CONDA = re.compile(r"(?:[\w.-]+::)?([\w.-]+?)\s*(?:==?\s*([\w.]+))?(?:=[\w.*]+)?")
-"""`channel::name=version=build`; a range is no match."""
-_CONDA_NAMES = {"pytorch": "torch"}
 
 
 @dataclass(frozen=True)
@@ -42,19 +39,14 @@ class Package:
     file: str
     line: int
     """The line; 0 if it does not matter."""
-    stage: int = -1
-    """The stage that installs it; -1 if it is from a lock that was named."""
+    stage: int
+    """The stage that installs it."""
     index: str = ""
     """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
 
     @property
     def version(self) -> Version:
         return version(self.text)
-
-    @property
-    def is_locked(self) -> bool:
-        """Return whether a lock that was named states it."""
-        return self.stage == -1
 
     @property
     def cuda(self) -> Version:
@@ -161,15 +153,6 @@ def read_requirement(text: str, environment: Mapping[str, str] | None = None) ->
     pins = [one for one in read.specifier if one.operator == "==" and not one.version.endswith(".*")]
     pinned = len(read.specifier) == 1 and len(pins) == 1
     return StatedRequirement(name, pins[0].version if pinned else "", read.specifier, written=text)
-
-
-def conda_requirement(text: str) -> StatedRequirement | None:
-    """Return what a word of `conda install` states; None if it names no version."""
-    match = _CONDA.fullmatch(text)
-    if not match or not match[2] or match[2].count(".") < 2:  # `numpy=1.26` is any 1.26
-        return None
-    name = canonicalize_name(_CONDA_NAMES.get(match[1], match[1]))
-    return read_requirement(f"{name}=={match[2]}")
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:

@@ -74,10 +74,6 @@ class Dockerfile:
         """The base images that are not pinned by a digest."""
         return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
 
-    def final_base(self) -> str:
-        """Return the registry image that the last stage is built on; or `scratch`."""
-        return self.ancestors(len(self.stages) - 1)[0].image
-
     def ancestors(self, number: int) -> tuple[Stage, ...]:
         """Return the stages that a stage is built on, the first one first, and the stage itself."""
         found = [self.stages[number]]

@@ -16,7 +16,7 @@ _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
 _RULE = "a name is 2 to 256 of a-z and 0-9, with single . _ - or / between them"
 _OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
-"""Tags of these forms are set automatically, by Trainyard or cosign."""
+"""Tags of these forms are set automatically, by Trainyard or programs that sign images."""
 
 
 @dataclass(frozen=True)

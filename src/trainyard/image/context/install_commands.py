@@ -16,6 +16,8 @@ _SPLITS = re.compile(r"[;&|()\n]+")
 _REDIRECTS = re.compile(r"[<>&]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PIP = re.compile(r"pip[23]?(\.\d+)?")
+_OTHER_INSTALLERS = frozenset(("conda", "mamba", "micromamba", "poetry", "pdm", "pipenv"))
+"""Programs that choose versions by files and indexes of their own, which are not read here."""
 _OWN_SCRIPT = "install_environment.sh"
 """This repository's own script: `install_environment.sh training` installs requirements-training.txt."""
 _BEGINS, _ENDS = frozenset(("if", "for", "while", "until", "case")), frozenset(("fi", "done", "esac"))
@@ -47,12 +49,7 @@ _PIP_OPTIONS = _kinds_by_option(
     "--exclude-newer --override --overrides --build-constraint --build-constraints -b --extra --group "
     "--upgrade-strategy --report --link-mode --keyring-provider --allow-insecure-host --channel",
 )
-_CONDA_OPTIONS = _kinds_by_option(
-    locks="-f --file", environment="-n --name -p --prefix", unused="-c --channel"
-)
-_PROJECT_OPTIONS = _kinds_by_option(
-    extras="--extra -E --extras", folder="--directory --project -C", unused="--package"
-)
+_PROJECT_OPTIONS = _kinds_by_option(extras="--extra", folder="--directory --project", unused="--package")
 _UPGRADES = frozenset(("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"))
 
 
@@ -63,8 +60,6 @@ class Install:
     removes: bool = False
     certain: bool = True
     """False in a condition or a loop, and where a failure is ignored."""
-    wheels: bool = True
-    """Whether it takes wheels from a package index, as pip and uv do; conda does not."""
     words: tuple[str, ...] = ()
     """Requirements as written, such as `torch==2.6.0`."""
     files: tuple[str, ...] = ()
@@ -82,7 +77,7 @@ class Install:
     projects: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Folders of projects that it installs, each with the extras."""
     locks: tuple[str, ...] = ()
-    """Files that another installer reads: uv.lock, poetry.lock, an environment of conda."""
+    """Locks of projects: uv.lock."""
     with_dependencies: bool = True
     environment: str = ""
     """The environment that it installs into, as far as the command names one."""
@@ -192,44 +187,25 @@ def _install(words: Sequence[str]) -> Install | None:
     if _PIP.fullmatch(name) or (name == "uv" and rest[:1] == ["add"]):
         action = next((word for word in rest if word in ("install", "sync", "uninstall", "add")), "")
         return _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
-    if name in ("conda", "mamba", "micromamba"):
-        return _read_conda(rest)
     if name == "uv" and rest[:1] == ["sync"]:
-        return _read_project_lock("uv.lock", rest[1:])
-    if name == "poetry" and rest[:1] in (["install"], ["sync"]):
-        return _read_project_lock("poetry.lock", rest[1:])
+        return _read_uv_sync(rest[1:])
     scripts = [word for word in words if word.endswith((".sh", "setup.py"))]
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
-    others = ("uv run", "poetry add", "pdm install", "pdm sync", "pdm add", "pipenv install", "pipenv sync")
-    is_other = name == "make" or " ".join((name, *rest[:1])) in others
+    others = ("install", "create", "update", "env", "sync", "add")
+    is_other = name in _OTHER_INSTALLERS and bool(set(rest[:2]) & set(others))
+    is_other = is_other or name == "make" or (name == "uv" and rest[:1] == ["run"])
     return Install(opaque=True) if scripts or is_other else None
 
 
-def _read_conda(rest: Sequence[str]) -> Install | None:
-    """Return what conda installs: packages whose versions it chooses itself, or an environment file."""
-    verbs = ("install", "create", "update", "env")
-    if not set(verbs) & set(rest[:2]):
-        return None
-    values, _, words = _split_options([word for word in rest if word not in verbs], _CONDA_OPTIONS)
-    return Install(
-        wheels=False,
-        opaque=True,
-        words=tuple(words),
-        locks=tuple(values["locks"]),
-        environment=values["environment"][-1] if values["environment"] else "conda",
-    )
-
-
-def _read_project_lock(name: str, rest: Sequence[str]) -> Install:
-    """Return what `uv sync` or `poetry install` installs: the lock beside the project."""
+def _read_uv_sync(rest: Sequence[str]) -> Install:
+    """Return what `uv sync` installs: the lock beside the project."""
     values, flags, _ = _split_options(rest, _PROJECT_OPTIONS)
     folder = values["folder"][-1] if values["folder"] else "."
-    extras = [extra for value in values["extras"] for extra in value.split()]
-    extras += ["*"] if "--all-extras" in flags else []
+    extras = (*values["extras"], *(["*"] if "--all-extras" in flags else []))
     return Install(
-        locks=(posixpath.join(folder, name),), projects=((folder, tuple(extras)),), environment=name
+        locks=(posixpath.join(folder, "uv.lock"),), projects=((folder, extras),), environment="uv.lock"
     )
 
 

@@ -22,15 +22,8 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-IN_CONTAINER = tuple(
-    name for name in (*FULL, "bandwidth") if name not in ("user", "entry-point", "size", "secrets")
-)
-# The configuration of the model that is built if none is given.
-MODEL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
+IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 _MOST_NAMED = 5
-# Levels of the Pod Security Standards; only the last refuses pods that run as root.
-# https://kubernetes.io/docs/concepts/security/pod-security-standards/
-POD_SECURITY = ("privileged", "baseline", "restricted")
 
 
 @dataclass(frozen=True)
@@ -50,33 +43,19 @@ class Answer:
         return dict(vars(self))
 
 
-def checks_of(level: str, *, bandwidth: float | None = None) -> tuple[str, ...]:
-    """Return the checks of a level, and the bandwidth check if a minimum in GB/s is given."""
-    return LEVELS[level] if bandwidth is None else (*LEVELS[level], "bandwidth")
-
-
 def probe_request(
-    level: str,
-    packages: Mapping[str, Mapping[str, str]] | None,
-    *,
-    cpu: bool,
-    efa: bool,
-    model: Mapping[str, Any],
-    gpus: bool = False,
-    bandwidth: float | None = None,
+    level: str, packages: Mapping[str, Mapping[str, str]] | None, *, cpu: bool, efa: bool, gpus: bool = False
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
     `packages` is Python's version -> package -> version; None if the image has no known lock.
     """
     return {
-        "checks": [name for name in checks_of(level, bandwidth=bandwidth) if name in IN_CONTAINER],
-        "bandwidth": bandwidth,
+        "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
         "packages": None if packages is None else _deduplicate(packages),
         "cpu": cpu,
         "efa": efa,
         "gpus": gpus,
-        "model": dict(model),
     }
 
 
@@ -98,14 +77,11 @@ def linux_markers(architecture: str) -> dict[str, str]:
     return facts | {"platform_machine": machine}
 
 
-def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = "") -> list[Answer]:
-    """Return the checks that need no container: user, entry point, size.
-
-    Running as root fails only for the Pod Security level `restricted`; otherwise it is a warning.
-    """
+def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
+    """Return the checks that need no container: user, entry point, size. Running as root is a warning."""
     size = facts.size
     return [
-        _judge_user(facts.user.partition(":")[0], pod_security),
+        _judge_user(facts.user.partition(":")[0]),
         Answer(
             "entry-point",
             bool(facts.entrypoint or facts.command),
@@ -121,12 +97,11 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int, pod_security: str = 
     ]
 
 
-def _judge_user(user: str, pod_security: str) -> Answer:
+def _judge_user(user: str) -> Answer:
     if user not in ("", "root", "0"):
         return Answer("user", True, f"runs as {user}")
     how = f"runs as {user}" if user else "no USER is set, so it runs as root"
-    if pod_security == "restricted":
-        return Answer("user", False, f"{how}: the Pod Security level restricted refuses that. Add USER 10001")
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/
     return Answer("user", True, f"{how}: the Pod Security level restricted refuses that", warns=True)
 
 

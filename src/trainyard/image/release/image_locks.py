@@ -5,7 +5,6 @@ A file of the same name and another content is another lock, and decides nothing
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.image.building.build_request import locks_in
@@ -15,18 +14,11 @@ from trainyard.run.untrusted_files import read_text
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 21))
 
 
-@dataclass(frozen=True)
-class ImageLocks:
-    """The locks that the labels of an image name."""
+def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return name -> content of the locks that the labels name, and the names of those that are not found.
 
-    texts: Mapping[str, str]
-    """Name -> content, of those that were found."""
-    missing: tuple[str, ...]
-    """The names of those whose content is not here."""
-
-
-def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> ImageLocks:
-    """Return the locks that the labels name, from the folders that have a file of that name and content."""
+    A lock is found in the folders that have a file of that name and content.
+    """
     places = list(dict.fromkeys(folders))
     texts: dict[str, str] = {}
     named = locks_in(labels)
@@ -35,7 +27,7 @@ def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> ImageLocks
             if digest and name not in texts and file.is_file():
                 text = read_text(file)
                 texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
-    return ImageLocks(texts, tuple(name for name in named if name not in texts))
+    return texts, [name for name in named if name not in texts]
 
 
 def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:

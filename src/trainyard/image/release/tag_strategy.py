@@ -55,17 +55,6 @@ class TagStep:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class ImageSource:
-    """The known facts about the source of an image."""
-
-    commit: str
-    dirty: bool
-    """Whether the source is not known to be exactly that of a commit."""
-    versions: tuple[str, ...]
-    """Git tags on that commit."""
-
-
 def find_image_source(
     *,
     content: str,
@@ -75,8 +64,8 @@ def find_image_source(
     version: str,
     git: Mapping[str, Any],
     at_head: Callable[[], Sequence[str]],
-) -> ImageSource:
-    """Find the source of an image that was built earlier, perhaps from another state of the tree.
+) -> tuple[str, bool, tuple[str, ...]]:
+    """Return the commit of an image that was built earlier, whether it may have changes, and its versions.
 
     `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
     user. `git` has the facts of the current checkout, and `at_head` returns its tags, which are used only if
@@ -85,7 +74,7 @@ def find_image_source(
     """
     found = commit or (labelled if content and not inherited else "")
     tags = tuple(at_head()) if not version and found and found == git.get("commit") else ()
-    return ImageSource(found, not found and not (version and not content), (version,) if version else tags)
+    return found, not found and not (version and not content), (version,) if version else tags
 
 
 def is_version(text: str) -> bool:

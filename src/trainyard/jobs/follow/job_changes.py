@@ -5,7 +5,7 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ from trainyard.jobs.resubmission import (
     next_name,
     require_ended,
 )
-from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
+from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
 
@@ -83,16 +83,8 @@ class NamedObject:
 class JobEditor:
     """Changes one job."""
 
-    def __init__(
-        self,
-        reader: JobReader,
-        job: FoundJob,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, reader: JobReader, job: FoundJob) -> None:
         self._reader, self._api, self._job = reader, reader.api, job
-        self._clock, self._wait = clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
@@ -145,7 +137,7 @@ class JobEditor:
 
         Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
-        deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
+        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
         objects = self._belongings(keep_claims=keep_claims)
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
@@ -157,13 +149,13 @@ class JobEditor:
         if refusals:
             raise refusals[0]
         while remaining := self._remaining_parts(keep_claims=keep_claims):
-            if self._clock() > deadline:
+            if time.monotonic() > deadline:
                 names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
                     f"{self._own} is deleted; after {seconds:.0f} seconds this remains: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
         return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
@@ -182,52 +174,15 @@ class JobEditor:
         zone = zone_for_next(self._api, job, name)
         return make_resubmission(job.kind, job.raw, self._parts(), name=name, zone=zone)
 
-    def create(self, new: Resubmission) -> list[str]:
-        """Create the job and its parts, which it then owns; return what was created.
+    def create(self, new: Resubmission) -> None:
+        """Create the job that follows this one, with its parts, unless somebody else has meanwhile.
 
-        Until the new job exists, the old one owns the parts. If the process is killed in between, they are
-        removed with the old job, or used when it is resubmitted again.
-
-        Raises RunConflictError if the name is taken, ServiceError if it is refused, and removes its objects.
+        Parts of an attempt that was killed are used. Raises RunConflictError if another object has the name
+        of the job, ServiceError if it is refused.
         """
-        made: list[tuple[str, Json]] = []
-        path = self._job.path_of("")
-        try:
-            for part in new.parts:
-                there = self._part(owned_by(part, reference_to(self._job.raw)))
-                made.append((self._path_of(part), there))
-            answer = self._create(path, new.job)
-        except (ServiceError, RunConflictError):
-            if not self._is_followed_by(self._job.path_of(name_of(new.job))):
-                self._delete_created(made)
-            raise
-        try:
-            for part_path, _ in made:
-                self._patch(part_path, {"metadata": {"ownerReferences": [reference_to(answer)]}})
-        except ServiceError:
-            self._delete_created([*made, (self._job.path_of(name_of(answer)), answer)])
-            raise
-        return new.lines
-
-    def _is_followed_by(self, path: str) -> bool:
-        """Return whether another resubmission created its job first, which then owns the parts."""
-        with suppress(ServiceError):
-            return annotations_of(self._api.get(path) or {}).get(BEFORE) == self._job.name
-        return False
-
-    def _path_of(self, part: Json) -> str:
-        return f"{_list_path(part, self._space)}/{path_part(name_of(part))}"
-
-    def _part(self, part: dict[str, Any]) -> Json:
-        """Return the part as created now, or by an unfinished resubmission of the same job."""
-        try:
-            return self._create(_list_path(part, self._space), part)
-        except RunConflictError:
-            remaining: Json | None = self._api.get(self._path_of(part))
-            owners = ((remaining or {}).get("metadata") or {}).get("ownerReferences") or ()
-            if remaining is None or [owner.get("uid") for owner in owners] != [uid_of(self._job.raw)]:
-                raise
-            return remaining
+        apply_all(self._api, new.parts)
+        owner = reference_to(self._create(new.job))
+        apply_all(self._api, [owned_by(part, owner) for part in new.parts])
 
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
@@ -241,26 +196,6 @@ class JobEditor:
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
         parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
         return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
-
-    def create_once(self, new: Resubmission) -> bool:
-        """Create the job of a retry with its parts, even while others do; return whether this call did it.
-
-        Raises RunConflictError if another object has its name, ServiceError if it is refused.
-        """
-        apply_all(self._api, new.parts)
-        try:
-            made = self._create(self._job.path_of(""), new.job)
-        except RunConflictError:
-            made = self._api.get(self._job.path_of(name_of(new.job))) or {}
-            if annotations_of(made).get(BEFORE) != self._job.name:
-                raise RunConflictError(
-                    f"{self._job.kind.api.resource}/{name_of(new.job)} already exists, and does not follow "
-                    f"{self._job.name}; delete one of them"
-                ) from None
-            return False
-        owner = reference_to(made)
-        apply_all(self._api, [owned_by(part, owner) for part in new.parts])
-        return True
 
     @property
     def _own(self) -> NamedObject:
@@ -347,14 +282,6 @@ class JobEditor:
         if status not in (*_DONE, 404):
             raise self._api.refusal(f"{found} cannot be deleted", status, answer)
 
-    def _delete_created(self, made: Iterable[tuple[str, Json]]) -> None:
-        """Delete the created objects, as far as possible."""
-        for path, body in made:
-            with suppress(ServiceError):
-                self._api.delete(
-                    path, {"propagationPolicy": "Background", "preconditions": {"uid": uid_of(body)}}
-                )
-
     def _patch_all(self, patches: list[tuple[str, dict[str, Any]]]) -> None:
         """Make all changes; if a change after the record of the cancellation fails, remove that record."""
         done = 0
@@ -376,39 +303,25 @@ class JobEditor:
         if status not in _DONE:
             raise self._api.refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
-    def _create(self, path: str, body: dict[str, Any]) -> Json:
-        name, deadline = f"{body['kind']}/{name_of(body)}", self._clock() + _SEEN_SECONDS
-        status, answer = self._try_to_create(path, body)
-        while status == 403 and UNSEEN in str(answer.get("message")) and self._clock() < deadline:
-            self._wait(_PAUSE)
-            status, answer = self._try_to_create(path, body)
+    def _create(self, body: dict[str, Any]) -> Json:
+        """Return the job that follows this one, as created now or by somebody else."""
+        path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
+        deadline = time.monotonic() + _SEEN_SECONDS
+        while True:
+            try:
+                status, answer = self._api.create(path, body)
+            except ServiceTroubleError:  # it may be created already; then a second try finds it
+                status, answer = self._api.create(path, body)
+            if status != 403 or UNSEEN not in str(answer.get("message")) or time.monotonic() >= deadline:
+                break
+            time.sleep(_PAUSE)
         if status == 409:
-            raise RunConflictError(f"{name} already exists; run resubmit again")
+            made = self._api.get(self._job.path_of(name_of(body))) or {}
+            if annotations_of(made).get(BEFORE) == self._job.name:
+                return made
+            raise RunConflictError(
+                f"{name} already exists, and does not follow {self._job.name}; delete one of them"
+            )
         if status not in _DONE:
             raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
-
-    def _try_to_create(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
-        """The answer to a creation; if the connection broke before an answer, the object that exists now."""
-        try:
-            return self._api.create(path, body)
-        except ServiceTroubleError:
-            found = self._api.get(f"{path}/{path_part(name_of(body))}")
-            if found is None or not _is_made_of(found, body):
-                raise
-            return 200, found
-
-
-def _is_made_of(found: Json, body: Json) -> bool:
-    """Return whether an object was created from this body.
-
-    Then both name the same job, and the same job before it.
-    """
-    same_job = read_labels(found).get(JOB_LABEL) == read_labels(body).get(JOB_LABEL)
-    return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)
-
-
-def _list_path(body: Json, space: str) -> str:
-    version = str(body["apiVersion"])
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{root}/{space}/{str(body['kind']).lower()}s"

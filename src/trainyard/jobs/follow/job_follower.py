@@ -8,7 +8,7 @@ The job does not need its follower: a follower may die, and another may follow t
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, WaitTimeoutError
@@ -45,7 +45,6 @@ def follow_job(
     on_state: Callable[[JobState], None],
     lost_seconds: float | None = None,
     find_other_zone: Callable[[Sequence[PodFacts]], str] = lambda _: "",
-    clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
@@ -55,37 +54,28 @@ def follow_job(
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
     be seen, ConfigError if it does not exist.
     """
-    with JobView(api, Observed(find_kind(kind), namespace, name, None), clock=clock) as view:
-        follower = _JobFollower(
-            api, view, on_state, lost_seconds=lost_seconds, find_other_zone=find_other_zone, clock=clock
-        )
-        return follower.follow_to_end(seconds)
+    with JobView(api, Observed(find_kind(kind), namespace, name, None)) as view:
+        return _JobFollower(api, view, on_state, lost_seconds, find_other_zone).follow_to_end(seconds)
 
 
+@dataclass
 class _JobFollower:
     """Follows one job."""
 
-    def __init__(
-        self,
-        api: "Api",
-        view: JobView,
-        on_state: Callable[[JobState], None],
-        *,
-        lost_seconds: float | None,
-        find_other_zone: Callable[[Sequence[PodFacts]], str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._api, self._view, self._clock = api, view, clock
-        self._on_state, self._lost_seconds, self._find_other_zone = on_state, lost_seconds, find_other_zone
-        self._reported: tuple[State, str, int] | None = None
-        self._observed_at = -_CALM_SECONDS
-        self._lost_since: float | None = None
+    _api: "Api"
+    _view: JobView
+    _on_state: Callable[[JobState], None]
+    _lost_seconds: float | None
+    _find_other_zone: Callable[[Sequence[PodFacts]], str]
+    _reported: tuple[State, str, int] | None = None
+    _observed_at: float = -_CALM_SECONDS
+    _lost_since: float | None = None
 
     def follow_to_end(self, seconds: float) -> JobState:
         """See `follow_job`."""
-        deadline = self._clock() + seconds
+        deadline = time.monotonic() + seconds
         state: JobState | None = None
-        while (left := deadline - self._clock()) > 0:
+        while (left := deadline - time.monotonic()) > 0:
             changed = self._view.take(min(left, max(0.2, self._seconds_until_observation(state))))
             if not self._view.is_seen:
                 continue
@@ -114,11 +104,11 @@ class _JobFollower:
         if waiting is None or waiting.failure_class not in _BY_NODES or waiting.node in silent - {""}:
             self._lost_since = None
             return None
-        self._lost_since = self._lost_since or self._clock()
-        if self._lost_seconds is None or self._clock() - self._lost_since < self._lost_seconds:
+        self._lost_since = self._lost_since or time.monotonic()
+        if self._lost_seconds is None or time.monotonic() - self._lost_since < self._lost_seconds:
             return None
         if waiting.failure_class is FailureClass.UNSCHEDULABLE:
-            self._lost_since = self._clock()
+            self._lost_since = time.monotonic()
             if not (elsewhere := self._find_other_zone(self._view.pods)):
                 return None
             waiting = replace(waiting, evidence=elsewhere)
@@ -130,7 +120,7 @@ class _JobFollower:
     def _seconds_until_observation(self, state: JobState | None) -> float:
         """Return the seconds until Workload, JobSet and events are read again."""
         calm = state is not None and state.state is State.RUNNING
-        return self._observed_at + (_CALM_SECONDS if calm else _OBSERVE_SECONDS) - self._clock()
+        return self._observed_at + (_CALM_SECONDS if calm else _OBSERVE_SECONDS) - time.monotonic()
 
     def _state_now(self, before: JobState | None) -> JobState:
         if self._seconds_until_observation(before) <= 0:
@@ -152,18 +142,18 @@ class _JobFollower:
         return judge_job(observed, self._view.history)
 
     def _observe_around(self) -> None:
-        self._observed_at = self._clock()
+        self._observed_at = time.monotonic()
         self._view.observe_around()
 
     def _wait_for_cause(self, state: JobState) -> JobState:
         """Wait until the pod that the others lost has reported or is gone; return the final state."""
-        until = self._clock() + _OTHERS_SECONDS
+        until = time.monotonic() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             observed = self._view.observed()
             again = judge_job(observed, after(observed, self._view.history))
             state = again if again.ended else state
             waits = any(pod.live for pod in self._view.pods)
-            left = until - self._clock()
+            left = until - time.monotonic()
             if not waits or left <= 0 or not again.ended:
                 break
             self._view.take(min(left, _OBSERVE_SECONDS))
@@ -171,8 +161,8 @@ class _JobFollower:
 
     def _final_state(self, state: JobState) -> JobState:
         """Return the final state, including the pods' last reports and one last observation."""
-        until = self._clock() + _LAST_SECONDS
-        while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
+        until = time.monotonic() + _LAST_SECONDS
+        while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
             self._view.take(left)
         state = self._wait_for_cause(state)
         self._view.list_pods()  # their watch may be broken

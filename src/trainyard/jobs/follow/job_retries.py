@@ -88,7 +88,7 @@ def follow_and_announce(
 ) -> JobState:
     """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
     if retries:
-        found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
+        found = RetryLoop(api, announce, target=target).follow_to_end(namespace, name, kind, seconds)
         if found.why:
             announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
         return found.state
@@ -102,49 +102,31 @@ def follow_and_announce(
     )
 
 
-def make_retry_loop(
-    api: "Api", announce: Callable[..., None], target: ClusterTarget = DEFAULT_CLUSTER
-) -> "RetryLoop":
-    """Return a retry loop that announces its events, and names commands for the cluster `target`."""
-    return RetryLoop(
-        api,
-        on_state=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
-        newest_step=lambda job: newest_step_on_claim(api, job),
-        on_action=lambda text: announce("retry", text, "degraded"),
-        target=target,
-    )
-
-
 class RetryLoop:
     """Retries one job, and the jobs that replace it."""
 
     def __init__(
         self,
         api: "Api",
+        announce: Callable[..., None],
         *,
-        on_state: Callable[[JobState], None],
-        newest_step: Callable[[FoundJob], int | None],
-        on_action: Callable[[str], None] = lambda _text: None,
-        times: RetryTimes = RetryTimes(),
         target: ClusterTarget = DEFAULT_CLUSTER,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
+        newest_step: Callable[["Api", FoundJob], int | None] = newest_step_on_claim,
+        times: RetryTimes = RetryTimes(),
     ) -> None:
-        """`on_state` receives states of jobs, `on_action` a sentence for each action.
+        """`announce` receives states of jobs and actions; messages name commands for the cluster `target`.
 
         `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
         """
-        self._api, self._on_state, self._on_action, self._times = api, on_state, on_action, times
+        self._api, self._announce, self._times, self._newest_step = api, announce, times, newest_step
         self._reader, self._target = JobReader(api), target
-        self._clock, self._wait = clock, wait
-        self._newest_step = newest_step
 
     def follow_to_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> RetryOutcome:
         """Follow the job, or the last one that replaced it, and retry it as long as that is allowed.
 
         Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
-        deadline = self._clock() + seconds
+        deadline = time.monotonic() + seconds
         job = self._last_of_chain(self._reader.find_job(namespace, name, kind))
         while True:
             state = self._follow(job, deadline)
@@ -186,8 +168,8 @@ class RetryLoop:
             namespace=job.namespace,
             name=job.name,
             kind=job.kind.name,
-            seconds=max(1.0, deadline - self._clock()),
-            on_state=self._on_state,
+            seconds=max(1.0, deadline - time.monotonic()),
+            on_state=lambda state: self._announce("job", f"{state.job}: {state.state}: {state.reason}"),
             lost_seconds=self._times.lost if job.kind.suspend else None,
             find_other_zone=partial(find_other_zone, self._api, job),
         )
@@ -230,7 +212,8 @@ class RetryLoop:
                 return decided
             claim = self._claim_of(job, decided)
             if self._is_taken(job, claim):
-                self._on_action(f"{job.name} is sent again as {claim.next_name}: {decided.why}")
+                text = f"{job.name} is sent again as {claim.next_name}: {decided.why}"
+                self._announce("retry", text, "degraded")
                 return claim
             again = self._read(job)
             if again is None:
@@ -242,7 +225,7 @@ class RetryLoop:
         record = record_of(job.raw)
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
-        known = self._newest_step(job) if failure is not None and failure.retryable else None
+        known = self._newest_step(self._api, job) if failure is not None and failure.retryable else None
         return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
 
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
@@ -273,14 +256,14 @@ class RetryLoop:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = self._clock() + self._times.node
+        until = time.monotonic() + self._times.node
         while True:
             left = [raw for raw in self._reader.raw_pods(job) if not _has_ended(raw)]
             nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or self._clock() > until:
+            if lost or not left or time.monotonic() > until:
                 return lost
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -295,9 +278,9 @@ class RetryLoop:
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 return False
-            self._wait(min(left, _PAUSE))
+            time.sleep(min(left, _PAUSE))
             if self._objection(job):
                 return True  # the caller checks again, and reports why
         return True
@@ -311,17 +294,17 @@ class RetryLoop:
 
     def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, requested = self._clock() + self._times.gone, False
+        until, requested = time.monotonic() + self._times.gone, False
         while self._is_writing(job):
             if not requested and any(not _is_deleting(raw) for raw in self._reader.raw_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
-            if self._clock() > until:
+            if time.monotonic() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""
@@ -338,7 +321,7 @@ class RetryLoop:
         now = self._read(job)
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
             editor = JobEditor(self._reader, now)
-            editor.create_once(editor.retry(claim))
+            editor.create(editor.retry(claim))
             self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
         raw = self._api.get(job.path_of(claim.next_name))
         if raw is None:

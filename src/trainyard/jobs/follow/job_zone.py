@@ -29,7 +29,7 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None
     if plan is None or plan.zone is None:
         return None
     avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
-    left = plan.zone if claim and claim.failure_class == FailureClass.UNSCHEDULABLE else None
+    left = plan.zone if claim and claim.failure_class is FailureClass.UNSCHEDULABLE else None
     return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided, left=left) or ""
 
 
@@ -66,4 +66,4 @@ def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
         tolerations=plan.tolerations,
         node_selector=plan.node_selector,
     )
-    return ClusterQuery(api, demand, now=0.0).usage(), demand
+    return ClusterQuery(api, demand).usage(), demand

@@ -114,9 +114,8 @@ def _words(plan: JobPlan) -> tuple[str, ...]:
 
 def _cluster(plan: JobPlan) -> dict[str, Any]:
     """Return the cluster. It holds nothing that belongs to this job alone, because another job may use it."""
-    neutral = replace(
-        plan, name=cluster_name(plan), program=Program("ray", (), directory=plan.program.directory)
-    )
+    program = Program("ray", (), directory=plan.program.directory)
+    neutral = replace(plan, name=cluster_name(plan), run_id="", program=program)
     spec = ray_cluster_spec(neutral)
     body = part_object(neutral, API, "RayCluster", name=neutral.name, spec=spec)
     if plan.queue:
@@ -133,7 +132,7 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
     placed = f"{SCRATCH}/{plan.name}-files"
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
-    variables = {"TRAINYARD_RUN_ID": plan.name, "TRAINYARD_NETWORK": plan.network}
+    variables = {"TRAINYARD_RUN_ID": plan.run_id or plan.name, "TRAINYARD_NETWORK": plan.network}
     variables |= {"TRAINYARD_OWNER": plan.owner, **actor_variables(plan)}
     if plan.program.files:
         files = {f"{placed}/{name}": text for name, text in plan.program.files.items()}

@@ -7,7 +7,6 @@ which its own `hyperpodrun` reads. No run directory is kept for it.
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_kind import JobKind
@@ -15,8 +14,8 @@ from trainyard.jobs.job_plan import JobPlan, Program
 from trainyard.jobs.kinds import KINDS
 
 NAME = "command"
-_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _MENTIONED = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch))\b")
+_STARTED = re.compile(r"(\S*/)?(torchrun|python[\d.]*( -\w+)* -m torch\.distributed\.(run|launch))( |$)")
 _PLACED = re.compile(r"--(nnodes|rdzv|master|node[-_]rank|standalone)\b.*|--(rdzv|master)[-_].*")
 """torchrun's options that name the nodes and where they meet."""
 
@@ -25,7 +24,7 @@ def problems(_config: Config, plan: JobPlan) -> Iterator[str]:
     command, kind = plan.program.command, KINDS[plan.kind]
     if not command:
         yield "--recipe command: put the command after --, such as -- torchrun train.py"
-    elif not _starts_torchrun(command):
+    elif not _STARTED.match(" ".join(command)):
         return
     elif kind.on_ray and plan.nodes > 1:
         yield (
@@ -51,21 +50,3 @@ def program(config: Config, plan: JobPlan) -> Program:
     """The program that runs the command."""
     pod, once = config.cluster.pod, KINDS[plan.kind].on_ray
     return Program(NAME, plan.program.command, once=once, directory=pod.directory or "", python=pod.python)
-
-
-def _starts_torchrun(command: Sequence[str]) -> bool:
-    """Return whether the command is `torchrun`, or `python -m` with its module, with or without their
-    folder.
-    """
-    first = PurePosixPath(command[0]).name
-    if not re.fullmatch(r"python[0-9.]*", first):
-        return first == "torchrun"
-    words = iter(command[1:])
-    for word in words:
-        if word == "-m":
-            return next(words, "") in _MODULES
-        if word in ("-W", "-X"):
-            next(words, "")
-        elif not word.startswith("-"):
-            return False
-    return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.volumes.helper_pod import HelperPod, mount_claim, require_running
+from trainyard.jobs.volumes.helper_pod import mount_claim, require_running
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
@@ -19,9 +19,15 @@ from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-_FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")
-"""Options of trainers that are followed by the folder of the run."""
-_OF_HYDRA = "trainer.default_local_dir="
+_FOLDERS = (
+    "--run-dir",
+    "--save",
+    "--checkpoint-dir",
+    "--output-dir",
+    "--output_dir",
+    "trainer.default_local_dir",
+)
+"""Options of trainers that name the folder of the run."""
 _logger = logging.getLogger(__name__)
 
 
@@ -59,16 +65,16 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
             )
         yield VolumeSource(api, place, where.path, python=where.python)
         return
-    claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
+    claim, folder, image, user = where.claim, where.path, where.image, None
     if where.job:
         plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
-        helper = HelperPod(where.image or plan.image, plan.run_as_user, where.seconds)
-    with mount_claim(api, where.namespace, claim, helper) as there:
-        root = str(PurePosixPath(there.path) / folder.strip("/"))
-        yield VolumeSource(api, there.place, root, python=where.python)
+        image, user = image or plan.image, plan.run_as_user
+    mounted = mount_claim(api, where.namespace, claim, image=image, user=user, seconds=where.seconds)
+    with mounted as (place, path):
+        yield VolumeSource(api, place, str(PurePosixPath(path) / folder.strip("/")), python=where.python)
 
 
 def plan_of(job: FoundJob) -> JobPlan:
@@ -85,8 +91,7 @@ def job_checkpoint_folder(plan: JobPlan) -> str:
     """The folder of the job's checkpoints, relative to the root of its claim; empty if it is not known."""
     words = plan.program.command
     named = [after for word, after in pairwise(words) if word in _FOLDERS]
-    named += [word.partition("=")[2] for word in words if word.startswith(_OF_HYDRA)]
-    named += [word.partition("=")[2] for word in words if word.partition("=")[0] in _FOLDERS and "=" in word]
+    named += [value for option, _, value in (word.partition("=") for word in words) if option in _FOLDERS]
     for name in named:
         path, mount = PurePosixPath(name), PurePosixPath(plan.mount_path or "/checkpoints")
         if path.is_relative_to(mount):

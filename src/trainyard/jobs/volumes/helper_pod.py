@@ -6,12 +6,10 @@ have no other pod.
 """
 
 import json
-import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -28,87 +26,56 @@ Json = Mapping[str, Any]
 MOUNT = "/volume"
 _LABEL = "trainyard.dev/helper"
 _LIVES_SECONDS = 6 * 3600
-_START_SECONDS = 300.0
 _PAUSE = 0.5
 _HOPELESS = ("ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError")
 _DONE = (200, 201, 202)
-_logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class MountedVolume:
-    """A container that mounts a volume."""
-
-    place: Place
-    path: str
-    """The folder where the volume is mounted."""
-
-
-@dataclass(frozen=True)
-class HelperPod:
-    """Settings of a helper pod."""
-
-    image: str
-    """An image with Python; empty: only an existing pod is used."""
-    user: int | None = None
-    seconds: float = _START_SECONDS
-    """Seconds for the start, including the pull of the image."""
 
 
 @contextmanager
 def mount_claim(
-    api: "Api",
-    namespace: str,
-    claim: str,
-    helper: HelperPod,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], None] = time.sleep,
-) -> Iterator[MountedVolume]:
-    """Yield a running pod that mounts the claim, or a helper, which is removed at the end.
+    api: "Api", namespace: str, claim: str, *, image: str, user: int | None, seconds: float
+) -> Iterator[tuple[Place, str]]:
+    """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
-    Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
+    Without an `image` with Python only an existing pod is used. A helper may take `seconds` to start,
+    including the pull of the image. Raises ConfigError if the claim does not exist or no image is known,
+    ServiceError, WaitTimeoutError.
     """
-    if (
-        api.get(f"/api/v1/namespaces/{path_part(namespace)}/persistentvolumeclaims/{path_part(claim)}")
-        is None
-    ):
+    space = f"/api/v1/namespaces/{path_part(namespace)}"
+    pods = f"{space}/pods"
+    if api.get(f"{space}/persistentvolumeclaims/{path_part(claim)}") is None:
         raise ConfigError(f"there is no PersistentVolumeClaim {claim} in {namespace}")
-    there = pod_of_claim(api, namespace, claim)
-    if there is not None:
+    if (there := _running_mount(api, pods, claim)) is not None:
         yield there
         return
-    if not helper.image:
+    if not image:
         raise ConfigError(
             f"no running pod mounts {claim}; set --image to an image with Python, for a pod that reads it"
         )
-    pods = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     _remove_ended_helpers(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
-    status, answer = api.create(pods, _body(name, claim, helper))
+    status, answer = api.create(pods, _body(name, claim, image, user))
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
-        why, deadline = "no node has accepted it", clock() + helper.seconds
+        why, deadline = "no node has accepted it", time.monotonic() + seconds
         while (reason := _why_not_running(api, f"{pods}/{name}", name)) is not None:
             why = reason or why
-            if clock() > deadline:
+            if time.monotonic() > deadline:
                 raise WaitTimeoutError(
-                    f"the pod {name} that was to read the volume did not start in {helper.seconds:.0f} s: "
-                    f"{why}"
+                    f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
                 )
-            wait(_PAUSE)
-        yield MountedVolume(Place(namespace, name, "look"), MOUNT)
+            time.sleep(_PAUSE)
+        yield Place(namespace, name, "look"), MOUNT
     finally:
         with suppress(ServiceError):
             api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0})
 
 
-def pod_of_claim(api: "Api", namespace: str, claim: str) -> MountedVolume | None:
-    """Return a running container that mounts the complete claim; None if none can be seen."""
-    path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
+def _running_mount(api: "Api", pods: str, claim: str) -> tuple[Place, str] | None:
+    """Return a running container that mounts the complete claim, and where; None if none can be seen."""
     try:
-        raws = api.list_all(path, dict, fieldSelector="status.phase=Running")
+        raws = api.list_all(pods, dict, fieldSelector="status.phase=Running")
     except PermissionRefusedError:
         return None
     found = (m for raw in raws if not raw["metadata"].get("deletionTimestamp") for m in _mounts(raw, claim))
@@ -127,7 +94,7 @@ def require_running(api: "Api", place: Place) -> None:
         )
 
 
-def _mounts(raw: Json, claim: str) -> Iterator[MountedVolume]:
+def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
     spec, meta = raw.get("spec") or {}, raw["metadata"]
     volumes = {
         v["name"]
@@ -144,19 +111,19 @@ def _mounts(raw: Json, claim: str) -> Iterator[MountedVolume]:
             complete = not mount.get("subPath") and not mount.get("subPathExpr")
             if mount.get("name") in volumes and complete and container["name"] in running:
                 place = Place(str(meta["namespace"]), str(meta["name"]), str(container["name"]))
-                yield MountedVolume(place, str(mount["mountPath"]))
+                yield place, str(mount["mountPath"])
 
 
-def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
+def _body(name: str, claim: str, image: str, user: int | None) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
-    if helper.user is not None:  # else it stays root, to read files of a trainer that ran as root
-        security |= {"runAsUser": helper.user, "runAsGroup": helper.user}
+    if user is not None:  # else it stays root, to read files of a trainer that ran as root
+        security |= {"runAsUser": user, "runAsGroup": user}
         container_security["capabilities"] = {"drop": ["ALL"]}
     container = {
         "name": "look",
-        "image": helper.image,
+        "image": image,
         "command": ["python3", "-c", waits],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "volumeMounts": [{"name": "volume", "mountPath": MOUNT, "readOnly": True}],

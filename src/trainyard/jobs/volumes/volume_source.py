@@ -65,10 +65,6 @@ class VolumeSource:
         """
         return _file_digest(self._run(["send", self.root, file.path, str(start)], take), file)
 
-    def digest(self, file: VolumeFile) -> FileDigest:
-        """Return the pod's facts about a file, without its bytes."""
-        return _file_digest(self._run(["digest", self.root, file.path], lambda _piece: None), file)
-
     def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
         """Run the program and pass on its output; return the last line of its answer."""
         command, printed = [self._python, "-c", _LOADER.format(size=len(self._program)), *words], b""

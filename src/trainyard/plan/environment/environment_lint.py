@@ -68,9 +68,9 @@ def _of_file(file: EnvironmentFile) -> Iterator[LintFinding]:
     """The findings of one file; a line that several containers share (a YAML anchor) is reported once."""
     variables = [finding for group in file.groups for finding in _of_group(file.name, group)]
     fields = [
-        _finding(file.name, field.line, field.subject, field.judgement, where=field.where)
+        _finding(file.name, line, subject, judgement, where=where)
         for document in file.documents
-        for field in judge_manifest(document)
+        for line, subject, where, judgement in judge_manifest(document)
     ]
     seen = set()
     for finding in (*variables, *fields):

@@ -5,7 +5,6 @@ It finds errors that the schema and the webhooks of a cluster would refuse, befo
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
 from trainyard.plan.environment.settings_reading import EFA, GPU, instance_of, nodes_of, pod_specs
@@ -17,14 +16,8 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 
-@dataclass(frozen=True)
-class JudgedField:
-    """One field and the judgement about it."""
-
-    line: int
-    subject: str
-    judgement: Judgement
-    where: str
+JudgedField = tuple[int, str, str, Judgement]
+"""Line, field, object and container, and the judgement."""
 
 
 def judge_manifest(document: LocatedMapping) -> Iterator[JudgedField]:
@@ -44,7 +37,7 @@ def judge_manifest(document: LocatedMapping) -> Iterator[JudgedField]:
 def _judged_field(
     line: int, subject: str, where: str, severity: LintSeverity, *, reason: str, remedy: str = "remove it"
 ) -> JudgedField:
-    return JudgedField(line, subject, Judgement(severity, reason, remedy), where)
+    return line, subject, where, Judgement(severity, reason, remedy)
 
 
 def _ray_parameters(document: LocatedMapping, title: str) -> Iterator[JudgedField]:

@@ -9,8 +9,6 @@ from trainyard.plan.environment.surroundings import VariableScope
 ANY_PLUGIN = "AWS Libfabric"
 """The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
 not work, instead of training over TCP. Up to 1.12.1 it is the plugin's name; from 1.13.0 any name works."""
-_RDMA_BY_ITSELF = (1, 7)
-_PROVIDER_BY_ITSELF = (1, 6)
 
 
 def network_environment(place: VariableScope) -> dict[str, str]:
@@ -20,14 +18,4 @@ def network_environment(place: VariableScope) -> dict[str, str]:
     found = {"NCCL_DEBUG": "INFO"}  # NCCL writes which network it uses only at INFO
     if not place.on_efa:
         return {**found, "NCCL_NET": "Socket"}
-    return {**found, "NCCL_NET": ANY_PLUGIN, **_for_old_plugins(place)}
-
-
-def _for_old_plugins(place: VariableScope) -> dict[str, str]:
-    """Return the variables that plugins before 1.7 do not set by themselves."""
-    if place.plugin is None or place.plugin >= _RDMA_BY_ITSELF:
-        return {}
-    found = {"FI_EFA_USE_DEVICE_RDMA": "1"} if place.rdma else {}
-    if place.plugin < _PROVIDER_BY_ITSELF:
-        found |= {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}
-    return found
+    return {**found, "NCCL_NET": ANY_PLUGIN}

@@ -7,7 +7,6 @@ Sources: aws-ofi-nccl (efa-env-var, `src/platform-aws.cpp`, `src/nccl_ofi_net.cp
 (`ProcessGroupNCCL.hpp`, its page on TORCH_NCCL variables, to 2.13).
 """
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from enum import StrEnum
 from trainyard.plan.environment.network_environment import ANY_PLUGIN
 from trainyard.plan.environment.surroundings import VariableScope
 
-MODERN_PLUGIN = (1, 7)
-_TAKES_OFI = (1, 13)
 _PLUGIN_NAMES = ("ofi", "aws libfabric", "libfabric")
 
 
@@ -58,7 +55,7 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | N
         return _info("settings of InfiniBand have no effect on EFA or TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
         return _rule_nvls(value, place)
-    return _misspelt(name)
+    return None
 
 
 def _error(reason: str, remedy: str = REMOVE) -> Judgement:
@@ -77,8 +74,6 @@ def _device_rdma(value: str, place: VariableScope) -> Judgement | None:
     if place.has_efa is False:
         return _warning("there is no EFA here, so it does nothing")
     on = value not in ("0", "false", "no", "off", "n")
-    if place.plugin is not None and place.plugin < MODERN_PLUGIN and place.rdma and on:
-        return None
     if on:
         if place.rdma is False:
             return _error(
@@ -104,8 +99,6 @@ def _type(place: VariableScope) -> str:
 
 
 def _protocol(value: str, place: VariableScope) -> Judgement | None:
-    if place.plugin is not None and place.plugin < (1, 6) and value.lower() == "simple":
-        return None
     if place.rdma is False and place.has_efa and value.lower() == "simple":
         return _info("the plugin sets it by itself where the type has no RDMA")
     return _warning(
@@ -121,8 +114,6 @@ def _provider(value: str, place: VariableScope) -> Judgement | None:
         )
     if place.has_efa is False:
         return _warning("there is no EFA here: a plugin in the image then finds no provider")
-    if place.plugin is not None and place.plugin < (1, 6):
-        return None
     return _info("aws-ofi-nccl 1.6 and later always use this provider")
 
 
@@ -137,11 +128,7 @@ def _net(value: str, place: VariableScope) -> Judgement | None:
             return _warning(
                 "versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}"
             )
-        if plain == "ofi" and place.plugin is not None and place.plugin < _TAKES_OFI:
-            return _error(
-                "the plugin accepts the name ofi since version 1.13", f"set NCCL_NET={ANY_PLUGIN!r}"
-            )
-        if plain == "ofi" and place.plugin is None:
+        if plain == "ofi":
             return _info(
                 "it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version"
             )
@@ -181,23 +168,6 @@ def _debug(value: str, place: VariableScope) -> Judgement | None:
     if place.nodes == 1:
         return None
     return _warning("NCCL writes which network it uses only at level INFO", "set NCCL_DEBUG=INFO")
-
-
-def _allocator_old(_value: str, place: VariableScope) -> Judgement | None:
-    if place.torch is None or place.torch < (2, 11):
-        return None
-    return _warning("its name is PYTORCH_ALLOC_CONF since torch 2.9", "name it PYTORCH_ALLOC_CONF")
-
-
-def _allocator_new(value: str, place: VariableScope) -> Judgement | None:
-    if place.torch is not None and place.torch < (2, 9):
-        return _error("torch before 2.9 does not read it", "name it PYTORCH_CUDA_ALLOC_CONF")
-    if place.torch is not None and place.torch < (2, 11) and "expandable_segments" in value:
-        return _warning(
-            "torch 2.9 and 2.10 may ignore expandable_segments under this name (PyTorch issue 183387)",
-            "name it PYTORCH_CUDA_ALLOC_CONF",
-        )
-    return None
 
 
 def _rule_nvls(value: str, _place: VariableScope) -> Judgement | None:
@@ -251,8 +221,6 @@ RULES: dict[str, Rule] = {
     "NCCL_SOCKET_IFNAME": _interface,
     "NCCL_DEBUG": _debug,
     "LD_LIBRARY_PATH": _library_path,
-    "PYTORCH_CUDA_ALLOC_CONF": _allocator_old,
-    "PYTORCH_ALLOC_CONF": _allocator_new,
     **dict.fromkeys(
         ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)
     ),
@@ -280,36 +248,6 @@ RULES: dict[str, Rule] = {
         )
     ),
 }
-KNOWN_GOOD = frozenset(
-    """
-    NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_SHM_USE_CUDA_MEMCPY
-    NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NET_DISABLE_INTRA NCCL_MIN_NCHANNELS
-    NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS
-    NCCL_NCHANNELS_PER_NET_PEER NCCL_NTHREADS NCCL_P2P_LEVEL NCCL_P2P_DIRECT_DISABLE
-    NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_SHM_DISABLE
-    NCCL_CROSS_NIC NCCL_TOPO_DUMP_FILE NCCL_TUNER_CONFIG_FILE NCCL_SOCKET_FAMILY NCCL_CONF_FILE
-    NCCL_COMM_ID NCCL_COMM_BLOCKING NCCL_LAUNCH_MODE NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY
-    NCCL_DMABUF_ENABLE NCCL_PXN_DISABLE NCCL_COLLNET_ENABLE NCCL_GRAPH_REGISTER NCCL_GRAPH_MIXING_SUPPORT
-    NCCL_HOSTID NCCL_RAS_ENABLE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_OOB_NET_ENABLE
-    NCCL_OOB_NET_IFNAME NCCL_WORK_FIFO_BYTES FI_EFA_USE_HUGE_PAGE FI_LOG_LEVEL
-    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_ASYNC_ERROR_HANDLING
-    TORCH_NCCL_BLOCKING_WAIT TORCH_FR_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
-    TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_NAN_CHECK TORCH_NCCL_DESYNC_DEBUG
-    TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_ENABLE_TIMING
-    """.split()  # noqa: SIM905
-)
-"""Known variables without a rule: any value is accepted."""
-_OURS = re.compile(r"(NCCL|FI|FI_EFA|TORCH_NCCL|PYTORCH)_\w+")
-
-
-def _misspelt(name: str) -> Judgement | None:
-    known = (*RULES, *RENAMED, *KNOWN_GOOD)
-    if name in known or not _OURS.fullmatch(name) or len(name) > 60:
-        return None
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.88)
-    return _warning(f"nothing reads it; did you mean {near[0]}?", f"name it {near[0]}") if near else None
-
-
 _TRAINER = "TRAINYARD_RUN_ID"
 """Set in the pods of our own jobs: the trainer has NCCL write its log into the run directory."""
 

@@ -81,6 +81,8 @@ class ProgramCheckpoints:
     """The newest first."""
     unrecognized: tuple[Path, ...] = ()
     """Folders and files that the pattern names, in which no known format was found."""
+    set_aside: tuple[str, ...] = ()
+    """Why others do not count as checkpoints of this run, a line each."""
 
     @property
     def newest(self) -> ProgramCheckpoint | None:
@@ -109,12 +111,11 @@ class ProgramCheckpoints:
         )
 
     def rejections(self) -> tuple[str, ...]:
-        """Return a line for each newer checkpoint that is not complete, with the missing part."""
+        """Return a line for each newer checkpoint that does not count, with the reason."""
         newest = self.newest
         instead = "there is no complete one" if newest is None else f"{newest.path.name} is the newest"
-        return tuple(
-            f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped
-        )
+        partial = (f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped)
+        return (*partial, *self.set_aside)
 
     def notes(self) -> tuple[str, ...]:
         """Return `rejections`; if no checkpoint was recognised, also a line for each path that matched."""

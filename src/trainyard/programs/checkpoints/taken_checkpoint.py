@@ -10,20 +10,24 @@ Nothing is written into the program's folder, because some programs delete check
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
+from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, summary_of
 from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
+    ManifestFile,
     describe_files,
     read_manifest,
     verify_checkpoint,
     write_manifest,
 )
+from trainyard.run.digests import FileDigests
 from trainyard.run.directory import RunDirectory, step_name
 
 _PIECE = 1 << 30
@@ -35,8 +39,9 @@ def take_checkpoint(
 ) -> TakenCheckpoint:
     """Copy the checkpoint into `checkpoints/`, write its manifest last, and return its step and digest.
 
-    If the same bytes were taken before, nothing is copied. Raises CheckpointError if it changed while it was
-    copied, if its step is not known, or if it has a file of the manifest's name; OSError if a file is gone.
+    If the same bytes were taken before, nothing is copied, and its tensors are not read. Raises
+    CheckpointError if it changed while it was copied, if a file is damaged, if its step is not known, or if
+    it has a file of the manifest's name; OSError if a file is gone.
     """
     step = checkpoint.step if checkpoint.step is not None else step
     if step is None:
@@ -46,7 +51,7 @@ def take_checkpoint(
         raise CheckpointError(
             f"{checkpoint.base / MANIFEST_NAME}: Trainyard's manifest of the checkpoint needs this name"
         )
-    target = directory.checkpoint(step)
+    target, tensors = directory.checkpoint(step), None
     if not _is_taken(checkpoint, target, run_id):
         copy = directory.checkpoints / f".{step_name(step)}.copy"
         shutil.rmtree(copy, ignore_errors=True)  # of an attempt that was killed
@@ -56,14 +61,31 @@ def take_checkpoint(
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 _copy_file(checkpoint.base / name, copy / name)
             _require_unchanged(checkpoint)
-            manifest = CheckpointManifest(step, run_id, time.time(), describe_files(copy), checkpoint.is_file)
+            described, tensors = _read_files(copy, names)
+            files = describe_files(copy, described)
+            manifest = CheckpointManifest(step, run_id, time.time(), files, checkpoint.is_file)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
             shutil.rmtree(target, ignore_errors=True)
             copy.rename(target)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         write_manifest(target, manifest)
-    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME))
+    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME), tensors)
+
+
+def tensors_of(checkpoint: ProgramCheckpoint) -> Tensors:
+    """Return the tensors of a checkpoint of the program. Raises CheckpointError if a file is damaged."""
+    return _read_files(checkpoint.base, checkpoint.files())[1]
+
+
+def _read_files(folder: Path, names: Iterable[str]) -> tuple[list[ManifestFile], Tensors]:
+    """Return digests and tensors of files, each read once. Raises CheckpointError if one is damaged."""
+    described, found = [], {}
+    for name in names:
+        digests = FileDigests()
+        found[name] = read_tensors(folder / name, digests.update)
+        described.append(ManifestFile.of(name, digests))
+    return described, summary_of(found)
 
 
 def restorable_path(checkpoint: Path) -> Path:

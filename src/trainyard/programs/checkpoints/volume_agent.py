@@ -221,10 +221,10 @@ class InertUnpickler(pickle.Unpickler):
         return Inert()
 
 
-def inert_content(file: Any) -> Any:
+def inert_content(file: Any, unpickler: type[InertUnpickler] = InertUnpickler) -> Any:
     """Return the structure of a pickle; None if it cannot be read."""
     try:
-        return InertUnpickler(file).load()
+        return unpickler(file).load()
     except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
         return None
     except (OverflowError, RecursionError, MemoryError, ImportError):

@@ -9,7 +9,12 @@ truncated or written anew is read from its start. What a file had before the pro
 import csv
 import os
 import re
+import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,7 @@ from trainyard.programs.metrics.figure_names import (
     row_of_figures,
 )
 from trainyard.programs.metrics.log_reader import AUTO, LogReader
+from trainyard.run.directory import is_run_directory
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
@@ -36,7 +42,16 @@ _MOST_BYTES = 64 << 20
 """Most bytes that one poll reads of one file."""
 _TICK_SECONDS = 0.05
 """The times of files may be this far behind the clock."""
+_CLOCK_SECONDS = 2.0
+"""How much a clock may be set back while a program runs."""
 _SAMPLE_BYTES = 256
+_TIMES = ("time", "timestamp", "_timestamp", "wall_time")
+_ROW_TIME = "\0time"
+"""Where a reader puts the time of a row, until it is judged."""
+_MOST_ZONE_SECONDS = 14 * 3600.0
+"""A time without a zone may be that of any zone."""
+_LEAST_TIME = 1e9
+"""A smaller number is no Unix time, but seconds since some start."""
 _LINES_WITHOUT_ROW = 50
 """A file that may be data, not metrics, is given up after this many lines without a row."""
 _COMPOSER_TAG = "time/batch"
@@ -52,18 +67,24 @@ class MetricFiles:
         started: float,
         setting: str = AUTO,
         *,
+        output: Path | None = None,
         ignored: Collection[Path] = (),
+        created: float = 0.0,
         resumed_from: Path | None = None,
     ) -> None:
         """Skip the rows that files have already. `started` is the start of the program in Unix seconds.
 
-        `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then.
-        `ignored` are folders that are not searched. `resumed_from` is the checkpoint that the program resumes
+        `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then. With
+        `auto`, the folder `output` is searched too. `ignored` are folders that are not searched, and neither
+        are directories of runs. A row whose own time is before `created`, the start of the run, is of another
+        run. `resumed_from` is the checkpoint that the program resumes
         from, at any place: later checkpoints repeat the rows of its history. Raises ConfigError for a file of
         an unknown form.
         """
-        self._started = started - _TICK_SECONDS
+        self._started, self._created = started - _TICK_SECONDS, created - _CLOCK_SECONDS
         self._place = directory if setting == AUTO else directory / setting
+        self._output = output if setting == AUTO else None
+        self._file_times_from = self._started + _clock_difference(self._place)
         self._is_named = setting != AUTO
         self._ignored = frozenset(path.absolute() for path in ignored)
         self._readers: dict[Path, _Reader] = {}
@@ -75,7 +96,7 @@ class MetricFiles:
             )
         for path in self._paths():
             is_log_of_events = path.name.startswith(_EVENTS)  # events have their own times
-            if not is_log_of_events and path.stat().st_mtime < self._started:
+            if not is_log_of_events and path.stat().st_mtime < self._file_times_from:
                 self._rows_of(path)
         if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
             self._rows_of(resumed_from / STATE_NAME)
@@ -100,7 +121,7 @@ class MetricFiles:
         rows: list[Row] = []
         for path in self._paths():
             try:
-                if path.stat().st_mtime >= self._started:
+                if path.stat().st_mtime >= self._file_times_from:
                     rows += self._rows_of(path, at_end=at_end)
             except FileNotFoundError:  # removed since, as old checkpoints are
                 continue
@@ -124,7 +145,10 @@ class MetricFiles:
         except (OSError, DamagedFileError) as error:
             self._notes[f"{path}: {error}"] = None
             return []
-        return list(_merged(found))
+        own = [row for row in found if row.pop(_ROW_TIME, self._created) >= self._created]
+        if len(own) < len(found):
+            self._notes[f"{path}: rows with a time before the start of the run are of another run"] = None
+        return list(_merged(own))
 
     def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
         """Return the reader for a file by its name, or for a named one by its first bytes, if any."""
@@ -151,7 +175,9 @@ class MetricFiles:
         if self._is_named and not self._place.is_dir():
             return [self._place] if self._place.is_file() else []
         found: list[Path] = []
-        for entries, path in enumerate(self._files_below(self._place, _MOST_DEPTH)):
+        places = [self._place, *([self._output] if self._output else [])]
+        every = chain.from_iterable(self._files_below(place, _MOST_DEPTH) for place in places)
+        for entries, path in enumerate(every):
             if entries >= _MOST_ENTRIES or len(found) >= _MOST_FILES:
                 self._notes[
                     f"{self._place}: too many files to search; name the file of metrics in program.metrics"
@@ -168,6 +194,8 @@ class MetricFiles:
             return
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             return
+        if depth < _MOST_DEPTH and is_run_directory(folder):
+            return
         for entry in entries:
             path = folder / entry.name
             if entry.is_dir(follow_symlinks=False):
@@ -176,6 +204,28 @@ class MetricFiles:
                     yield from self._files_below(path, depth - 1)
             elif entry.is_file():
                 yield path
+
+
+def _clock_difference(place: Path) -> float:
+    """Return the seconds by which the clock of the file system of `place` is ahead; 0 if below a second."""
+    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        ahead = os.fstat(file.fileno()).st_mtime - time.time()
+        return ahead if abs(ahead) >= 1 else 0.0
+    return 0.0
+
+
+def _row_time(figures: Mapping[str, Any]) -> Row:
+    """Return the time of a row in Unix seconds, under `_ROW_TIME`; empty if it has none."""
+    for name in _TIMES:
+        value = figures.get(name)
+        with suppress(ValueError, TypeError, OverflowError):
+            if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
+                moment = datetime.fromisoformat(value)
+                return {_ROW_TIME: moment.timestamp() + (0.0 if moment.tzinfo else _MOST_ZONE_SECONDS)}
+            if (number := float(value or 0)) > _LEAST_TIME:
+                return {_ROW_TIME: number / 1000 if number > _LEAST_TIME * 1000 else number}
+    return {}
 
 
 def _age(path: Path) -> tuple[float, str]:
@@ -309,7 +359,7 @@ class _JsonLines(_Lines):
         row = row_of_figures(flat_figures(found))
         if self._is_automodel and "timestamp" in found and "step" in row:
             row["step"] += 1
-        return row
+        return row | _row_time(found)
 
     def start_anew(self) -> None:
         self._lines_without_row = 0
@@ -336,7 +386,8 @@ class _Table(_Lines):
             return []
         rows = []
         for cells in csv.reader(lines, delimiter=self._delimiter):
-            row = row_of_figures((name, cell) for name, cell in zip(names, cells, strict=False) if cell)
+            given = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell]
+            row = row_of_figures(given)
             if "step" not in row or len(row) == 1:
                 continue
             row["step"] += self._first
@@ -344,7 +395,7 @@ class _Table(_Lines):
             kind = (row["step"], "val_loss" in row and "loss" not in row)
             if not row.items() <= self._known.get(kind, {}).items():
                 self._known[kind] = {**self._known.get(kind, {}), **row}
-                rows.append(row)
+                rows.append(row | _row_time({name.strip().lower(): cell for name, cell in given}))
         return rows
 
     def start_anew(self) -> None:

@@ -3,25 +3,22 @@
 Unknown figures are absent.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.curve import thin_curve
 from trainyard.report.facts.figures import FigureGroup, figure_values
-from trainyard.report.facts.history import CURVES, MetricsHistory
+from trainyard.report.facts.history import CURVES
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.report.facts.status import RunState, Status
 
-_SCHEMA = 1
+SCHEMA_VERSION = 1
 _BUCKETS = 50
 
 
 def json_report(facts: RunFacts) -> dict[str, Any]:
     """Everything that the reports know about the run, ready for `json.dumps`."""
     report = {
-        "schema": _SCHEMA,
+        "schema": SCHEMA_VERSION,
         "status": str(facts.state.status),
         "status_detail": facts.state.detail or None,
         "failure": facts.outcome.get("failure"),
@@ -38,59 +35,6 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "proof": _proof(facts),
     }
     return {key: value for key, value in _drop_unknown(report).items() if value not in ({}, [])}
-
-
-def dashboard_schema() -> dict[str, Any]:
-    """The JSON Schema of the report. Every figure is a number, and absent when it is not known."""
-    unknown = RunFacts(
-        directory=Path(),
-        run={},
-        history=MetricsHistory(),
-        events=[],
-        checkpoints=(),
-        proof=None,
-        config_text=None,
-        state=RunState(Status.EMPTY),
-        timestamp=None,
-    )
-    number, text, truth = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
-    numbers = {"type": "array", "items": number}
-    checkpoint = {"step": number, "path": text, "bytes": number, "files": number, "created": text}
-    part = {"name": text, "holds": truth, "is_judged": truth, "evidence": text, "next_step": text}
-    figure = {"name": text, "value": number, "was": number, "needs": text}
-    curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
-    properties: dict[str, Any] = {
-        "schema": {"const": _SCHEMA},
-        "status": {"enum": [str(status) for status in Status]},
-        "status_detail": text,
-        "failure": {"type": "object"},
-        "timestamp": text,
-        "run_id": text,
-        "run_number": {"type": ["integer", "string"]},
-        "run_directory": text,
-        "git_sha": text,
-        "git_dirty": truth,
-        **{
-            str(group): _object(dict.fromkeys(figure_values(unknown, group), number)) for group in FigureGroup
-        },
-        "curves": _object(dict.fromkeys(CURVES, curve)),
-        "checkpoints": {"type": "array", "items": _object(checkpoint, list(checkpoint))},
-        "proof": _object(
-            {
-                "proven": truth,
-                "parts": {"type": "array", "items": _object(part)},
-                "compared_with": text,
-                "figures": {"type": "array", "items": _object(figure, ["name"])},
-            },
-            ["proven", "parts"],
-        ),
-    }
-    return {"title": "Dashboard", **_object(properties, ["schema", "status", "run_id", "run_directory"])}
-
-
-def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    shape = {"type": "object", "properties": properties, "additionalProperties": False}
-    return shape | ({"required": list(required)} if required else {})
 
 
 def _curves(facts: RunFacts) -> dict[str, Any]:

@@ -178,8 +178,5 @@ def _advice(plan: Plan) -> Iterator[str]:
             arguments.append(f"--instance-type {change['instance_type']}")
             count = change["devices"] if each else "one"
             where = f"on {count} {change['gpu']}, $ {change['usd_per_hour']:,.2f} an hour"
-        elif "nodes" in change:
-            arguments.append(f"--num-nodes {change['nodes']}")
-            where = f"on {change['nodes']} such machines"
         yield f"It fits {where} with {format_size(change['peak_bytes'])}{each}:"
         yield f"  {' '.join(arguments)}"

@@ -6,8 +6,9 @@ Values that can be open: architecture, tokenizer and commit of the weights, and 
 module imports no torch, so that launchers can import it before they start.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings
+from trainyard.run.situation import differences, flat_values, inputs_of, recorded_run
 
 # The sections that affect only the work before and after training.
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
@@ -57,7 +59,7 @@ def _trained_configs(directory: RunDirectory) -> Iterator[str]:
             yield node.trained
     with suppress(TrainyardError, OSError):
         run = read_run(directory.run_file)
-        if run.get("outcome", {}).get("status") == "succeeded" and "config_sha256" in run:
+        if recorded_run(run).has_succeeded and "config_sha256" in run:
             yield str(run["config_sha256"])
 
 
@@ -81,6 +83,37 @@ def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool
         return values_sha256(settings) == recorded and _training_values(run) == _training_values(config)
     except (OSError, ConfigError, TypeError, ValueError):
         return False
+
+
+def differences_from_run(
+    directory: RunDirectory,
+    config: Config,
+    facts: Mapping[str, Any],
+    *,
+    data: Callable[[], str | None],
+) -> tuple[str, ...]:
+    """Return how the inputs of a start differ from those of the run in a directory, a text each.
+
+    `facts` are those of the start for its `run.json`: command, commit, lock. `data` returns the fingerprint
+    of the data, and is called only if everything else is equal.
+    """
+    run = read_run(directory.run_file)
+    before = inputs_of(run)
+    now = replace(inputs_of(facts), data=before.data)
+    if not is_config_of(directory, run.get("config_sha256"), config):
+        recorded = _recorded_config(directory, run.get("config_sha256"))
+        values = None if recorded is None else flat_values(_training_values(recorded))
+        before = replace(before, configuration=values)
+        now = replace(now, configuration=flat_values(_training_values(config)))
+    return differences(before, now) or differences(before, replace(now, data=data()))
+
+
+def _recorded_config(directory: RunDirectory, recorded: Any) -> Config | None:
+    """Return the configuration of a run; None if its file is not the one on record."""
+    with suppress(OSError, ConfigError, TypeError, ValueError):
+        if values_sha256(read_settings(directory.config_file.read_bytes())) == recorded:
+            return load_config(directory.config_file).config
+    return None
 
 
 def _training_values(config: Config) -> dict[str, Any]:
@@ -116,10 +149,8 @@ def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
 
     There may be a newer commit by now.
     """
-    file, wanted = (
-        RunDirectory(run_directory).config_file if run_directory else None,
-        config.data.hugging_face,
-    )
+    wanted = config.data.hugging_face
+    file = RunDirectory(run_directory).config_file if run_directory else None
     if file is None or not file.is_file() or wanted.dataset is None or wanted.revision is not None:
         return config
     recorded = load_config(file).config.data.hugging_face

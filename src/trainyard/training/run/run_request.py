@@ -17,9 +17,11 @@ from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
+from trainyard.run.run_advice import other_inputs
+from trainyard.run.situation import recorded_run
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.config_of_run import is_config_of
+from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.training.data.training_data import TrainingData
 from trainyard.training.run.length import RunLength
 
@@ -61,20 +63,20 @@ class Request:
 def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
     """The outcome of a run that has finished all requested steps and still has its last checkpoint.
 
-    Raises ConfigError when it finished them with another configuration, because "done" would then be wrong,
-    and when the checkpoint is of a later step.
+    Raises ConfigError when it finished them with other inputs, because "done" would then be wrong, and when
+    the checkpoint is of a later step.
     """
     directory = request.directory
     if point is None or point.step < length.steps:
         return None
     run = read_run(directory.run_file) if directory.run_file.exists() else {}
     outcome: dict[str, Any] = run.get("outcome", {})
-    if outcome.get("status") == "succeeded" and outcome.get("steps") == point.step:
-        if not is_config_of(directory, run.get("config_sha256"), request.config):
-            raise ConfigError(
-                f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
-                "Choose another --run-dir, or raise training.max_steps to continue it. Nothing was started."
-            )
+    if outcome and recorded_run(run).has_succeeded and outcome.get("steps") == point.step:
+        found = differences_from_run(
+            directory, request.config, request.provenance, data=lambda: request.data.fingerprint
+        )
+        if found:
+            raise other_inputs(directory, found)
         return outcome
     if point.step > length.steps:
         raise ConfigError(

@@ -178,8 +178,6 @@ WARNING = re.compile(
     r"|\[[IW] \w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
 )
 """Programs continue after warnings and notices; those of NCCL and Kubernetes are excluded."""
-HELP = re.compile(r"(?i)^\s*(?:usage|(?:\w+ )?(?:options|arguments|flags)):")
-"""The indented lines below are a help text."""
 
 RESOLVED_BY = {
     FailureClass.IMAGE_PULL: re.compile(

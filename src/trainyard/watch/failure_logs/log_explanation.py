@@ -38,9 +38,6 @@ from trainyard.watch.failure_logs.evidence_rules import (
 )
 from trainyard.watch.failure_logs.log_structure import (
     Raised,
-    finish_last_raise,
-    lines_of_help,
-    missing_part,
     read_tracebacks,
     split_prefix,
     stamp_of,
@@ -88,14 +85,6 @@ _RAISED_IN_LIBRARY = replace(
     cause="a library of the program raised an exception that no rule knows",
     fix="the message is from the library; the last frame of your own file shows the call",
 )
-_REFUSED = replace(
-    _RAISED,
-    klass=FailureClass.CONFIGURATION,
-    cause="a check of the program refuses what it was given",
-    who="configuration",
-    fix="the message says what is wrong: correct that setting, path or argument",
-)
-"""The rule of a check that no row of the table knows: `raise ValueError(...)`, or `assert` with a message."""
 _LOOK = "look at the last lines, the kernel's log and, on a cluster, the pod's events (--events)"
 _HINTS = {
     126: "the command cannot be executed: check its file mode and interpreter",
@@ -228,7 +217,7 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
         found = first = _last_of_each(worded)
     if not first:
         return _explain_exit_code(exit_code, logs)
-    cut = tuple(_missing_parts(logs))
+    cut = _cut_logs(logs)
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
     if all(each.rule.klass is FailureClass.UNKNOWN and each.raised is None for each in first):
         cut = (*cut, *_last_lines(logs))
@@ -345,7 +334,7 @@ def _earliest(first: list[Evidence]) -> Evidence | None:
 
 def _explain_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
     """Explain an exit code without logs: 137 may be a lack of memory, an eviction or a person."""
-    cut = tuple(_missing_parts(logs))
+    cut = _cut_logs(logs)
     if exit_code == _STOPPED:
         why = "exit code 75: it stopped early with a good checkpoint"
         return LogExplanation(
@@ -366,10 +355,8 @@ def _explain_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExp
     return LogExplanation(FailureClass.UNKNOWN, (why, *cut, *_last_lines(logs)), False, why, "", fix)
 
 
-def _missing_parts(logs: Sequence[LogText]) -> Iterator[str]:
-    for log in logs:
-        if log.is_cut or (part := missing_part(log.lines)):
-            yield f"{log.name}: the {'beginning' if log.is_cut else part} of this log is missing"
+def _cut_logs(logs: Sequence[LogText]) -> tuple[str, ...]:
+    return tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
@@ -417,10 +404,10 @@ def _follows(raised: Evidence, broken: Evidence) -> bool:
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     """Return the evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
-    split = finish_last_raise([split_prefix(line) for line in log.lines])
+    split = [split_prefix(line) for line in log.lines]
     tracebacks = read_tracebacks(split)
-    lines = [_unescape(plain) for _, plain in split]
-    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
+    lines = [plain for _, plain in split]
+    ignored = _lines_of_earlier_life(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
     for number, line in enumerate(lines):
         if number < alive_until or number in ignored:
@@ -452,14 +439,9 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
-def _unescape(line: str) -> str:
-    """Return a line of a structured log (JSON, `msg="..."`) with its quotes as the program wrote them."""
-    return line.replace('\\"', '"') if '\\"' in line else line
-
-
 def _rule_of_exception(raised: Raised) -> Rule:
     """Return the rule of an exception by its frames, where no row of the table knows its message."""
-    rule = _REFUSED if raised.is_check else _RAISED_IN_LIBRARY if raised.in_library else _RAISED
+    rule = _RAISED_IN_LIBRARY if raised.in_library else _RAISED
     if not raised.place:
         return rule
     place = raised.place.replace("{", "{{").replace("}", "}}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.record.manifest import RunManifest, manifest_bytes, parse_run_manifest
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -66,7 +66,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
     store: Store, make_run: Any, tmp_path: Path
 ) -> None:
     directory = make_run()
-    claim_number(store, "run-run", 1)
+    claim_run(store, run_id="run-run", key="", wanted=1)
     running = RunningRun(store, directory, 1)
     while running.store_newest(frozenset()) is not None:
         pass
@@ -149,6 +149,6 @@ def test_a_garbled_claim_is_said_before_a_second_copy_is_stored(
     store: Store, run: RunDirectory, folder: Path, make_run: Any
 ) -> None:
     (folder / "run-1" / "identity.json").write_text('{"run_id": ["a"]}')
-    with pytest.raises(VerificationError, match=r"run-1/identity\.json: damaged.*--run-number 2"):
+    with pytest.raises(VerificationError, match=r"run-1/identity\.json: damaged.*--run-number auto"):
         sync_run(store, run, None)
     assert sync_run(store, make_run("other"), None).run_number == 2

@@ -1,54 +1,151 @@
-"""Run numbers: each belongs to one run, which claims it before anything else."""
+"""Run numbers and ids: each belongs to one run, which claims it before anything else."""
 
-import logging
+import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from trainyard.artifacts.record.run_numbers import (
-    claim_number,
+    Claim,
+    begin_attempt,
+    claim_run,
+    newest_attempt,
     next_free_number,
     number_of_run,
     parse_run_number,
+    stored_claim,
+    stored_claim_of_number,
 )
 from trainyard.artifacts.store.object_store import Store
-from trainyard.errors import ConfigError, RunConflictError
+from trainyard.errors import (
+    ConfigError,
+    ExitCode,
+    NumberTakenError,
+    RunConflictError,
+    UnsupportedOperationError,
+    VerificationError,
+)
 from trainyard.gateways.local_store.folder import LocalStore
 
+KEY, OTHER_KEY = "5" * 32, "a" * 32
 
-def test_numbers_start_at_one_and_go_on(store: Store) -> None:
-    assert [claim_number(store, f"run-{name}", None) for name in "abc"] == [1, 2, 3]
-    assert next_free_number(store) == 4
+
+def claim(store: Store, run_id: str, wanted: int | None = None, *, key: str = KEY, attempt: int = 1) -> int:
+    return claim_run(store, run_id=run_id, key=key, wanted=wanted, attempt=attempt).number
+
+
+def test_numbers_start_at_one_follow_the_highest_and_fill_no_gap(store: Store) -> None:
+    assert [claim(store, f"run-{name}", key=name * 32) for name in "abc"] == [1, 2, 3]
+    assert claim(store, "far", 41) == 41
+    assert claim(store, "next") == 42
+    assert next_free_number(store) == 43
 
 
 def test_the_same_run_comes_back_to_its_number(store: Store) -> None:
-    claim_number(store, "a", None)
-    claim_number(store, "b", None)
-    assert claim_number(store, "a", None) == 1
-    assert claim_number(store, "a", 1) == 1
-    assert number_of_run(store, "b") == 2
-    assert number_of_run(store, "c") is None
+    assert (claim(store, "a"), claim(store, "b", key=OTHER_KEY)) == (1, 2)
+    before = {found.key for found in store.list_objects("")}
+    assert (claim(store, "a"), claim(store, "a", 1), claim(store, "b", key=OTHER_KEY)) == (1, 1, 2)
+    assert {found.key for found in store.list_objects("")} == before
+    assert (number_of_run(store, "b"), number_of_run(store, "c")) == (2, None)
+    found = stored_claim_of_number(store, 2)
+    assert found == Claim(2, "b", OTHER_KEY, claimed=found.claimed if found else 0)
+    assert stored_claim(store, "b") == Claim(2, "b", OTHER_KEY)
+    assert (stored_claim(store, "c"), stored_claim_of_number(store, 3)) == (None, None)
 
 
-def test_a_free_number_follows_the_highest_and_fills_no_gap(store: Store) -> None:
-    claim_number(store, "a", 41)
-    assert claim_number(store, "b", None) == 42
+def test_what_belongs_to_another_run_is_refused_with_whose_it_is_and_what_to_do(store: Store) -> None:
+    claim(store, "a", 5)
+    before = {found.key for found in store.list_objects("")}
+    refused = {
+        ("b", KEY, 5): (
+            "number 5",
+            "belongs to run a; this is run b",
+            "It was claimed on 20",
+            "--run-number 6",
+            "auto",
+        ),
+        ("a", OTHER_KEY, 5): (
+            "The id a",
+            "another run",
+            "stored as run 5. It was claimed on 20",
+            "TRAINYARD_RUN_ID",
+            "--resume",
+        ),
+        ("a", OTHER_KEY, 6): ("The id a", "another run", "run 5"),
+        ("a", OTHER_KEY, None): ("The id a", "another run", "run 5"),
+        ("a", "", None): ("The id a", "another run", "run 5"),
+    }
+    for (run_id, key, wanted), words in refused.items():
+        with pytest.raises(NumberTakenError) as error:
+            claim(store, run_id, wanted, key=key)
+        message = str(error.value)
+        assert [word for word in (*words, store.url) if word not in message] == [], message
+        assert error.value.exit_code == ExitCode.USAGE
+    assert {found.key for found in store.list_objects("")} == before
 
 
-def test_a_number_of_another_run_is_refused_with_a_free_one(store: Store) -> None:
-    claim_number(store, "a", 5)
-    with pytest.raises(
-        RunConflictError, match=r"number 5 .* belongs to run a; this is run b(.|\n)*--run-number 6"
-    ):
-        claim_number(store, "b", 5)
+def test_runs_of_an_earlier_version_keep_their_numbers_among_themselves(store: Store, folder: Path) -> None:
+    assert claim(store, "old", key="") == claim(store, "old", key="") == 1
+    shutil.rmtree(folder / "ids")  # an earlier version wrote none
+    assert claim(store, "old", 1, key="") == 1
+    with pytest.raises(NumberTakenError, match="number 1"):
+        claim(store, "new", 1)
 
 
-def test_a_claim_that_cannot_be_read_belongs_to_nobody_we_know(store: Store, folder: Path) -> None:
-    claim_number(store, "a", 1)
-    (folder / "run-1/identity.json").write_text("{")
-    with pytest.raises(RunConflictError, match="unreadable record"):
-        claim_number(store, "a", 1)
+def test_a_damaged_record_belongs_to_nobody_we_know(store: Store, folder: Path) -> None:
+    claim(store, "a", 1)
+    record, by_id = folder / "run-1/identity.json", folder / "ids/a.json"
+    (whole, whole_id), damages = (record.read_bytes(), by_id.read_bytes()), (b"{", b"{}", b'{"run_id": 3}')
+    for damage in damages:
+        by_id.write_bytes(damage)
+        with pytest.raises(VerificationError, match=r"ids/a\.json"):
+            claim(store, "a", None)
+        by_id.write_bytes(whole_id)
+        record.write_bytes(damage)
+        with pytest.raises(VerificationError, match=r"run-1/identity\.json"):
+            claim(store, "a", 1)
+        record.write_bytes(whole)
+    by_id.write_bytes(whole_id.replace(b'"a"', b'"b"'))
+    with pytest.raises(VerificationError, match="is the record of run b"):
+        stored_claim(store, "a")
+
+
+@pytest.mark.parametrize("run_id", ["..", "a/../../b", "grün", "a b%2F", "a" * 128])
+def test_an_id_is_the_name_of_one_object_whatever_it_contains(
+    store: Store, folder: Path, run_id: str
+) -> None:
+    assert claim(store, run_id) == claim(store, run_id) == 1
+    assert len(list((folder / "ids").iterdir())) == 1
+
+
+def test_an_attempt_begins_once_and_ends_those_before_it(store: Store) -> None:
+    first = claim_run(store, run_id="a", key=KEY, wanted=None)
+    assert (first.attempt, newest_attempt(store, 1)) == (1, 1)
+    begin_attempt(store, first, 2)
+    assert newest_attempt(store, 1) == 2
+    with pytest.raises(RunConflictError, match="attempt 2 has begun"):
+        begin_attempt(store, first, 2)
+    assert claim(store, "a", attempt=2) == 1
+    with pytest.raises(RunConflictError, match=r"attempt 2 has begun .* this is attempt 1\. Nothing more"):
+        claim(store, "a", attempt=1)
+    begin_attempt(store, first, 10)
+    assert newest_attempt(store, 1) == 10
+
+
+def test_of_several_that_continue_at_once_one_does(store: Store) -> None:
+    first = claim_run(store, run_id="a", key=KEY, wanted=None)
+
+    def began(_: int) -> bool:
+        try:
+            begin_attempt(store, first, 2)
+        except RunConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(began, range(8))) == 1
 
 
 class ForgetfulStore(LocalStore):
@@ -61,13 +158,24 @@ class ForgetfulStore(LocalStore):
         return True
 
 
-def test_a_store_that_ignores_conditions_is_told_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = ForgetfulStore(folder)
-    with caplog.at_level(logging.WARNING):
-        assert claim_number(store, "a", None) == 1
-    assert "ignores conditional writes" in caplog.text
-    with pytest.raises(RunConflictError):
-        claim_number(store, "b", 1)
+def test_a_store_that_ignores_conditions_is_refused_at_the_claim(folder: Path) -> None:
+    with pytest.raises(UnsupportedOperationError, match="is not conditional: it ignores If-None-Match"):
+        claim(ForgetfulStore(folder), "a")
+
+
+class LostAnswers(LocalStore):
+    """Stores what it is given, and responds as to the second of two equal requests."""
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        super().put_new(key, content, metadata=metadata)
+        return False
+
+
+def test_a_claim_whose_response_was_lost_holds(folder: Path) -> None:
+    store = LostAnswers(folder)
+    first = claim_run(store, run_id="a", key=KEY, wanted=None)
+    begin_attempt(store, first, 2)
+    assert (first.number, newest_attempt(store, 1)) == (1, 2)
 
 
 class RacedStore(LocalStore):
@@ -79,23 +187,36 @@ class RacedStore(LocalStore):
 
 
 def test_a_race_that_is_lost_every_time_ends(folder: Path) -> None:
-    with pytest.raises(RunConflictError, match="other runs took 20 in a row"):
-        claim_number(RacedStore(folder), "slow", None)
+    with pytest.raises(RunConflictError, match="other runs took 200 in a row"):
+        claim(RacedStore(folder), "slow")
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "one", "", "١"])
-def test_what_is_no_run_number_is_a_usage_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="neither a whole number above 0 nor auto"):
+class SameRunElsewhere(LocalStore):
+    """Another process of the run claims its id just before this one does."""
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        if key.startswith("ids/"):
+            claim(LocalStore(self._root), "a", 7)
+        return super().put_new(key, content, metadata=metadata)
+
+
+def test_two_processes_of_one_run_have_one_number(folder: Path) -> None:
+    assert claim(SameRunElsewhere(folder), "a") == 7
+
+
+def test_claims_at_once_have_numbers_of_their_own(store: Store) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        numbers = list(pool.map(lambda index: claim(store, f"run-{index}", key=f"{index:032x}"), range(16)))
+    assert sorted(numbers) == list(range(1, 17))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1.0", "one", "", "١", "9" * 5000, "x" * 300])
+def test_what_is_no_run_number_is_a_usage_error_and_said_briefly(text: str) -> None:
+    with pytest.raises(ConfigError, match="neither a whole number above 0 nor auto") as error:
         parse_run_number(text)
+    assert len(str(error.value)) < 200
 
 
 def test_auto_is_no_number() -> None:
     assert parse_run_number("auto") is None
     assert parse_run_number("812") == 812
-
-
-@pytest.mark.parametrize("text", ["9" * 5000, "0", "-1", "1.0", "x" * 300, "", "١"])
-def test_what_is_no_number_is_refused_briefly(text: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_run_number(text)
-    assert len(str(error.value)) < 200

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from trainyard.artifacts.record.local_paths import places_of
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.restore import download, restore
 from trainyard.artifacts.restore.restore import RestoreReport
 from trainyard.artifacts.restore.selection import Selection, parse_selection
@@ -509,7 +509,7 @@ def test_a_run_that_is_still_going_comes_back_as_its_newest_manifest_tells(
     store: Store, make_run: Any, target: Path
 ) -> None:
     run = make_run(steps=(100,))
-    running = RunningRun(store, run, claim_number(store, "run-run", 1))
+    running = RunningRun(store, run, claim_run(store, run_id="run-run", key="", wanted=1).number)
     assert running.store_newest(frozenset()) is not None
     make_run(steps=(200,))
     assert running.store_newest(frozenset()) is not None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.promotion import Promotion, find_promotable, promote
-from trainyard.artifacts.record.run_numbers import claim_number, runs_in_question
+from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
 from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.restore import restore
@@ -385,7 +385,7 @@ def records_in(folder: Path) -> list[str]:
 def followed(store: Store, make_run: Any) -> RunDirectory:
     """A run whose checkpoints were each stored while it was trained."""
     directory: RunDirectory = make_run(steps=())
-    claim_number(store, "run-run", 1)
+    claim_run(store, run_id="run-run", key="", wanted=1)
     for step in (100, 200, 300):
         make_run(steps=(step,))
         assert RunningRun(store, directory, 1).store_newest(frozenset()) is not None
@@ -465,7 +465,7 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
 
     class Overtaken(LocalStore):
         def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
-            if key == "manifests/run-1-manifest-4.json":
+            if key == "manifests/run-1-open-4.json":
                 assert apply(store, ALL_STAY) == []
                 assert records_in(folder) == ["records-3", "records-4"]
             return super().put_new(key, content, **rest)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.run_numbers import claim_number, runs_in_question
+from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -40,7 +40,7 @@ class Shapes:
 
     def _running(self, steps: tuple[int, ...]) -> None:
         directory = self._make_run(steps=steps)
-        claim_number(self._store, "run-run", 1)
+        claim_run(self._store, run_id="run-run", key="", wanted=1)
         running = RunningRun(self._store, directory, 1)
         while running.store_newest(frozenset()) is not None:
             pass

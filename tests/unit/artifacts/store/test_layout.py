@@ -47,10 +47,9 @@ def test_the_records_of_a_running_run_are_known_by_the_manifest_that_lists_them(
     assert layout.records_version_of("run-7/logs/records-3/run.json") is None
 
 
-def test_a_manifest_is_known_by_its_version() -> None:
-    assert [layout.manifest_version_of(layout.manifest_key(7, version)) for version in (1, 2, 13)] == [
-        1,
-        2,
-        13,
-    ]
-    assert layout.manifest_version_of("run-7/run.json") == 0
+def test_a_manifest_is_known_by_its_key() -> None:
+    for end, version in ((1, 1), (2, 13)):
+        ended, still_open = layout.manifest_key(7, end), layout.open_manifest_key(7, version)
+        assert layout.is_manifest(ended) and not layout.is_open_manifest(ended)
+        assert layout.is_manifest(still_open) and layout.is_open_manifest(still_open)
+    assert not layout.is_manifest("run-7/run.json")

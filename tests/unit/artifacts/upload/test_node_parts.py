@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.artifacts.conftest import MakeRun
 
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
 from trainyard.artifacts.restore.resume_source import ResumeRequest, fetch_resume_source
 from trainyard.artifacts.store.layout import checkpoint_prefix
@@ -101,6 +101,7 @@ def test_other_bytes_of_another_machine_are_not_listed(
 ) -> None:
     main, other = machines
     monkeypatch.setattr(sync, "OTHERS_SECONDS", 0.0)
+    claim_run(store, run_id=RUN, key="", wanted=1)
     sync_node(store, other, 1)
     (stored,) = folder.rglob(f"checkpoint-200/{OTHERS}")
     stored.chmod(0o600)
@@ -115,6 +116,7 @@ def test_a_part_that_is_damaged_here_is_not_sent(
 ) -> None:
     _, other = machines
     (other.checkpoint(200) / OTHERS).write_bytes(b"y" * 1000)
+    claim_run(store, run_id=RUN, key="", wanted=1)
     part = sync_node(store, other, 1)
     assert (part.sent, len(part.problems)) == (1, 1)
     assert store.describe(checkpoint_prefix(1, 200) + OTHERS) is None
@@ -132,7 +134,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
 ) -> None:
     main, other = machines
     running = RunningRun(store, main, 1)
-    claim_number(store, RUN, 1)
+    claim_run(store, run_id=RUN, key="", wanted=1)
     assert (running.store_newest(frozenset()), running.waits) == (None, True)
     sync_node(store, other, 1)
     for step in (200, 100):
@@ -198,6 +200,7 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path, tmp_path: Path
 ) -> None:
     main, other = machines
+    claim_run(store, run_id=RUN, key="", wanted=1)
     sync_node(store, other, 1)
     assert sync_run(store, main, 1).problems == ()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
@@ -216,6 +219,7 @@ def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
 ) -> None:
     """Otherwise machines that start again at once would not agree on the checkpoint."""
     main, other = machines
+    claim_run(store, run_id=RUN, key="", wanted=7)
     sync_node(store, other, 7)
     wanted = ResumeRequest(
         other, RUN, "auto", folder.as_uri(), None, segment=1, may_fetch=True, wait_seconds=60.0
@@ -236,6 +240,7 @@ def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
     machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path
 ) -> None:
     main, other = machines
+    claim_run(store, run_id=RUN, key="", wanted=7)
     sync_node(store, other, 7)
     assert sync_run(store, main, 7).problems == ()
     add_checkpoint(main, other, 300)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.rate_limit import RateLimit
@@ -66,7 +66,7 @@ def test_each_checkpoint_is_provable_as_soon_as_it_is_stored(
 ) -> None:
     run = make_run(steps=(100,))
     follower = Follower(store, run)
-    first, second = (folder / "manifests" / name for name in ("run-1-manifest.json", "run-1-manifest-2.json"))
+    first, second = (folder / "manifests" / name for name in ("run-1-open-1.json", "run-1-open-2.json"))
     wait_until(first.is_file)
     assert verifies(store)
     make_run(steps=(200,))
@@ -85,7 +85,7 @@ def test_each_checkpoint_is_provable_as_soon_as_it_is_stored(
     done = follower.end()
     assert (done.ending, done.checkpoints, done.exit_code) == (Ending.OUTCOME, 2, ExitCode.DONE)
     assert "2 checkpoints while it was trained" in done.summary()
-    assert done.last is not None and done.last.manifest_key == "manifests/run-1-manifest-3.json"
+    assert done.last is not None and done.last.manifest_key == "manifests/run-1-manifest.json"
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
@@ -94,10 +94,10 @@ def test_a_save_that_is_not_completed_is_waited_for(store: Store, folder: Path, 
     marker = run.checkpoint(200) / "manifest.json"
     marker.rename(run.path / "later")
     follower = Follower(store, run)
-    wait_until((folder / "manifests/run-1-manifest.json").is_file)
+    wait_until((folder / "manifests/run-1-open-1.json").is_file)
     assert not (folder / "run-1/checkpoint-200").exists()
     (run.path / "later").rename(marker)
-    wait_until((folder / "manifests/run-1-manifest-2.json").is_file)
+    wait_until((folder / "manifests/run-1-open-2.json").is_file)
     follower.stop.set()
     done = follower.end()
     assert (done.ending, done.checkpoints, done.exit_code) == (Ending.STOPPED, 2, ExitCode.STOPPED)
@@ -108,7 +108,7 @@ def test_what_is_stored_is_not_read_again(
     store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(steps=(100,))
-    claim_number(store, "run-run", 1)
+    claim_run(store, run_id="run-run", key="", wanted=1)
     assert RunningRun(store, run, 1).store_newest(NONE) is not None
     make_run(steps=(200,))
     read: list[str] = []
@@ -234,7 +234,7 @@ def test_a_store_that_is_away_is_waited_for(
     wait_until(lambda: (folder / "run-1/identity.json").is_file())
     time.sleep(0.1)
     away.clear()
-    wait_until((folder / "manifests/run-1-manifest.json").is_file)
+    wait_until((folder / "manifests/run-1-open-1.json").is_file)
     away.set()
     make_run(steps=(200,))
     time.sleep(0.1)

@@ -55,6 +55,7 @@ def test_everything_of_a_run_is_stored_where_the_layout_says(
         *(f"run-1/{name}" for name in records),
         "metrics/metrics-1.json",
         "manifests/run-1-manifest.json",
+        "ids/run-run.json",
     }
     assert (report.sent, report.skipped, report.problems) == (12, 0, ())
 
@@ -66,7 +67,10 @@ def test_the_manifest_lists_every_object_and_where_the_run_came_from(
     write_outcome(run.run_file, {"status": "succeeded", "steps": 200})
     sync_run(store, run, 4)
     value = manifest(folder, "run-4-manifest.json")
-    assert {entry["key"] for entry in value["objects"]} == keys(folder) - {"manifests/run-4-manifest.json"}
+    assert {entry["key"] for entry in value["objects"]} == keys(folder) - {
+        "manifests/run-4-manifest.json",
+        "ids/run-run.json",
+    }
     assert (value["run_id"], value["run_number"]) == ("run-run", 4)
     assert value["provenance"]["git"]["commit"].startswith("3f2c1ab")
     assert "outcome" not in value["provenance"]

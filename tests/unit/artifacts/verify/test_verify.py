@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
@@ -37,7 +38,9 @@ def test_what_was_stored_verifies(store: Store, run: RunDirectory, depth: Depth)
     found = verify_run(store, 1, depth=depth, run_directory=run)
     assert found.ok
     assert (found.objects_verified, found.objects_total) == (12, 12)
-    assert found.bytes_total == sum(o.size for o in store.list_objects("")) - _size(store, MANIFEST)
+    assert found.bytes_total == sum(o.size for o in store.list_objects("")) - sum(
+        _size(store, key) for key in (MANIFEST, "ids/run-run.json")
+    )
     assert (found.run_id, found.manifest_key) == ("run-run", MANIFEST)
     assert found.to_json()["ok"] is True
 
@@ -64,6 +67,19 @@ def test_an_object_that_is_swapped_between_two_looks_at_it_is_named(
             return found
 
     assert verify_run(Swapped(folder), 1, depth=Depth.FULL).problems == (f"{DATA}: {wrong}",)
+
+
+def test_the_number_belongs_to_a_key_and_not_to_a_name(store: Store, make_run: Any, folder: Path) -> None:
+    directory = make_run()
+    record = json.loads(directory.run_file.read_bytes())
+    directory.run_file.write_text(json.dumps({**record, "key": "5" * 32}))
+    sync_run(store, directory, None)
+    begin_attempt(store, claim_run(store, run_id="run-run", key="5" * 32, wanted=None), 2)
+    assert json.loads((folder / MANIFEST).read_bytes())["run_key"] == "5" * 32
+    assert problems(store, directory) == ()  # the record of the attempt is not an extra object
+    claim = folder / "run-1/identity.json"
+    claim.write_text(claim.read_text().replace("5" * 32, "6" * 32))
+    assert any("the run number belongs to run-run with another key" in line for line in problems(store))
 
 
 def _size(store: Store, key: str) -> int:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.scripts.conftest import answering
+from tests.answering import answering
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 

@@ -1,12 +1,11 @@
 """A proxy with a user and a password: both reach the proxy, and neither is ever printed."""
 
 import base64
-import http.server
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
+from tests.answering import answering
 
 from trainyard.errors import ConfigError, ServiceError, TrainyardError
 from trainyard.gateways.kubernetes.api import Api
@@ -22,29 +21,16 @@ def proxy_that_wants(pair: str) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     right = f"Basic {base64.b64encode(pair.encode()).decode()}"
 
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            known = self.headers.get("Proxy-Authorization") == right
-            body = b'{"kind": "Version"}' if known else b'{"message": "Proxy Authentication Required"}'
-            self.send_response((200 if self.command == "GET" else 502) if known else 407)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(
+        method: str, path: str, _body: object, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        asked.append(f"{method} {path}")
+        if headers.get("Proxy-Authorization") != right:
+            return 407, {"message": "Proxy Authentication Required"}
+        return 200 if method == "GET" else 502, {"kind": "Version"}
 
-        do_CONNECT = do_GET  # noqa: N815 - the base class's names
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(answer) as url:
+        yield url.removeprefix("http://"), asked
 
 
 def quoted(text: str) -> str:

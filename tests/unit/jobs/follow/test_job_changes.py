@@ -366,8 +366,9 @@ def test_nothing_is_deleted_where_it_is_not_known_what_belongs_to_the_job(
 def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryCluster) -> None:
     plant(cluster, "Failed", running=False)
     change = changing(cluster)
-    told = change.create(change.resubmission())
-    assert told == [
+    planned = change.resubmission()
+    change.create(planned)
+    assert planned.lines == [
         "create configmaps/llama-2-code",
         "create configmaps/llama-2-config",
         "create pytorchjobs/llama-2",
@@ -423,117 +424,70 @@ def test_a_successor_that_is_deleted_meanwhile_is_no_reason_to_refuse(cluster: M
     assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-2"
 
 
+NEW = [f"{SPACE}/configmaps/llama-2-code", f"{SPACE}/configmaps/llama-2-config", f"{JOBS}/llama-2"]
+
+
 def planned(cluster: MemoryCluster) -> tuple[JobEditor, Any]:
     plant(cluster, "Failed", running=False)
     change = changing(cluster)
     return change, change.resubmission()
 
 
-NEW = [f"{SPACE}/configmaps/llama-2-code", f"{SPACE}/configmaps/llama-2-config", f"{JOBS}/llama-2"]
-STEPS = [*(("POST", path) for path in NEW), *(("PATCH", path) for path in NEW[:2])]
-
-
-def fault_at(cluster: MemoryCluster, method: str, path: str, status: int) -> None:
-    """Plant a fault that meets the request of this step and no other."""
-    if method == "PATCH":
-        cluster.fault(method, path, status)
-        return
-    place = path.rpartition("/")[0]
-    skips = sum(1 for each in NEW[: NEW.index(path)] if each.startswith(place))
-    times = len(api_module._PAUSES) + 1 if status == 429 else 1  # a request refused with 429 is sent again
-    cluster.fault(method, place, status, times=times, skips=skips)
-
-
-@pytest.mark.parametrize("status", [*WRITES, 404])
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0]}-{step[1].rpartition('/')[2]}")
-def test_a_refusal_at_any_step_leaves_nothing_behind(
-    cluster: MemoryCluster, step: tuple[str, str], status: int
-) -> None:
-    change, new = planned(cluster)
-    before = set(cluster.objects)
-    fault_at(cluster, *step, status)
-    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
-        change.create(new)
-    assert status in SAID_ELSEWHERE or f"({status}): planted" in str(caught.value)
-    assert status in SAID_ELSEWHERE or step[1].rpartition("/")[2] in str(caught.value)
-    assert set(cluster.objects) == before
-    cluster.faults.clear()
-    change.create(new)
-    assert set(cluster.objects) == {*before, *NEW}
-
-
-@pytest.mark.parametrize("path", NEW)
-def test_a_name_that_is_taken_leaves_nothing_behind_and_the_other_alone(
-    cluster: MemoryCluster, path: str
-) -> None:
-    change, new = planned(cluster)
-    theirs = cluster.put(path, {"metadata": {"name": path.rpartition("/")[2], "labels": {}}})
-    before = set(cluster.objects)
-    with pytest.raises(RunConflictError, match="already exists; run resubmit again"):
-        change.create(new)
-    assert set(cluster.objects) == before
-    assert cluster.objects[path] == theirs
-
-
-class Killed(BaseException):
-    """The death of the process: no handler cleans up after it."""
-
-
-@pytest.mark.parametrize("created", [1, 2, 3])
-def test_a_resubmission_that_is_killed_leaves_nothing_that_stays(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, created: int
-) -> None:
-    change, new = planned(cluster)
-    old = cluster.objects[JOB]["metadata"]["uid"]
-    create, calls = Api.create, []
-
-    def killed(api: Api, path: str, body: Json) -> Any:
-        calls.append(path)
-        if len(calls) > created:
-            raise Killed
-        return create(api, path, body)
-
-    monkeypatch.setattr(Api, "create", killed)
-    if created < 3:
-        with pytest.raises(Killed):
-            change.create(new)
-        left = [cluster.objects[path]["metadata"] for path in NEW if path in cluster.objects]
-        assert [[owner["uid"] for owner in meta["ownerReferences"]] for meta in left] == [[old]] * created
-    monkeypatch.setattr(Api, "create", create)
-    change.create(changing(cluster).resubmission())
+def assert_complete(cluster: MemoryCluster) -> None:
+    """The new job exists once, and owns its parts."""
+    assert {*NEW, f"{JOBS}/llama-3"} & set(cluster.objects) == set(NEW)
     uid = cluster.objects[NEW[2]]["metadata"]["uid"]
     assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
-    assert f"{JOBS}/llama-3" not in cluster.objects
 
 
-def test_the_slower_of_two_resubmissions_takes_nothing_from_the_faster_one(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize("status", [403, 422, 500, CUT_BEFORE, CUT_AFTER])
+@pytest.mark.parametrize("step", range(5))
+def test_whatever_a_resubmission_ends_at_the_next_one_completes_it(
+    cluster: MemoryCluster, step: int, status: int
+) -> None:
+    """Refusals, and answers that are lost: of the parts, of the job, and of the parts once more."""
+    change, new = planned(cluster)
+    path = [*NEW, *NEW[:2]][step]
+    fault = ("POST", JOBS) if step == 2 else ("PATCH", path)
+    if step > 2:  # only once the job is there
+        cluster.before = lambda method, _: cluster.fault(*fault, status) if method == "POST" else None
+    else:
+        cluster.fault(*fault, status)
+    with pytest.raises(ServiceError) as caught:
+        change.create(new)
+    assert status < 0 or (path.rpartition("/")[2] in str(caught.value) and f"({status})" in str(caught.value))
+    cluster.faults.clear()
+    cluster.before = lambda _method, _path: None
+    change.create(new)
+    assert_complete(cluster)
+
+
+def test_two_resubmissions_at_once_create_one_job(cluster: MemoryCluster) -> None:
     change, new = planned(cluster)
     slower = changing(cluster)
     change.create(new)
-    with pytest.raises(RunConflictError, match="already exists; run resubmit again"):
-        slower.create(new)
-    assert set(NEW) <= set(cluster.objects)
-
-
-@pytest.mark.parametrize("path", NEW)
-def test_a_creation_whose_answer_is_lost_counts(cluster: MemoryCluster, path: str) -> None:
-    change, new = planned(cluster)
-    before = set(cluster.objects)
-    fault_at(cluster, "POST", path, CUT_AFTER)
-    change.create(new)
-    assert set(cluster.objects) == {*before, *NEW}
     uid = cluster.objects[NEW[2]]["metadata"]["uid"]
-    assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
+    slower.create(new)
+    assert cluster.objects[NEW[2]]["metadata"]["uid"] == uid
+    assert_complete(cluster)
 
 
-def test_a_job_of_others_is_not_taken_for_ours_where_the_answer_is_lost(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize("status", [CUT_BEFORE, CUT_AFTER])
+def test_a_creation_whose_answer_is_lost_is_tried_once_more(cluster: MemoryCluster, status: int) -> None:
+    change, new = planned(cluster)
+    cluster.fault("POST", JOBS, status, times=1)
+    change.create(new)
+    assert_complete(cluster)
+
+
+def test_a_job_of_others_with_the_name_is_left_alone(cluster: MemoryCluster) -> None:
     change, new = planned(cluster)
     theirs = cluster.put(NEW[2], {"metadata": {"name": "llama-2"}})
-    before = set(cluster.objects)
-    fault_at(cluster, "POST", NEW[2], CUT_BEFORE)
-    with pytest.raises(ServiceTroubleError):
-        change.create(new)
-    assert set(cluster.objects) == before
+    for status in (None, CUT_BEFORE):
+        if status:
+            cluster.fault("POST", JOBS, status, times=1)
+        with pytest.raises(RunConflictError, match="does not follow llama; delete one of them"):
+            change.create(new)
     assert cluster.objects[NEW[2]] == theirs
 
 
@@ -542,16 +496,11 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCl
     said = "admission webhook denied: TrainingRuntime must be created before the TrainJob"
     cluster.fault("POST", "/pytorchjobs", 403, times=3, message=said)
     change.create(new)
-    assert NEW[2] in cluster.objects
-
-
-def test_a_webhook_that_never_sees_it_is_a_refusal(cluster: MemoryCluster) -> None:
-    change, new = planned(cluster)
-    before = set(cluster.objects)
-    cluster.fault("POST", "/pytorchjobs", 403, message="must be created before the TrainJob")
+    assert_complete(cluster)
+    cluster.remove(NEW[2])
+    cluster.fault("POST", "/pytorchjobs", 403, message=said)
     with pytest.raises(PermissionRefusedError, match="PyTorchJob/llama-2 cannot be created"):
         change.create(new)
-    assert set(cluster.objects) == before
 
 
 @pytest.mark.parametrize("status", [403, *READS])
@@ -561,20 +510,3 @@ def test_nothing_is_submitted_anew_where_the_job_cannot_be_seen(cluster: MemoryC
     cluster.fault("GET", "/pytorchjobs/llama", status)
     with pytest.raises(READS.get(status, PermissionRefusedError)):
         change.resubmission()
-
-
-def test_the_job_of_a_retry_is_created_once(cluster: MemoryCluster) -> None:
-    change, new = planned(cluster)
-    assert change.create_once(new) is True
-    uid = cluster.objects[NEW[2]]["metadata"]["uid"]
-    assert change.create_once(new) is False
-    assert cluster.objects[NEW[2]]["metadata"]["uid"] == uid
-    assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
-
-
-def test_a_retry_does_not_follow_a_job_of_others(cluster: MemoryCluster) -> None:
-    change, new = planned(cluster)
-    theirs = cluster.put(NEW[2], {"metadata": {"name": "llama-2"}})
-    with pytest.raises(RunConflictError, match="does not follow llama; delete one of them"):
-        change.create_once(new)
-    assert cluster.objects[NEW[2]] == theirs

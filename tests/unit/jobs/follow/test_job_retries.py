@@ -122,9 +122,8 @@ def cluster(store: StoredObjects, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> RetryLoop:
     return RetryLoop(
         Api(cluster.store.access()),
-        on_state=lambda _: None,
-        newest_step=lambda _: step,
-        on_action=(said if said is not None else []).append,
+        lambda phase, text, *_: said.append(text) if said is not None and phase == "retry" else None,
+        newest_step=lambda *_: step,
         times=RetryTimes(lost=0.1, node=0.2, gone=0.4),
     )
 

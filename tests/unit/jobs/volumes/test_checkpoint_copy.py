@@ -1,6 +1,5 @@
 """Checkpoints are found in a pod and copied out: the program really runs, behind a server that breaks off."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,11 +80,9 @@ def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
 ) -> None:
     done = copied(server, tmp_path / "out")
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
-    assert {each.name: each.sha256 for each in done.files} == shapes.digests(volume / "global_step_5")
+    assert done.sha256 == shapes.digests(volume / "global_step_5") and len(done.sha256) == 8
     assert (done.cuts, done.kept_files) == (0, 0)
     assert (tmp_path / "out" / shapes.TRACKER).read_text() == "5"
-    record = json.loads((tmp_path / "out" / "global_step_5.copied.json").read_text())
-    assert len(record["copied"]) == len(done.files) == 8
     assert not list((tmp_path / "out").glob(".*"))
     again = copied(server, tmp_path / "out")
     assert (again.kept_files, again.fetched_bytes) == (8, 0)

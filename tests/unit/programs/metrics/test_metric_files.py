@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.errors import ConfigError
+from trainyard.programs.metrics import metric_files
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import row_fault
 
@@ -384,3 +387,57 @@ def test_events_without_tensorboard_are_a_note(folder: Folder, monkeypatch: pyte
     assert (files.poll(), files.poll()) == ([], [])
     (note,) = files.notes
     assert "the package tensorboard is not installed beside Trainyard" in note
+
+
+OLD, NOW = STARTED - 1000, STARTED + 1000
+TIMED: dict[str, tuple[str, object, bool]] = {
+    "seconds": ("m.jsonl", OLD, False),
+    "milliseconds": ("m.jsonl", 1000 * OLD, False),
+    "a date": ("m.jsonl", "2020-01-01T10:00:00+00:00", False),
+    "now": ("m.jsonl", NOW, True),
+    "since some start": ("m.jsonl", 12.5, True),
+    "a date of any zone": (
+        "m.jsonl",
+        datetime.fromtimestamp(STARTED - 12 * 3600, UTC).strftime("%FT%T"),
+        True,
+    ),
+    "no time": ("m.jsonl", None, True),
+    "a table": ("m.csv", OLD, False),
+    "a table of now": ("m.csv", NOW, True),
+}
+
+
+@each_case("name", TIMED)
+@each_case("setting", ["auto", "the file"])
+def test_rows_of_an_old_log_are_not_this_runs(name: str, setting: str, tmp_path: Path) -> None:
+    """A program copied them into its file; the times of the file are of now."""
+    file, moment, counts = TIMED[name]
+    folder = Folder(tmp_path)
+    files = MetricFiles(tmp_path, STARTED, "auto" if setting == "auto" else file, created=STARTED)
+    folder.write(file, "step,loss,time\n" if file.endswith("csv") else "")
+    row = f"1,2.5,{moment}" if file.endswith("csv") else json.dumps({"step": 1, "loss": 2.5, "time": moment})
+    folder.append(file, f"{row}\n")
+    assert files.poll() == ([{"step": 1, "loss": 2.5}] if counts else [])
+    assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
+
+
+@each_case(
+    ("path", "counts"), [("out/m.jsonl", True), ("runs/b/m.jsonl", False), ("mine/output/m.jsonl", True)]
+)
+def test_a_search_leaves_the_directories_of_runs_out(path: str, counts: bool, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    for run in ("runs/b", "mine"):
+        folder.write(f"{run}/run.json", "{}"), folder.write(f"{run}/config.yaml", "")
+    mine = tmp_path / "mine"
+    files = MetricFiles(tmp_path, STARTED, output=mine / "output", ignored=[mine])
+    folder.write(path, json.dumps({"step": 1, "loss": 2.5}) + "\n")
+    assert files.poll() == ([{"step": 1, "loss": 2.5}] if counts else [])
+
+
+def test_a_file_server_behind_this_machine_hides_no_rows(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metric_files, "_clock_difference", lambda _: -400.0)
+    files = MetricFiles(folder.path, STARTED)
+    folder.write("m.jsonl", json.dumps({"step": 1, "loss": 2.5}) + "\n", age=399)
+    assert files.poll() == [{"step": 1, "loss": 2.5}]

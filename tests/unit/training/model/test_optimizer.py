@@ -7,7 +7,6 @@ import torch
 from tests.cases import each_case
 from torch import nn
 
-from trainyard.config.json_schema import configuration_schema
 from trainyard.config.registries import OPTIMIZERS, OptimizerEntry
 from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
@@ -160,7 +159,7 @@ def test_an_optimizer_that_is_registered_by_one_line_is_known_everywhere(
 ) -> None:
     entry = OptimizerEntry(__name__, "gradient descent", 0, "no state")
     monkeypatch.setitem(OPTIMIZERS, "sgd", entry)
-    schema = configuration_schema()["$defs"]["TrainingConfig"]["properties"]["optimizer"]
+    schema = Config.model_json_schema()["$defs"]["TrainingConfig"]["properties"]["optimizer"]
     assert schema["enum"] == ["adamw", "sgd"]
     assert schema["description"].endswith("; sgd: gradient descent.")
     adamw = Config.model_validate({"model": {"name": "tiny", "device": "cpu"}, "training": {"max_steps": 5}})

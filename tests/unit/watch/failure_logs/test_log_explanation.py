@@ -398,7 +398,6 @@ kube_pod_container_status_last_terminated_reason{reason="OOMKilled"} 0
 memory.events: oom_kill events: 0
 oom-killer disabled for this cgroup
   --retry-on-oom  restart with half the batch when CUDA out of memory is raised
-usage: train.py [-h]\n\noptions:\n  --shrink   halve the batch\n             CUDA out of memory is then retried
 expandable_segments is set to avoid CUDA out of memory
 auto_find_batch_size: halves the batch if CUDA out of memory
 accelerate.find_executable_batch_size catches torch.OutOfMemoryError and RuntimeError
@@ -652,42 +651,23 @@ def test_an_exception_in_brackets_or_emphasis_is_one(marked: str) -> None:
     assert explained(marked % "ModuleNotFoundError: No module named 'gymnasium'").klass == "configuration"
 
 
-# What a program refuses on purpose is a setting; what Python refuses is a mistake of the program.
 LIBRARY_FRAME = '  File "/venv/lib/python3.12/site-packages/{file}", line 7, in check\n    {source}'
-REFUSALS = {
-    "a program asserts": ("configuration", "train.py", "assert parts < 4, parts", "AssertionError: 9"),
-    "a library raises": ("configuration", "trainer/args.py", "raise ValueError(text)", "ValueError: depth 9"),
-    "an array library raises": (
-        "user-code",
-        "numpy/core/shape.py",
-        "raise ValueError(text)",
-        "ValueError: depth 9",
-    ),
-    "a call fails": ("user-code", "trainer/args.py", "return int(text)", "ValueError: depth 9"),
-    "shapes differ": ("user-code", "trainer/args.py", "raise ValueError(text)", "ValueError: shapes differ"),
-    "a shard is not downloaded": (
-        "unknown",
-        "streaming/base.py",
-        "raise RuntimeError(text)",
-        "RuntimeError: failed to download shard 9",
-    ),
-    "a test compares": ("user-code", "test_depth.py", "assert depth == 9", "AssertionError: assert 8 == 9"),
-}
+IN_LIBRARIES = (
+    ("user-code", "trainer/args.py", "raise ValueError(text)", "ValueError: depth 9"),
+    ("unknown", "streaming/base.py", "raise RuntimeError(text)", "RuntimeError: failed to download shard 9"),
+    ("user-code", "torch/nn/functional.py", "return f(x)", "RuntimeError: shapes differ"),
+)
 
 
-@pytest.mark.parametrize(("klass", "file", "source", "last"), REFUSALS.values(), ids=REFUSALS)
-def test_a_check_that_refuses_is_a_setting_and_other_exceptions_a_mistake(
-    klass: str, file: str, source: str, last: str
-) -> None:
-    frame = LIBRARY_FRAME.format(file=file, source=source)
-    assert explained(trace(last).replace("    main()\n", f"    main()\n{frame}\n")).klass == klass
+def test_an_exception_in_a_library_is_a_mistake_of_the_program_only_by_its_type_or_its_tensors() -> None:
+    for klass, file, source, last in IN_LIBRARIES:
+        frame = LIBRARY_FRAME.format(file=file, source=source)
+        assert explained(trace(last).replace("    main()\n", f"    main()\n{frame}\n")).klass == klass
 
 
 @each_case(
     ("text", "klass"),
     [
-        ('msg="error: failed to push: \\"runs\\": ValueError: unknown region \\"moon-1\\""', "configuration"),
-        ('File "train.py", line 9, in f\n    raise RuntimeError(f"NaN loss in {part}', "nan"),
         ('File "train.py", line 9, in f\n    print("NaN loss in one part")', "unknown"),
         ("train.py: error: unrecognized arguments: --deep", "configuration"),
         ("train.py: 3 arguments", "unknown"),

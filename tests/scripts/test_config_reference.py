@@ -1,16 +1,10 @@
 """The generated reference of keys."""
 
 import re
-from pathlib import Path
+
+from tools.write_config_schema import render_config_reference
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.reference import render_config_reference
-
-DOCUMENT = Path(__file__).parents[3] / "docs/configuration.md"
-
-
-def test_the_shipped_document_is_current() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == render_config_reference()
 
 
 def test_every_key_has_its_default_its_values_and_its_meaning() -> None:

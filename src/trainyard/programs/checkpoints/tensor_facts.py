@@ -1,0 +1,359 @@
+"""Read the tensors in the files of a checkpoint while they are hashed: checksums, NaN, infinity, equality.
+
+    zip of torch.save   members and their CRC-32, data.pkl (read without running it), storages
+    safetensors         header, sizes
+    anything else       said to be unread
+
+Each file is read once, in order, in constant memory. torch writes a zip with checksums or, after
+`set_crc32_options(False)`, without: then none of them matches, and damage inside a file is not seen.
+"""
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from struct import Struct
+from typing import IO, Any
+
+from trainyard.errors import CheckpointError
+from trainyard.programs.checkpoints.volume_agent import (
+    ARCHIVE_BEGINS,
+    ARCHIVES,
+    MOST_HEADER,
+    MOST_INDEX,
+    Inert,
+    InertUnpickler,
+    inert_content,
+    members_of,
+)
+
+_PIECE = 1 << 20
+_LOCAL_HEADER = Struct("<4s22xHH")
+_TYPES = {
+    "f8": "DoubleStorage ComplexDoubleStorage float64 complex128 F64",
+    "f4": "FloatStorage ComplexFloatStorage float32 complex64 F32",
+    "f2": "HalfStorage float16 F16",
+    "bf16": "BFloat16Storage bfloat16 BF16",
+    "e4m3": "float8_e4m3fn F8_E4M3",
+    "e5m2": "float8_e5m2 F8_E5M2",
+}
+_KINDS = {name: kind for kind, names in _TYPES.items() for name in names.split()}
+"""Name of a type in a pickle or a header of safetensors -> how its numbers are read; others are integers."""
+_BYTES = {"f8": 8, "f4": 4, "f2": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
+_WEIGHTS = (*ARCHIVES, ".safetensors", ".distcp")
+_MOST_NAMES = 100
+_MOST_DEPTH = 50
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a checkpoint that could be read."""
+
+    count: int = 0
+    sha256: str = ""
+    """A digest of all of them: of names, types, shapes and bytes."""
+    nan: tuple[str, ...] = ()
+    """The names of those with a NaN, up to 100, as of the next."""
+    infinite: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """The files whose tensors could not be read, with the reason."""
+
+    def to_json(self) -> dict[str, Any]:
+        known = {"count": self.count, "sha256": self.sha256, "nan": list(self.nan)}
+        known |= {"infinite": list(self.infinite), "unread": list(self.unread)}
+        return {name: value for name, value in known.items() if value}
+
+    @classmethod
+    def from_json(cls, value: object) -> "Tensors | None":
+        """Return the tensors that `to_json` recorded; None for anything else."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("count", 0), int):
+            return None
+        lists = [tuple(map(str, value.get(name) or ())) for name in ("nan", "infinite", "unread")]
+        return cls(value.get("count", 0), str(value.get("sha256", "")), *lists)
+
+
+@dataclass
+class _Range:
+    """Bytes of a file that belong together: a member of a zip, or a tensor."""
+
+    start: int
+    end: int
+    name: str = ""
+    stored_crc: int | None = None
+    kind: str | None = None
+    """How its numbers are read; None if they are integers or no numbers."""
+    crc: int = 0
+    has_nan: bool = False
+    has_infinity: bool = False
+
+    def update(self, content: bytes) -> None:
+        self.crc = zlib.crc32(content, self.crc)
+        if self.kind is not None:
+            has_nan, has_infinity = _not_finite(self.kind, content)
+            self.has_nan, self.has_infinity = self.has_nan or has_nan, self.has_infinity or has_infinity
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor, or its view of a storage."""
+
+    name: str
+    place: _Range
+    facts: str
+    """Its type, shape and place in the storage, for comparisons."""
+    view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+    """Offset, size and stride in numbers if it does not cover its storage."""
+
+
+@dataclass
+class FileTensors:
+    """The tensors of one file."""
+
+    tensors: list[tuple[str, str, bool, bool]] = field(default_factory=list)
+    """Name, digest, whether it has a NaN, whether it has an infinity."""
+    unread: str | None = None
+
+
+def read_tensors(path: Path, update: Callable[[bytes], None]) -> FileTensors:
+    """Return the tensors of a file, whose bytes go through `update` in their order.
+
+    Raises CheckpointError for a file that is damaged: a member of its zip differs from its CRC-32 while
+    others do not, or its header or directory is unreadable.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        ranges, tensors, unread = _layout(path, file, size)
+        _read(file, size, sorted(ranges, key=lambda each: each.start), update)
+        checked = [each for each in ranges if each.stored_crc is not None and each.end > each.start]
+        wrong = [each for each in checked if each.crc != each.stored_crc]
+        if wrong and len(wrong) < len(checked):
+            raise CheckpointError(f"{path.name}: {wrong[0].name} is damaged: it differs from its CRC-32")
+        found = FileTensors(unread=unread)
+        for tensor in tensors:
+            flags = tensor.place.has_nan, tensor.place.has_infinity
+            if any(flags) and tensor.view is not None and tensor.place.kind is not None:
+                flags = _not_finite(tensor.place.kind, _view_of(path, tensor))
+            found.tensors.append((tensor.name, f"{tensor.facts}:{tensor.place.crc:08x}", *flags))
+        return found
+
+
+def summary_of(files: Mapping[str, FileTensors]) -> Tensors:
+    """Return the tensors of all files of a checkpoint; if several have some, names begin with the file's."""
+    digest, nan, infinite, count = hashlib.sha256(), list[str](), list[str](), 0
+    is_several = sum(bool(each.tensors) for each in files.values()) > 1
+    for file in sorted(files):
+        for name, facts, has_nan, has_infinity in sorted(files[file].tensors):
+            shown, count = f"{file}: {name}" if is_several else name, count + 1
+            digest.update(f"{shown}\0{facts}\n".encode(errors="replace"))
+            nan += [shown] if has_nan else []
+            infinite += [shown] if has_infinity else []
+    unread = tuple(f"{file}: {each.unread}" for file, each in sorted(files.items()) if each.unread)
+    return Tensors(
+        count,
+        digest.hexdigest() if count else "",
+        tuple(nan[:_MOST_NAMES]),
+        tuple(infinite[:_MOST_NAMES]),
+        unread[:_MOST_NAMES],
+    )
+
+
+def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[_Tensor], str | None]:
+    """Return the ranges and the tensors of a file, and why its tensors cannot be read."""
+    file.seek(0)
+    begins = file.read(len(ARCHIVE_BEGINS))
+    if path.suffix == ".safetensors":
+        return *_safetensors(path, file, size), None
+    if path.suffix in ARCHIVES and begins == ARCHIVE_BEGINS:
+        ranges = list(_members(path, file))
+        tensors = _tensors_of_pickle(file, ranges)
+        return ranges, tensors or [], None if tensors is not None else "its pickle cannot be read"
+    is_read = path.suffix not in _WEIGHTS or not size
+    return [], [], None if is_read else "not a zip of torch.save or safetensors"
+
+
+def _members(path: Path, file: IO[bytes]) -> Iterator[_Range]:
+    """Yield the members of a zip. Raises CheckpointError if its directory or a header cannot be read."""
+    try:
+        members = zipfile.ZipFile(file).infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{path.name}: its zip is damaged: {error}") from None
+    for member in members:
+        file.seek(member.header_offset)
+        head = file.read(_LOCAL_HEADER.size)
+        if len(head) < _LOCAL_HEADER.size or not head.startswith(ARCHIVE_BEGINS):
+            raise CheckpointError(f"{path.name}: {member.filename} is damaged: its header cannot be read")
+        _, name, extra = _LOCAL_HEADER.unpack(head)
+        start = member.header_offset + _LOCAL_HEADER.size + name + extra
+        is_stored = member.compress_type == zipfile.ZIP_STORED
+        yield _Range(
+            start,
+            start + member.compress_size,
+            member.filename,
+            stored_crc=member.CRC if is_stored else None,
+        )
+
+
+class _View(Inert):
+    """Stands for a tensor in a pickle: a view of a storage."""
+
+    def __init__(self, *given: Any, **_named: Any) -> None:
+        super().__init__()
+        self.given = given
+
+
+class _Storage(Inert):
+    """Stands for the storage of tensors, which is a member of the zip."""
+
+    def __init__(self, kind: str, key: str) -> None:
+        super().__init__()
+        self.kind, self.key = kind, key
+
+
+class _Parameter:
+    """Stands for a parameter, which is its tensor."""
+
+    def __new__(cls, tensor: Any = None, *_: Any) -> Any:
+        return tensor
+
+
+class _TensorUnpickler(InertUnpickler):
+    """Reads the structure of a pickle of torch with its tensors, without importing or calling anything."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch._utils" and name.startswith("_rebuild_tensor"):
+            return _View
+        if module == "torch._utils" and name.startswith("_rebuild_parameter"):
+            return _Parameter
+        return super().find_class(module, name)
+
+    def persistent_load(self, identity: Any) -> Any:
+        match identity:
+            case ("storage", kind, str(key), *_):
+                return _Storage(getattr(kind, "__name__", str(kind)), key)
+        return Inert()
+
+
+def _tensors_of_pickle(file: IO[bytes], members: Iterable[_Range]) -> list[_Tensor] | None:
+    """Return the tensors that data.pkl of a zip of torch names; None if it cannot be read."""
+    places = {each.name: each for each in members}
+    pickle = next((each for each in members if each.name.endswith("/data.pkl")), None)
+    if pickle is None or pickle.end - pickle.start > MOST_INDEX:
+        return None
+    file.seek(pickle.start)
+    content = inert_content(BytesIO(file.read(pickle.end - pickle.start)), _TensorUnpickler)
+    if content is None:
+        return None
+    root, tensors = pickle.name.removesuffix("/data.pkl"), list[_Tensor]()
+    for name, view in _views_in(content):
+        match view.given:
+            case (_Storage() as storage, int(offset), tuple(shape), tuple(stride), *rest):
+                place = places.get(f"{root}/data/{storage.key}")
+                if place is not None and all(isinstance(n, int) and n >= 0 for n in (*shape, *stride)):
+                    kind = getattr(rest[2], "__name__", "") if len(rest) > 2 else ""
+                    tensors.append(_tensor_at(name, place, kind or storage.kind, offset, shape, stride))
+    return tensors
+
+
+def _tensor_at(
+    name: str, place: _Range, kind: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> _Tensor:
+    place.kind = place.kind or _KINDS.get(kind)
+    numbers = 1
+    for each in shape:
+        numbers *= each
+    width = _BYTES.get(place.kind or "", 1) * (2 if "omplex" in kind else 1)
+    is_complete = offset == 0 and numbers * width == place.end - place.start
+    facts = f"{kind}:{shape}:{offset}:{stride}"
+    view = None if is_complete or "omplex" in kind else (offset, shape, stride)
+    return _Tensor(name, place, facts, view)
+
+
+def _views_in(content: Any) -> Iterator[tuple[str, _View]]:
+    """Yield the tensors below an object of a pickle, with the keys that lead to each."""
+    waiting, seen = [("", content, 0)], set[int]()
+    while waiting:
+        name, value, depth = waiting.pop()
+        if isinstance(value, _View):
+            yield name, value
+            continue
+        if id(value) in seen or depth > _MOST_DEPTH:
+            continue
+        inner = value if isinstance(value, dict | list | tuple) else members_of(value)
+        if inner:
+            seen.add(id(value))
+        pairs = inner.items() if isinstance(inner, dict) else enumerate(inner)
+        waiting += [(f"{name}.{key}" if name else f"{key}", each, depth + 1) for key, each in pairs]
+
+
+def _safetensors(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[_Tensor]]:
+    """Return the tensors by the header. Raises CheckpointError if it or the size of the file is wrong."""
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    try:
+        if length > min(size, MOST_HEADER):
+            raise ValueError(f"it states {length:,} bytes")
+        header = {
+            name: each for name, each in json.loads(file.read(length)).items() if name != "__metadata__"
+        }
+        tensors = []
+        for name, each in header.items():
+            start, end = (int(number) + 8 + length for number in each["data_offsets"])
+            place = _Range(start, end, name, kind=_KINDS.get(each["dtype"]))
+            tensors.append(_Tensor(name, place, f"{each['dtype']}:{each['shape']}"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path.name}: its header of safetensors cannot be read: {error}") from None
+    if (end := max((each.place.end for each in tensors), default=8 + length)) != size:
+        raise CheckpointError(f"{path.name}: {size:,} bytes, its header says {end:,}")
+    return [each.place for each in tensors], tensors
+
+
+def _read(file: IO[bytes], size: int, ranges: Iterable[_Range], update: Callable[[bytes], None]) -> None:
+    """Read the file once, from its beginning to its end; each range gets its bytes."""
+    at = file.seek(0)
+    for each in (*ranges, _Range(size, size)):
+        if each.start < at:  # overlaps the one before: no program writes that
+            continue
+        for place, end in ((None, each.start), (each, each.end)):
+            while at < end and (piece := file.read(min(_PIECE, end - at))):
+                update(piece)
+                at += len(piece)
+                if place is not None:
+                    place.update(piece)
+
+
+def _view_of(path: Path, tensor: _Tensor) -> bytes:
+    """Return the numbers of a tensor that is a part of its storage."""
+    import numpy as np
+
+    assert tensor.view is not None and tensor.place.kind is not None
+    offset, shape, stride = tensor.view
+    width = _BYTES[tensor.place.kind]
+    numbers = (tensor.place.end - tensor.place.start) // width
+    last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    if 0 in shape or len(shape) != len(stride) or last >= numbers:
+        return b""
+    storage = np.memmap(path, f"<u{width}", mode="r", offset=tensor.place.start, shape=(numbers,))
+    strides = [step * width for step in stride]
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, strides).tobytes()
+
+
+def _not_finite(kind: str, content: bytes) -> tuple[bool, bool]:
+    """Return whether the numbers have a NaN, and whether they have an infinity."""
+    import numpy as np
+
+    content = content[: len(content) // _BYTES[kind] * _BYTES[kind]]
+    if kind in ("f8", "f4", "f2"):
+        numbers = np.frombuffer(content, f"<{kind}")
+        if np.isfinite(numbers).all():
+            return False, False
+        return bool(np.isnan(numbers).any()), bool(np.isinf(numbers).any())
+    bits = np.frombuffer(content, f"<u{_BYTES[kind]}")
+    if kind == "e4m3":  # it has no infinity
+        return bool(((bits & 0x7F) == 0x7F).any()), False
+    exponent, fraction = (0x7F80, 0x7F) if kind == "bf16" else (0x7C, 0x03)
+    special = bits[(bits & exponent) == exponent] & fraction
+    return bool((special != 0).any()), bool((special == 0).any())

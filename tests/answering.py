@@ -1,0 +1,90 @@
+"""Servers of the tests' own on the loopback interface: each request is answered by a function; and Slack."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[Any, ...]]
+"""Method, path, body and headers of a request -> status, content and perhaps headers.
+
+A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content."""
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[str]:
+    """Serve while the block runs; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            try:
+                body = json.loads(raw) if raw else None
+            except ValueError:
+                body = raw
+            status, content, *headers = answer(self.command, self.path, body, dict(self.headers))
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            data = b"" if content is None else data
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(data)), **(headers[0] if headers else {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = do_GET  # noqa: N815 - names of the base class
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class Slack:
+    """Keeps the requests that it receives; answers from a list, then with success."""
+
+    url: str = ""
+    requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    """Path, headers and body."""
+    answers: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
+    status: int = 200
+    stall: float = 0.0
+    """Seconds before each answer."""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [body for _, _, body in self.requests]
+
+    @property
+    def methods(self) -> list[str]:
+        return [path.rpartition("/")[2] for path, _, _ in self.requests]
+
+    def answer(self, _method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[Any, ...]:
+        self.requests.append((path, dict(headers), body))
+        self.ended.wait(self.stall)
+        if self.answers:
+            status, more, text = self.answers.pop(0)
+            return status, text.encode(), more
+        place = {"ok": True, "channel": "C0123", "ts": f"1700.{len(self.requests):04}"}
+        return self.status, place if "/api/chat." in path else b"ok"
+
+
+@contextmanager
+def answering_slack() -> Iterator[Slack]:
+    """Serve as Slack while the block runs."""
+    slack = Slack()
+    with answering(slack.answer) as slack.url:
+        yield slack
+        slack.ended.set()

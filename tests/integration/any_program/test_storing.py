@@ -1,0 +1,67 @@
+"""Storing is not judging: what a program saved is stored while it trains, and whatever its verdict is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.any_program.test_any_program import Repository, repository
+
+__all__ = ["repository"]
+# The words of the program -> the status on record, and the steps that it saves.
+ENDS = {
+    (): ("succeeded", [2, 4, 6]),
+    ("--die", "5:step"): ("failed", [2, 4]),
+    ("--nan_at", "5"): ("failed", [2, 4, 6]),
+}
+
+
+def stored_steps(store: Path) -> list[int]:
+    """Return the steps of the complete checkpoints in the store."""
+    markers = store.glob("run-1/checkpoint-*/manifest.json")
+    return sorted(int(marker.parent.name.partition("-")[2]) for marker in markers)
+
+
+@pytest.mark.parametrize("stores_failed", [True, False])
+def test_a_run_is_stored_whatever_its_verdict_unless_that_is_switched_off(
+    repository: Repository, stores_failed: bool
+) -> None:
+    repository.set = ["program.data=[data]", f"artifacts.store_failed={str(stores_failed).lower()}"]
+    for number, (words, (status, saved)) in enumerate(ENDS.items()):
+        store, run = repository.folder.parent / f"store-{number}", f"runs/{number}"
+        where = ("--run-dir", run, "--store", store.absolute().as_uri())
+        done = repository.run("--json", *where, "--", sys.executable, "train.py", *words)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["outcome"]["status"] == status, done.stderr
+        assert (done.returncode == 0) is (status == "succeeded"), done.stderr
+        subprocess.run(["rm", "-rf", "died", "out"], cwd=repository.folder, check=True)
+        if status == "failed" and not stores_failed:
+            assert stored_steps(store) == []
+            continue
+        # All that were copied into the run directory; the program may save faster than they are copied.
+        assert stored_steps(store)[-1:] == saved[-1:], done.stderr
+        manifest = json.loads((store / "manifests" / "run-1-manifest.json").read_bytes())
+        assert manifest["outcome"]["status"] == status
+
+
+def test_a_run_that_is_killed_has_all_but_its_newest_checkpoint_in_the_store(repository: Repository) -> None:
+    process = repository.start(
+        *("--run-dir", "runs/a", "--", sys.executable, "train.py", "--steps", "400", "--pause", "1"),
+        start_new_session=True,
+    )
+    store, saved = repository.folder / "trainyard-store", repository.folder / "runs" / "a" / "checkpoints"
+    until = time.monotonic() + 240
+    while not stored_steps(store) and time.monotonic() < until:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    stored = stored_steps(store)
+    local = sorted(int(path.parent.name.partition("-")[2]) for path in saved.glob("step-*/manifest.json"))
+    assert stored and set(local[:-1]) <= {*stored, *local[-1:]}
+    again = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", "--steps", "8")
+    assert json.loads(again.stdout)["exit_code"] != 3, again.stderr
