@@ -265,7 +265,7 @@ def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
     assert done.returncode == 0, done.stderr
     [message] = slack.bodies
     assert message["text"].startswith("❌ Training 812 cancelled")
-    assert f"@anna cancelled the run{more}" in message["text"]
+    assert f"(The run was canceled by @anna){more}" in message["text"]
     assert is_called or '\\nNext: gh run rerun 99"' in json.dumps(message)
 
 

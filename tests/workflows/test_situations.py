@@ -35,7 +35,7 @@ role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for
 the machine is not fit -> a_push_is_red_in_seconds_when_the_gpu_does_not_answer
 required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
-no runner takes the job -> a_training_that_never_started_leaves_no_checkpoint
+no runner takes the job -> a_cancellation_is_reported_by_its_cause
 more than 100 jobs -> a_cancellation_is_reported_by_its_cause
 a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
