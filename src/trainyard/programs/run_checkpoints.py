@@ -126,7 +126,7 @@ class RunCheckpoints:
     def find(self, *, quiet_seconds: float = _QUIET_SECONDS) -> ProgramCheckpoints:
         """Return the checkpoints that the program has written in this run.
 
-        Its output folder comes before a search: only this program knows it.
+        Those in the run directory come before a search: only this program knows it.
         """
         program, notes = self._program, list[str]()
         look = partial(
@@ -137,7 +137,11 @@ class RunCheckpoints:
             parts.append(look(in_run(program.checkpoints, glob.escape(str(self._directory.path)))))
             return self._own_of(parts, unrecognized=parts[-1].unrecognized)
         found = ProgramCheckpoints(())
-        for folder, ignored in ((self._directory.output, ()), self._searched_folder()):
+        ours = self._directory
+        for folder, ignored in (
+            (ours.path, ours.own_paths),
+            (program.searched, own_folders(ours)),
+        ):
             if folder is not None and not found.complete:
                 folders, is_cut = _search(folder, self._has_written, ignored)
                 parts += [look(f"{glob.escape(str(each))}/*") for each in folders]
@@ -147,12 +151,10 @@ class RunCheckpoints:
                         "them in program.checkpoints"
                     )
                 found = self._own_of(parts, notes=notes)
+        if program.searched is None and not found.complete:
+            note = f"only {ours.path} was searched, which program.command names: set program.checkpoints"
+            return replace(found, set_aside=(*found.set_aside, note))
         return found
-
-    def _searched_folder(self) -> tuple[Path | None, tuple[Path, ...]]:
-        """Return the folder that is searched freely, and those in it that are not."""
-        is_searched = self.own is None or self.own.searches
-        return self._program.directory if is_searched else None, own_folders(self._directory)
 
     def _own_of(
         self,
@@ -231,7 +233,7 @@ class RunCheckpoints:
     def _is_named(self, one: ProgramCheckpoint) -> bool:
         """Return whether it was not found by a search, so that it is certainly a checkpoint of the run."""
         named = self._program.checkpoints != AUTO or self._declaration(one) is not None
-        return named or one.path.is_relative_to(self._directory.output)
+        return named or one.path.is_relative_to(self._directory.path)
 
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.

@@ -34,7 +34,7 @@ from trainyard.jobs.job_labels import (
     RETRY_RECORD,
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.job_submission import owned_by, reference_to
+from trainyard.jobs.job_submission import reference_to, with_owner
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.resubmission import (
     Resubmission,
@@ -182,7 +182,7 @@ class JobEditor:
         """
         apply_all(self._api, new.parts)
         owner = reference_to(self._create(new.job))
-        apply_all(self._api, [owned_by(part, owner) for part in new.parts])
+        apply_all(self._api, [with_owner(part, owner) for part in new.parts])
 
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
