@@ -324,7 +324,6 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     from trainyard.training.model.parallel import put_on_devices
     from trainyard.training.pretraining.step import TrainStep
     from trainyard.training.run.length import RunLength
-    from trainyard.training.run.profiling import StepProfile
     from trainyard.training.run.run_context import RunContext
     from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
@@ -349,7 +348,6 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         stop=StopRequest(),
         listener=Heard(),
         gpu_facts=dict,
-        profile=StepProfile(range(0), directory.logs, 0),
         watchdog=Watchdog(config.monitoring),
     )
     return context, lambda kind: TrainStep(context, kind, parallel=parallel, batches=batches)

@@ -1,9 +1,11 @@
 """Real S3 servers on free ports of loopback, one per session: SeaweedFS and moto's; and runs to store."""
 
 import base64
+import importlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from typing import Any
 
 import pytest
 from tests.github_identity import ROLE, SUBJECT, GitHubIdentity, github_identity
+from tests.integration.scripted_aws import ScriptedAws
 
+from trainyard.command.handler import exit_code_of
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
@@ -138,6 +142,40 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
     with _serving(lambda: _start_moto(tmp_path_factory.mktemp("moto") / "moto.log")) as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def aws(moto: Endpoint) -> Iterator[ScriptedAws]:
+    with ScriptedAws(moto.url).serving() as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call_command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
+    """Runs the `main` of a command in this process, which saves a start of Python per call."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    hook = sys.unraisablehook
+
+    def call(module: str, *words: str) -> Done:
+        capsys.readouterr()
+        main = importlib.import_module(f"trainyard.commands.{module}").main
+        code = exit_code_of(lambda: int(main([*words])))
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    sys.unraisablehook = hook
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @contextmanager

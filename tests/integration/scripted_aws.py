@@ -20,6 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
+import boto3
+
 ACCOUNT, REGION = "123456789012", "us-west-2"
 BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "PRE_BUILD", "BUILD")
 AFTER = ("POST_BUILD", "UPLOAD_ARTIFACTS", "FINALIZING")
@@ -156,6 +158,11 @@ class ScriptedAws:
             self._server.shutdown()
             self._server.server_close()
             thread.join()
+
+    def client(self, service: str, region: str = REGION) -> Any:
+        """Return a client of moto itself: a scripted build calls it while this server answers."""
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        return boto3.client(service, endpoint_url=self.moto, region_name=region, **keys)
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which a process uses this server as AWS."""

@@ -1,7 +1,6 @@
 """Images built in AWS: moto with a scripted CodeBuild, by the script as people call it."""
 
 import hashlib
-import importlib
 import json
 import os
 import signal
@@ -9,51 +8,27 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.conftest import Done
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
 
-from trainyard.command.handler import exit_code_of
 from trainyard.image.context.build_context import checked_tag
 from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
-Run = Callable[..., "Done"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """The result of a call of the script."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def aws(moto: Any) -> Iterator[ScriptedAws]:
-    with ScriptedAws(moto.url).serving() as server:
-        yield server
-
-
-def client(aws: ScriptedAws, name: str, region: str = REGION) -> Any:
-    import boto3
-
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    # To moto itself: a scripted build calls this while the proxy answers.
-    return boto3.client(name, endpoint_url=aws.moto, region_name=region, **keys)
+Run = Callable[..., Done]
 
 
 @pytest.fixture
 def bucket(aws: ScriptedAws) -> str:
     name = f"sources-{time.time_ns()}"
-    client(aws, "s3", "us-east-1").create_bucket(Bucket=name)
+    aws.client("s3", "us-east-1").create_bucket(Bucket=name)
     return name
 
 
@@ -69,29 +44,18 @@ def context(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(
-    aws: ScriptedAws,
-    bucket: str,
-    context: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Run]:
-    """Calls the script's `main` in this process, which saves a start of Python per call."""
-    script = importlib.import_module("trainyard.commands.image_build")
+    aws: ScriptedAws, bucket: str, context: Path, monkeypatch: pytest.MonkeyPatch, call_command: Run
+) -> Run:
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    hook = sys.unraisablehook
+    return lambda *words: call_command("image_build", *line(context, bucket, *words)[2:])
 
-    def call(*words: str) -> Done:
-        capsys.readouterr()
-        code = exit_code_of(lambda: script.main(line(context, bucket, *words)[2:]))
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
 
-    yield call
-    sys.unraisablehook = hook
-    for number, handler in before.items():
-        signal.signal(number, handler)
+@pytest.fixture
+def check(aws: ScriptedAws, bucket: str, monkeypatch: pytest.MonkeyPatch, call_command: Run) -> Run:
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    return lambda *words: call_command("image_check", "--poll", "0.02", "--source-bucket", bucket, *words)
 
 
 def line(context: Path, bucket: str, *words: str) -> list[str]:
@@ -101,7 +65,7 @@ def line(context: Path, bucket: str, *words: str) -> list[str]:
 
 def pushed(aws: ScriptedAws, repository: str, tag: Callable[[], str], mark: str = "1") -> str:
     """Put an image into moto's ECR, as the build would push it; return its digest."""
-    ecr = client(aws, "ecr")
+    ecr = aws.client("ecr")
     if repository not in [one["repositoryName"] for one in ecr.describe_repositories()["repositories"]]:
         ecr.create_repository(repositoryName=repository)
     manifest = json.dumps(MANIFEST | {"annotations": {"mark": mark}})
@@ -127,7 +91,7 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
     done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha", "--commit", "a" * 40)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["digest"] == digest
     assert data["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
@@ -141,19 +105,19 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
     assert (build.variables["LEVEL"], build.variables["TAGS"]) == ("full", "git-sha")
     assert build.variables["CONTENT"] == plan["content"]
     place = build.request["sourceLocationOverride"]
-    body = client(aws, "s3").get_object(Bucket=bucket, Key=place.removeprefix(f"{bucket}/"))["Body"].read()
+    body = aws.client("s3").get_object(Bucket=bucket, Key=place.removeprefix(f"{bucket}/"))["Body"].read()
     names = set(zipfile.ZipFile(BytesIO(body)).namelist())
     assert {".image-context/a.txt", ".image-context/Dockerfile", "buildspec.yml"} <= names
     assert build.variables["CONTEXT"] == ".image-context"
 
     again = run("--json")
-    assert again.returncode == 0, again.stderr
+    assert again.code == 0, again.stderr
     assert json.loads(again.stdout)["built"] is False
     assert json.loads(again.stdout)["digest"] == digest
     assert len(aws.builds) == 1
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    assert run("--rebuild").returncode == 0
+    assert run("--rebuild").code == 0
     assert len([c for c in aws.calls if c == "StartBuild"]) == 2
 
 
@@ -165,43 +129,30 @@ def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None
 
 
 def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
-    aws: ScriptedAws, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    aws: ScriptedAws, bucket: str, check: Run
 ) -> None:
-    check = importlib.import_module("trainyard.commands.image_check")
-    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
-    for name, value in aws.environment().items():
-        monkeypatch.setenv(name, value)
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
     aws.scripts = [Script(exported={"IMAGE_CHECK": answers(image, "quick")})]
-    words = ["--image", image, "--level", "quick", "--cpu", "--efa", "--poll", "0.02", "--json"]
-    words += ["--gpus"]
-    assert exit_code_of(lambda: check.main([*words, "--source-bucket", bucket])) == 0, capsys.readouterr().err
+    done = check("--image", image, "--level", "quick", "--cpu", "--efa", "--json", "--gpus")
+    assert done.code == 0, done.stderr
     (build,) = aws.builds
     assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
     assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus"
     assert build.request["environmentTypeOverride"] == "LINUX_GPU_CONTAINER"
     assert build.request["sourceTypeOverride"] == "S3"
     key = build.request["sourceLocationOverride"].removeprefix(f"{bucket}/")
-    body = client(aws, "s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    body = aws.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     names = set(zipfile.ZipFile(BytesIO(body)).namelist())
     assert {"buildspec.yml", "Makefile", "scripts/check_image.py", "docker/probe/container_probe.py"} <= names
 
 
 def test_a_check_in_aws_is_green_only_by_its_own_answers(
-    aws: ScriptedAws,
-    run: Run,
-    context: Path,
-    bucket: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    aws: ScriptedAws, run: Run, check: Run, context: Path
 ) -> None:
     """Each end of a build that succeeded × both commands that check an image in AWS."""
-    check = importlib.import_module("trainyard.commands.image_check")
-    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
     tag = planned(run)["tag"]
     digest = pushed(aws, context.name, lambda: tag)
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
-    words = ["--image", image, "--poll", "0.02", "--source-bucket", bucket]
     right = answers(image, "standard")
     ends = {
         "right": (right, 0, ""),
@@ -223,46 +174,27 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
     wrong = []
     for end, (exported, code, says) in ends.items():
         aws.scripts = [Script(exported={"IMAGE_CHECK": exported} if exported else {}) for _ in range(2)]
-        found = exit_code_of(lambda: check.main(words))
-        said = capsys.readouterr()
-        built = run()
-        for command, ended, text in (("check", found, said.err), ("build", built.returncode, built.stderr)):
-            if ended != code or says not in text:
-                wrong.append(f"{command}, {end}: {ended} {text}")
+        for command, done in (("check", check("--image", image)), ("build", run())):
+            if done.code != code or says not in done.stderr:
+                wrong.append(f"{command}, {end}: {done.code} {done.stderr}")
     assert not wrong, "\n".join(wrong)
     assert {build.variables["TASK"] for build in aws.builds} == {"check"}
 
 
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ({}, "NoSuchBucket"),
-        ({"sourceTypeOverride": "S3", "sourceLocationOverride": "{bucket}/gone.zip"}, "NoSuchKey"),
-        ({"sourceTypeOverride": "S3", "sourceLocationOverride": "{bucket}/bare.zip"}, "buildspec.yml"),
-    ],
-)
 def test_a_check_without_a_source_that_builds_is_red(
-    source: dict[str, str],
-    says: str,
-    aws: ScriptedAws,
-    bucket: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    aws: ScriptedAws, bucket: str, check: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend refuses what CodeBuild refuses, so that the test above proves that its source exists."""
-    check = importlib.import_module("trainyard.commands.image_check")
-    monkeypatch.setattr(check.signals, "end_at_signals", lambda: None)
-    for name, value in aws.environment().items():
-        monkeypatch.setenv(name, value)
     with zipfile.ZipFile(empty := BytesIO(), "w") as archive:
         archive.writestr("README.md", "")
-    client(aws, "s3", "us-east-1").put_object(Bucket=bucket, Key="bare.zip", Body=empty.getvalue())
-    given = {key: text.format(bucket=bucket) for key, text in source.items()}
-    monkeypatch.setattr(check, "send_source", lambda *_, **__: (given, True))
-    aws.scripts = [Script()] * 3
-    words = ["--image", "registry.example/a:1", "--poll", "0.02", "--source-bucket", bucket]
-    assert exit_code_of(lambda: check.main(words)) == 4
-    assert says in capsys.readouterr().err
+    aws.client("s3", "us-east-1").put_object(Bucket=bucket, Key="bare.zip", Body=empty.getvalue())
+    for key, says in (("", "NoSuchBucket"), ("gone.zip", "NoSuchKey"), ("bare.zip", "buildspec.yml")):
+        place = {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"} if key else {}
+        sent = "trainyard.commands.image_check.send_source"
+        monkeypatch.setattr(sent, lambda *_, place=place, **__: (place, True))
+        aws.scripts = [Script()] * 3
+        done = check("--image", "registry.example/a:1")
+        assert (done.code, says in done.stderr) == (4, True), done.stderr
 
 
 def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
@@ -270,7 +202,7 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ru
     digest = pushed(aws, context.name, lambda: planned(run)["tag"])
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     done = run()
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "python:3.11 is not pinned by digest" in done.stderr
     assert len(aws.builds) == 1
 
@@ -287,7 +219,7 @@ def test_a_build_that_succeeded_without_an_image_is_no_success(
     pushed(aws, context.name, lambda: plan["tag"])
     aws.scripts = [Script(exported=exported)]
     done = run("--rebuild")
-    assert done.returncode == 1, done.stderr
+    assert done.code == 1, done.stderr
     assert says in done.stderr
     assert done.stdout == ""
 
@@ -299,7 +231,7 @@ def test_a_repository_that_is_not_there_is_told_before_anything_is_built(
     if not pinned:
         (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     done = run()
-    assert done.returncode == 2, done.stderr
+    assert done.code == 2, done.stderr
     assert f"setup-codebuild.sh --ecr-repository {context.name} --region {REGION}" in done.stderr
     assert (aws.builds, "PutObject" in aws.calls) == ([], False)
 
@@ -314,7 +246,7 @@ def test_a_failure_in_a_phase_of_ours_is_the_answer_no(
     pushed(aws, context.name, lambda: "other")
     aws.scripts = [Script("FAILED", phase, message="Error while executing command", lines=("it broke",))]
     done = run()
-    assert done.returncode == 1, done.stderr
+    assert done.code == 1, done.stderr
     assert f"failed in {phase}: Error while executing command" in done.stderr
     assert "it broke" in done.stderr
     assert "https://log" in done.stderr
@@ -336,7 +268,7 @@ def test_what_can_heal_is_tried_again_three_times_at_most(
     digest = pushed(aws, context.name, lambda: "other")
     aws.scripts = [script, Script(exported={"IMAGE_DIGEST": digest})]
     done = run("--json")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["builds"][0]["attempts"] == 2
     assert "another attempt may succeed, so it is started again" in done.stderr
     tokens = {build.request["idempotencyToken"] for build in aws.builds}
@@ -357,7 +289,7 @@ def test_three_attempts_are_the_most(
     pushed(aws, context.name, lambda: "other")
     aws.scripts = [script] * 3
     done = run()
-    assert done.returncode == code, done.stderr
+    assert done.code == code, done.stderr
     assert "after 3 attempts" in done.stderr
     assert len(aws.builds) == 3
 
@@ -377,7 +309,7 @@ def test_what_cannot_heal_is_not_tried_again(
     pushed(aws, context.name, lambda: "other")
     aws.scripts = [script]
     done = run()
-    assert done.returncode == code, done.stderr
+    assert done.code == code, done.stderr
     assert len(aws.builds) == 1
 
 
@@ -399,7 +331,7 @@ def test_a_refusal_of_aws_names_what_mends_it(
     aws.scripts = [Script()]
     aws.refusals = {operation: [(error, "no")] * 9}
     done = run()
-    assert done.returncode == code, done.stderr
+    assert done.code == code, done.stderr
     assert says in done.stderr
 
 
@@ -407,13 +339,13 @@ def test_throttling_is_waited_out(aws: ScriptedAws, run: Run, context: Path) -> 
     digest = pushed(aws, context.name, lambda: "other")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     aws.refusals = {"BatchGetBuilds": [("ThrottlingException", "Rate exceeded")] * 2}
-    assert run().returncode == 0
+    assert run().code == 0
 
 
 def test_a_bucket_that_is_not_there_is_named(aws: ScriptedAws, run: Run, context: Path) -> None:
     pushed(aws, context.name, lambda: "other")
     done = run("--source-bucket", f"none-{time.time_ns()}")
-    assert done.returncode == 2, done.stderr
+    assert done.code == 2, done.stderr
     assert "S3 has no bucket none-" in done.stderr
 
 
@@ -429,7 +361,7 @@ def test_several_images_are_built_side_by_side(
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digests["two"]}) for _ in range(2)]
     files = [str(context / name / "Dockerfile") for name in ("one", "two")]
     done = run("--dockerfile", files[0], "--dockerfile", files[1], "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert {b["image"] for b in json.loads(done.stdout)["builds"]} == {"one", "two"}
     assert {b.variables["DOCKERFILE"] for b in aws.builds} == {"one/Dockerfile", "two/Dockerfile"}
 
@@ -456,7 +388,7 @@ def test_a_build_that_takes_too_long_is_stopped(aws: ScriptedAws, run: Run, cont
     pushed(aws, context.name, lambda: "other")
     aws.scripts = [Script(hangs=True)]
     done = run("--time-limit", "1s")
-    assert done.returncode == 5, done.stderr
+    assert done.code == 5, done.stderr
     assert aws.builds[0].stopped
 
 
@@ -471,7 +403,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     )
     (context / "key").write_text("s3cret-value")
     refused = run("--secret", f"id=pip,src={context}/key")
-    assert refused.returncode == 2
+    assert refused.code == 2
     assert "--secret id=pip,secretsmanager=trainyard/pip" in refused.stderr
     assert not aws.builds
     digest = pushed(aws, context.name, lambda: "early")
@@ -484,7 +416,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     )
     base = "nvcr.io/nvidia/pytorch:26.01-py3"
     done = run("--image-tag", "demo", "--base-image", base, *named)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     sent = sent_variables(aws)
     assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
     assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")
@@ -496,11 +428,11 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
 
 def test_the_layer_cache_is_used_where_its_repository_is(run: Run, aws: ScriptedAws, context: Path) -> None:
     digest = pushed(aws, context.name, lambda: "early")
-    ecr = client(aws, "ecr")
+    ecr = aws.client("ecr")
     uri = ecr.create_repository(repositoryName=f"{context.name}-cache")["repository"]["repositoryUri"]
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})] * 2
     for words, expected in (((), (f"{uri}:latest", "PLAINTEXT")), (("--cache", "none", "--rebuild"), None)):
-        assert run(*words).returncode == 0
+        assert run(*words).code == 0
         assert sent_variables(aws).get("CACHE") == expected
 
 
@@ -514,7 +446,7 @@ def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: py
         monkeypatch.setenv(key, value)
     name = f"trainyard/pip-{time.time_ns()}"
     text = json.dumps({"token": "a", "other": 1})
-    arn = client(aws, "secretsmanager").create_secret(Name=name, SecretString=text)["ARN"]
+    arn = aws.client("secretsmanager").create_secret(Name=name, SecretString=text)["ARN"]
 
     def account() -> AwsAccount:
         return AwsAccount(REGION)
@@ -547,7 +479,7 @@ def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
     ):
         (context / "Dockerfile").write_text(text)
         done = run("--dry-run")
-        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+        assert (done.code, said in done.stderr) == (code, True), done.stderr
     assert not aws.builds
 
 
@@ -556,17 +488,17 @@ def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: Scripted
     for words in (["init", "-q"], ["add", "Dockerfile"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     refused = run()
-    assert refused.returncode == 2
+    assert refused.code == 2
     assert "a.txt: the Dockerfile copies it, but it is not sent" in refused.stderr
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    assert run("--untracked").returncode == 0
+    assert run("--untracked").code == 0
 
 
 def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:
     wrong = {"a b": "is not a tag", "git-1": "are reserved", "-x": "is not a tag"}
     for name, said in wrong.items():
         done = run(f"--image-tag={name}")
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+        assert (done.code, said in done.stderr) == (2, True), done.stderr
     assert "an image has one version" in run("--image-tag", "1.0.0", "--version", "2.0.0").stderr
     assert not aws.builds

@@ -4,25 +4,19 @@ The scripts run as people call them, against moto behind the scripted server. A 
 fails `test_the_calls_of_each_script_are_these` until it is listed here.
 """
 
-import importlib
 import itertools
 import json
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
+from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 from tests.integration.test_build_image import answers
-
-from trainyard.command.handler import exit_code_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = (
@@ -64,22 +58,7 @@ MISSING = {
 LOCK = "requirements-training.txt"
 
 
-@dataclass(frozen=True)
-class Said:
-    """The result of a script."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Said]
-
-
-@pytest.fixture
-def aws(moto: Any) -> Iterator[ScriptedAws]:
-    with ScriptedAws(moto.url).serving() as server:
-        yield server
+Run = Callable[..., Done]
 
 
 @pytest.fixture
@@ -93,7 +72,7 @@ def context(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(aws: ScriptedAws, context: Path) -> str:
-    client(aws, "ecr").create_repository(repositoryName=context.name)
+    aws.client("ecr").create_repository(repositoryName=context.name)
     return context.name
 
 
@@ -101,7 +80,7 @@ def repository(aws: ScriptedAws, context: Path) -> str:
 def bucket(aws: ScriptedAws) -> str:
     name = f"sources-{time.time_ns()}"
     place = {"LocationConstraint": REGION}
-    client(aws, "s3").create_bucket(Bucket=name, CreateBucketConfiguration=place)
+    aws.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration=place)
     return name
 
 
@@ -112,8 +91,8 @@ def run(
     repository: str,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Run]:
+    call_command: Run,
+) -> Run:
     """Runs a script with working arguments and `words`, without the pauses between botocore's attempts."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -131,8 +110,6 @@ def run(
     monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    hook = sys.unraisablehook
     working = {
         "image_build": ["--context", str(context), "--source-bucket", bucket, "--poll", "0.01"],
         "image_check": [
@@ -142,25 +119,14 @@ def run(
         "image_push": ["--image", "trainer:1", "--repository", repository, "--lock", str(ROOT / LOCK)],
     }
     working["image_push"] += ["--commit", "a" * 40, "--tags", "git-sha"]
-
-    def call(script: str, *words: str) -> Said:
-        capsys.readouterr()
-        main = importlib.import_module(f"trainyard.commands.{script}").main
-        code = exit_code_of(lambda: int(main([*working[script], *words])))
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
-
-    yield call
-    sys.unraisablehook = hook
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return lambda script, *words: call_command(script, *working[script], *words)
 
 
 @pytest.fixture
 def good(aws: ScriptedAws, repository: str) -> str:
     """Put an image into ECR, script builds that push it, and return its digest."""
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
-    answer = client(aws, "ecr").put_image(
+    answer = aws.client("ecr").put_image(
         repositoryName=repository, imageManifest=json.dumps(manifest), imageTag="early"
     )
     digest = str(answer["image"]["imageId"]["imageDigest"])
@@ -170,11 +136,6 @@ def good(aws: ScriptedAws, repository: str) -> str:
     }
     aws.scripts = [Script(exported=exported) for _ in range(3)]
     return digest
-
-
-def client(aws: ScriptedAws, service: str) -> Any:
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    return boto3.client(service, endpoint_url=aws.moto, region_name=REGION, **keys)
 
 
 @pytest.mark.parametrize("script", CALLS)

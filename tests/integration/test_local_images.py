@@ -160,13 +160,11 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     assert json.loads(again.stdout)["built"] is False
 
     words = ["--builder", "local", "--program", "buildah", "--image", image, "--lock", "lock.txt", "--json"]
-    report = tmp_path / "report.xml"
-    quick = call("image_check", *words, "--level", "quick", "--junit", str(report), cwd=project)
+    quick = call("image_check", *words, "--level", "quick", cwd=project)
     assert quick.returncode == 1, "an image without torch is red"
     assert set(answers(quick)) == {"user", "entry-point", "size", "versions", "imports", "torch"}
     assert "torch is not in the image" in answers(quick)["torch"]["says"]
     assert answers(quick)["versions"]["says"] == "1 packages have the versions of the lock"
-    assert 'failures="1"' in report.read_text()
 
     full = call("image_check", *words, "--level", "full", cwd=project)
     assert full.returncode == 1

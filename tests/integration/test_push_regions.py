@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from tests.integration.attachments import read_attachment
+from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, ScriptedAws
 
-from trainyard.command.handler import exit_code_of
 from trainyard.commands import image_push
 from trainyard.gateways.images.registry import RECORD_TYPE, Registry
 
@@ -63,13 +61,12 @@ def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
     name = f"team/trainer-{time.time_ns()}"
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     with ExitStack() as stack:
         first = stack.enter_context(ScriptedAws(moto.url).serving())
         for region in (OTHER, THIRD):
             first.regions[region] = stack.enter_context(ScriptedAws(moto.url).serving())
         for region in (REGION, OTHER, THIRD):
-            ecr = boto3.client("ecr", endpoint_url=moto.url, region_name=region, **keys)
+            ecr = first.client("ecr", region)
             ecr.create_repository(repositoryName=name, imageTagMutability="IMMUTABLE")
         for key, value in first.environment().items():
             monkeypatch.setenv(key, value)
@@ -80,8 +77,7 @@ def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.fixture
-def push(places: Places, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def push(places: Places, call_command: Callable[..., Done]) -> Callable[..., tuple[int, str]]:
     digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
     labels = {
         "dev.trainyard.content": CONTENT,
@@ -94,15 +90,11 @@ def push(places: Places, capsys: pytest.CaptureFixture[str]) -> Iterator[Callabl
         given = labels | places.labels
         images = {"trainer:1": given, f"trainer:{CONTENT_TAG}": given}
         (places.home / "docker-images.json").write_text(json.dumps(images))
-        capsys.readouterr()
-        line = ["--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words]
-        code = exit_code_of(lambda: image_push.main(line))
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        line = ("--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words)
+        done = call_command("image_push", *line)
+        return done.code, done.stdout + done.stderr
 
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return call
 
 
 REGIONS = ("--region", REGION, "--region", OTHER, "--region", THIRD)
@@ -270,17 +262,11 @@ def test_without_oras_nothing_is_pushed(places: Places, push: Any, monkeypatch: 
     assert "oras is not installed" in said and places.tags(REGION) == {}
 
 
-def make_repository(moto: str, name: str, **settings: Any) -> None:
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    ecr = boto3.client("ecr", endpoint_url=moto, region_name=REGION, **keys)
-    ecr.create_repository(repositoryName=name, **settings)
-
-
 def test_every_repository_of_the_project_gets_the_same_digest(
     places: Places, push: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, second = places.servers[REGION], f"{places.repository}-second"
-    make_repository(server.moto, second)
+    server.client("ecr").create_repository(repositoryName=second)
     code, said = push("--region", REGION, "--repository", second, "--json")
     assert code == 0, said
     data, _ = json.JSONDecoder().raw_decode(said)
@@ -307,8 +293,8 @@ def test_latest_moves_and_no_other_tag_where_the_set_up_excludes_it(places: Plac
     name = f"{places.repository}-moves"
     filters = [{"filterType": "WILDCARD", "filter": "latest"}]
     mutability = "IMMUTABLE_WITH_EXCLUSION"
-    make_repository(
-        server.moto, name, imageTagMutability=mutability, imageTagMutabilityExclusionFilters=filters
+    server.client("ecr").create_repository(
+        repositoryName=name, imageTagMutability=mutability, imageTagMutabilityExclusionFilters=filters
     )
     server.immutable = False  # the scripted registry knows no filters; the push has to read them from ECR
     other = b'{"schemaVersion": 2, "layers": []}'

@@ -17,11 +17,15 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.cases import each_case
 
+from trainyard.artifacts.inventory import list_runs
+from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.store_probe import PART_BYTES, probe_store, standing_of
+from trainyard.artifacts.store_probe import PART_BYTES, probe_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.command import handler
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +96,7 @@ def test_the_number_of_this_run_is_its_own_and_that_of_another_is_refused(
         assert "run 3 is this run's [ok]" in check(*here, "--run-number", number).stderr
     assert "run 5 is free [ok]" in check(*here, "--run-number", "5").stderr
     taken = check("--store", url, "--run-number", "3", TRAINYARD_RUN_ID="gh-77")
-    assert taken.returncode == 1
+    assert taken.returncode == 2
     assert f"run number: 3 in {url} belongs to run run-mine; this is run gh-77" in taken.stderr
     assert "fix: take a free one: --run-number 4" in taken.stderr
     assert "run 4 is free [ok]" in check("--store", url, TRAINYARD_RUN_ID="gh-77").stderr
@@ -111,7 +115,7 @@ CREDENTIALS = {
 }
 
 
-@pytest.mark.parametrize("wrong", CREDENTIALS)
+@each_case("wrong", CREDENTIALS)
 def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
     seaweedfs: Any, check: Check, wrong: str
 ) -> None:
@@ -238,17 +242,12 @@ def test_the_policy_for_the_check_alone_is_enough_and_leaves_nothing(
     assert keys(moto, url.split("/")[2]) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "missing",
     [
-        ("s3:ListBucket",),
-        ("s3:PutObject",),
-        ("s3:GetObject",),
-        ("s3:ListBucket", "s3:PutObject"),
-        ("s3:PutObject", "s3:GetObject"),
-        ("s3:ListBucket", "s3:PutObject", "s3:GetObject"),
+        *(("s3:ListBucket",), ("s3:PutObject",), ("s3:GetObject",), ("s3:ListBucket", "s3:PutObject")),
+        *(("s3:PutObject", "s3:GetObject"), ("s3:ListBucket", "s3:PutObject", "s3:GetObject")),
     ],
-    ids="-".join,
 )
 def test_every_permission_that_is_missing_is_named_in_one_go(
     as_user: Any, check: Check, missing: tuple[str, ...]
@@ -283,44 +282,24 @@ def test_checks_of_one_store_at_once_are_all_green(
 
 
 def test_a_check_that_was_killed_and_one_that_is_not_ours(
-    seaweedfs: Any, monkeypatch: pytest.MonkeyPatch
+    seaweedfs: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket = seaweedfs.new_bucket()
-    store = open_store(f"s3://{bucket}")
+    store = open_store(f"s3://{bucket}", part_bytes=PART_BYTES)
     store.put_new(READINESS, b'{"written_by": "trainyard doctor"}\n', metadata={})
     assert probe_store(store, writes=True).problems == []
     assert keys(seaweedfs, bucket) == []
-    for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
-        seaweedfs.client.put_object(Bucket=bucket, Key=READINESS, Body=theirs)
-        (problem,) = probe_store(store, writes=True).problems
-        assert "was not written by a check, and was not changed" in problem
-        assert seaweedfs.client.get_object(Bucket=bucket, Key=READINESS)["Body"].read() == theirs
-
-
-def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
-    seaweedfs: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainyard.artifacts.inventory import list_runs
-    from trainyard.artifacts.promotion import list_promotions
-    from trainyard.artifacts.record.run_numbers import used_numbers
-    from trainyard.artifacts.retention.pruning_plan import plan_pruning
-    from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.artifacts.verify.verify import Depth, verify_run
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
-    bucket, run = seaweedfs.new_bucket(), make_run()
-    store = open_store(f"s3://{bucket}/p")
+    for key in (READINESS, READINESS_SMALL, READINESS_PARTS):
+        for theirs in (b"{}", b"not JSON", b"[" * 100_000, b"") if key == READINESS else (b"theirs",):
+            seaweedfs.client.put_object(Bucket=bucket, Key=key, Body=theirs)
+            problems = " ".join(probe_store(store, writes=True).problems)
+            assert "was not written by a check, and was not changed" in problems
+            assert seaweedfs.client.get_object(Bucket=bucket, Key=key)["Body"].read() == theirs
+        seaweedfs.client.delete_object(Bucket=bucket, Key=key)
     store.put_new(READINESS, b'{"written_by": "trainyard doctor"}\n', metadata={})
-    assert used_numbers(store) == []
-    sync_run(store, run, None)
-    assert used_numbers(store) == [1]
-    verdict = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
-    assert (verdict.problems, verdict.notes) == ((), ())
-    (listed,) = list_runs(store, used_numbers(store), judge=lambda _: (), price=None)
-    assert listed.problems == ()
-    assert listed.objects == len(keys(seaweedfs, bucket)) - 1
-    assert list(list_promotions(store)) == []
-    assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].removals == []
-    assert f"p/{READINESS}" in keys(seaweedfs, bucket)
-    assert standing_of(store, "another", None, may_be_stored=True).number == 2
+    sync_run(store, make_run(), None)
+    assert (used_numbers(store), verify_run(store, 1, depth=Depth.FULL).problems) == ([1], ())
+    (listed,) = list_runs(store, [1], judge=lambda _: (), price=None)
+    of_the_run = [key for key in keys(seaweedfs, bucket) if key.startswith(("run-1/", "man", "met"))]
+    assert listed.objects == len(of_the_run), "what a check left is of no run"

@@ -242,17 +242,6 @@ def test_what_a_sync_does_without_is_no_failure(
     assert not {READINESS, READINESS_SMALL, READINESS_PARTS} & set(left_in(server, bucket)[0])
 
 
-@pytest.mark.parametrize("key", [READINESS, READINESS_SMALL, READINESS_PARTS])
-def test_an_object_of_somebody_else_under_a_name_of_the_check_is_left_alone(
-    proxy: RefusingProxy, server: Any, key: str
-) -> None:
-    bucket = server.new_bucket()
-    server.client.put_object(Bucket=bucket, Key=key, Body=b"theirs")
-    answer = checked(f"s3://{bucket}")
-    assert "was not written by a check, and was not changed" in " ".join(answer.problems)
-    assert left_in(server, bucket) == ([key], [])
-
-
 @pytest.mark.parametrize("server", ["moto"], indirect=True)
 @pytest.mark.parametrize(("operation", "is_patient"), [("UploadPart", True), ("PutObject if absent", False)])
 def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -147,11 +148,7 @@ def test_wrong_usage_is_exit_code_2(options: tuple[str, ...], words: str, deploy
 
 def test_a_cluster_that_is_not_there_is_exit_code_4(deploy: Deploy, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
-    cluster = {"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}
-    user = {"name": "a", "user": {"token": "t"}}
-    document = {"current-context": "a", "contexts": [context], "clusters": [cluster], "users": [user]}
-    path.write_text(json.dumps(document))
+    write_kubeconfig(path, "http://127.0.0.1:1")
     done = deploy("--kubeconfig", str(path), "--instance-type", "p5.48xlarge")
     assert done.returncode == 4
     assert "could not be reached" in done.stderr

@@ -1,13 +1,16 @@
 """The pictures of the README: of a real command on a real terminal, and of a report in a real browser."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from tests import warm_start
+from tools.draw_pictures import screen_lines, terminal_svg
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -22,26 +25,11 @@ def draw(*words: str, path: str | None = None) -> "subprocess.CompletedProcess[s
     return warm_start.run(line, timeout=240, env=environment)
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
+@needs_browser
+def test_a_command_and_its_report_become_pictures(tmp_path: Path) -> None:
     page = tmp_path / "runs" / "a run" / "report" / "index.html"
     page.parent.mkdir(parents=True)
     page.write_text("<h1>proven</h1>")
-    return page
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> str:
-    """A PATH whose browser is a program that ends with 1."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "chromium").write_text("#!/bin/sh\necho 'no display' >&2\nexit 1\n")
-    (folder / "chromium").chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
-
-
-@needs_browser
-def test_a_command_and_its_report_become_pictures(tmp_path: Path, report: Path) -> None:
     done = draw("--to", f"{tmp_path}/pictures", "--runs", f"{tmp_path}/runs", "echo", "trained and proven")
     assert done.returncode == 0, done.stderr
     svg = (tmp_path / "pictures" / "terminal.svg").read_text()
@@ -52,42 +40,31 @@ def test_a_command_and_its_report_become_pictures(tmp_path: Path, report: Path) 
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (1200, 1080)
 
 
-def test_nothing_is_drawn_of_a_command_that_failed(tmp_path: Path, browser: str) -> None:
-    done = draw("--to", f"{tmp_path}/pictures", "sh", "--", "-c", "echo not proven; exit 1", path=browser)
-    assert done.returncode == 1
-    assert "not proven" in done.stderr
-    assert "exit code 1" in done.stderr
-    assert list((tmp_path / "pictures").iterdir()) == []
-
-
-def test_a_command_that_does_not_end_is_said(tmp_path: Path, browser: str) -> None:
-    done = draw("--to", f"{tmp_path}/pictures", "--seconds", "1s", "sleep", "60", path=browser)
-    assert done.returncode == 5
-    assert "longer than 1 s" in done.stderr
-
-
-def test_a_browser_that_fails_is_named(tmp_path: Path, report: Path, browser: str) -> None:
-    done = draw("--to", f"{tmp_path}/p", "--runs", f"{tmp_path}/runs", "true", path=browser)
-    assert done.returncode == 1
-    assert "no display" in done.stderr
-    assert "index.html" in done.stderr
-
-
-def test_a_command_without_a_run_is_said(tmp_path: Path, browser: str) -> None:
-    done = draw("--to", f"{tmp_path}/p", "--runs", f"{tmp_path}/nowhere", "true", path=browser)
-    assert done.returncode == 1
-    assert "no report" in done.stderr
-
-
-def test_without_a_browser_nothing_is_started(tmp_path: Path) -> None:
-    done = draw("--to", f"{tmp_path}/p", "touch", f"{tmp_path}/started", path=f"{tmp_path}")
-    assert done.returncode == 2
-    assert "apt-get install chromium" in done.stderr
+def test_what_cannot_be_drawn_is_named_and_leaves_no_picture(tmp_path: Path) -> None:
+    """The browser of these pictures ends with 1."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "chromium").write_text("#!/bin/sh\necho 'no display' >&2\nexit 1\n")
+    (tmp_path / "bin" / "chromium").chmod(0o755)
+    pictures, path = tmp_path / "pictures", f"{tmp_path}/bin:{os.environ['PATH']}"
+    for code, words, line in (
+        (1, "not proven", ["sh", "--", "-c", "echo not proven; exit 1"]),
+        (5, "longer than 1 s", ["--seconds", "1s", "sleep", "60"]),
+        (1, "no report", ["--runs", f"{tmp_path}/nowhere", "true"]),
+    ):
+        done = draw("--to", str(pictures), *line, path=path)
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+        assert not list(pictures.glob("report*"))
+    done = draw("--to", str(pictures), "touch", f"{tmp_path}/started", path=f"{tmp_path}")
+    assert (done.returncode, "apt-get install chromium" in done.stderr) == (2, True)
     assert not (tmp_path / "started").exists()
 
 
-def test_a_dry_run_says_what_it_would_do(tmp_path: Path) -> None:
-    done = draw("--dry-run", "--to", f"{tmp_path}/p")
-    assert done.returncode == 0
-    assert done.stdout == f"make train → {tmp_path}/p/terminal.svg, {tmp_path}/p/report.png\n"
-    assert not (tmp_path / "p").exists()
+def test_the_screen_is_in_the_picture_as_it_was_at_the_end() -> None:
+    redrawn = b"training 1/3\r\x1b[2Ktraining 2/3\r\x1b[2K  training   3 steps\r\nproven\r\n\r\n"
+    assert [line.plain for line in screen_lines(redrawn, columns=40)] == ["  training   3 steps", "proven"]
+    lines = [line.plain for line in screen_lines(b"x" * 45 + b"\r\n", columns=40)]
+    assert lines == ["x" * 40, "x" * 5]
+    svg = terminal_svg("<b> & 'quotes' ▕████▌   ▏\r\n".encode(), columns=40, title="t")
+    texts = [node.text or "" for node in ElementTree.fromstring(svg).iter() if node.get("clip-path")]
+    assert "".join(texts).replace("\xa0", " ").strip() == "<b> & 'quotes' ▕████▌   ▏"
+    assert set(re.findall(r"\w+://[^\"')\s]+", svg)) == {"http://www.w3.org/2000/svg"}, "nothing is loaded"

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, PodLog, memory_cluster
+from tests.unit.gateways.kubernetes.memory_cluster import (
+    MemoryCluster,
+    PodLog,
+    memory_cluster,
+    write_kubeconfig,
+)
 from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import condition, job, pod
 
@@ -77,20 +82,13 @@ def test_each_command_takes_the_own_job_and_a_strangers_only_if_it_is_named(
 ) -> None:
     """Each command x each set of jobs of one name x each way to name one x kinds."""
     kubeconfig, wrong = tmp_path / "kubeconfig", []
-    context = {"cluster": "here", "user": "me", "namespace": "team"}
     for verb, name, options, own, other in cases():
         makers = dict(zip((own, other), SETS[name], strict=False))
         jobs = {kind: maker == "o" for kind, maker in makers.items() if maker != " "}
         with memory_cluster() as cluster:
             for kind, ours in jobs.items():
                 plant(cluster, kind, ours=ours, has_ended=verb in ("retry", "resubmit"))
-            document = {
-                "current-context": "here",
-                "contexts": [{"name": "here", "context": context}],
-                "clusters": [{"name": "here", "cluster": {"server": cluster.server}}],
-                "users": [{"name": "me", "user": {"token": "none"}}],
-            }
-            kubeconfig.write_text(json.dumps(document))
+            write_kubeconfig(kubeconfig, cluster.server)
             words = ["list", "--job", "dup"] if verb == "checkpoints" else [verb, "dup"]
             words += [{"logs": "--tail=5", "delete": "--no-logs"}.get(verb, "--json")]
             words += [word for option in options for word in (option, *[other][: option == "--kind"])]

@@ -10,6 +10,7 @@ import pytest
 from tests.integration import checkpoint_shapes as shapes
 from tests.scripts.conftest import Program
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
+from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -33,13 +34,7 @@ def server(tmp_path: Path) -> Iterator[ExecServer]:
 @pytest.fixture
 def manage(server: ExecServer, program: Program, tmp_path: Path) -> Manage:
     kubeconfig = tmp_path / "kubeconfig"
-    document = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "team"}}],
-        "clusters": [{"name": "here", "cluster": {"server": server.server}}],
-        "users": [{"name": "me", "user": {"token": "t"}}],
-    }
-    kubeconfig.write_text(json.dumps(document))
+    write_kubeconfig(kubeconfig, server.server)
 
     def run(*words: str, code: int = 0) -> Any:
         done = program("job checkpoints", *words, "--kubeconfig", str(kubeconfig))
@@ -105,7 +100,6 @@ WRONG = [
     (("list", "--claim", ""), "is required"),
     (("list", *POD, "--to", "x"), "--to is for copy"),
     (("list", "--pod", "a", "--path", "b"), "absolute folder"),
-    (("list", "--claim", "a", "--container", "b"), "--container is for --pod"),
     (("list", "--claim", "a", "--path", "../b"), "must not lead upwards"),
     (("copy", *POD, "--to", "x", "--step", "last"), "neither a step nor newest"),
     (("create-volume", "--claim", "a"), "create-volume needs --size"),

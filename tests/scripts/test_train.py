@@ -119,13 +119,6 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     assert two["plan"]["samples_per_step"] == 2 * then["plan"]["samples_per_step"]
 
 
-def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:
-    line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "any", "--profile", "12-10"]
-    done = warm_start.run(line, timeout=240)
-    assert done.returncode == 2
-    assert "argument --profile: '12-10' are not steps" in done.stderr
-
-
 def test_code_of_another_checkout_is_not_trained_under_this_ones_commit(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
     with (tmp_path / "src" / "trainyard" / "training" / "pretraining" / "step.py").open("a") as file:

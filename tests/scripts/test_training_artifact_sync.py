@@ -110,13 +110,13 @@ def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Pa
     assert done.stderr.rstrip().endswith("[failed]")
 
 
-def test_another_run_with_the_same_number_is_refused_with_exit_1(
+def test_another_run_with_the_same_number_is_refused_with_exit_2(
     run: RunDirectory, folder: Path, tmp_path: Path
 ) -> None:
     assert sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7").returncode == 0
     other = make_run(tmp_path / "other", "run-b")
     done = sync("--run-dir", other.path, "--store", folder.as_uri(), "--run-number", "7")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "belongs to run run-a; this is run run-b" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -171,7 +171,7 @@ def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
     follower.send_signal(signal.SIGTERM)
     _, said = follower.communicate(timeout=60)
     assert follower.returncode == 75, said
-    assert "1 checkpoints stored while it was trained; a stop was requested" in said
+    assert "1 checkpoint stored while it was trained; a stop was requested" in said
 
 
 def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> None:

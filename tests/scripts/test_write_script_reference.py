@@ -108,28 +108,6 @@ def test_arguments_are_those_of_the_help_without_the_shared_ones(help_text: str)
     ]
 
 
-def test_headings_of_groups_are_not_swallowed_by_a_meaning() -> None:
-    parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
-    parser.add_argument("--run-dir", help="the run")
-    group = parser.add_argument_group("the scale")
-    group.add_argument("--zero", action="store_true", help="start at zero")
-    assert [argument.meaning for argument in list_arguments(parser.format_help())] == [
-        "the run",
-        "start at zero",
-    ]
-
-
-def test_an_option_of_all_commands_for_clusters_is_described_once() -> None:
-    parser = argparse.ArgumentParser(prog="weigh.py", description=DOCSTRING)
-    parser.add_argument("--context", metavar="NAME", required=True, help="the scale")
-    parser.add_argument("--json", action="store_true", help="print the weight as JSON")
-    names = dict.fromkeys(("weigh", "lift", "drop"), "")
-    scripts = [Script(name, DOCSTRING, parser.format_help(), words=name) for name in names]
-    text = render_script_reference(scripts, {"All": names})
-    assert text.count("- `--context=NAME`: the scale\n") == 1
-    assert text.count("- `--context`\\*\n") == len(names)
-
-
 def test_a_section_has_the_summary_the_options_and_the_example_and_marks_code(help_text: str) -> None:
     weigh = Script("weigh", DOCSTRING, help_text, words="weigh")
     text = render_script_reference([weigh], {"All": {"weigh": ""}})

@@ -57,17 +57,13 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
             f"name one of them with --queue, or: trainyard cluster fix --queue {demand.queue}",
         )
     if isinstance(snapshot.cluster_queues, MissingData):
-        return _local_outlook(queue, snapshot.cluster_queues.reason)
+        if not queue.active or queue.stopped:
+            return _never(f"LocalQueue {queue.name} is not active: {queue.reason}")
+        reason = snapshot.cluster_queues.reason
+        text = f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
+        return Outlook(AdmissionTime.UNKNOWN, text)
     return _queue_outlook(
         queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand
-    )
-
-
-def _local_outlook(queue: Queue, reason: str) -> Outlook:
-    if not queue.active or queue.stopped:
-        return _never(f"LocalQueue {queue.name} is not active: {queue.reason}")
-    return Outlook(
-        AdmissionTime.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
     )
 
 

@@ -116,7 +116,7 @@ def quota_of(raw: Json) -> Quota:
 def limits_of(raw: Json) -> tuple[Limit, ...]:
     name = _text(_part(raw, "metadata"), "name")
     return tuple(
-        Limit(name, _text(item, "type"), amounts(item.get("max")), amounts(item.get("default")))
+        Limit(name, _text(item, "type"), amounts(item.get("max")))
         for item in _items(_part(raw, "spec"), "limits")
     )
 

@@ -24,7 +24,6 @@ class Severity(StrEnum):
 
     ERROR = "error"
     WARNING = "warning"
-    INFO = "info"
     SKIPPED = "skipped"
     PASSED = "passed"
 
@@ -46,10 +45,6 @@ class Outcome:
     @classmethod
     def warning(cls, evidence: str, remedy: str) -> "Outcome":
         return cls(Severity.WARNING, evidence, remedy)
-
-    @classmethod
-    def info(cls, evidence: str, remedy: str = "") -> "Outcome":
-        return cls(Severity.INFO, evidence, remedy)
 
     @classmethod
     def success(cls, evidence: str) -> "Outcome":

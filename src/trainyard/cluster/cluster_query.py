@@ -116,7 +116,6 @@ class ClusterQuery:
         """Field of the snapshot -> function that fetches it."""
         demand, space = self.demand, f"/api/v1/namespaces/{path_part(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
-        trainer = served.path("trainer.kubeflow.org", "v1alpha1")
         local = f"namespaces/{path_part(demand.namespace)}/localqueues"
         apps = "/apis/apps/v1"
         return {
@@ -132,7 +131,6 @@ class ClusterQuery:
             "queues": lambda: self._list(kueue, local, api_objects.queue_of),
             "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
-            "runtimes": lambda: self._list(trainer, "clustertrainingruntimes", _name_of),
             "hooks": self._hooks,
             "job_trial": lambda: self._job_trial(served),
             "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
@@ -242,7 +240,8 @@ class ClusterQuery:
             return unknown or MissingData(NOT_SERVED.format(kind.api.name), absent=True)
         runtime = ""
         if kind.needs_runtime:
-            found = self._read(lambda: self._work(served)["runtimes"]())
+            trainer = served.path("trainer.kubeflow.org", "v1alpha1")
+            found = self._read(lambda: self._list(trainer, "clustertrainingruntimes", _name_of))
             if not found or isinstance(found, MissingData):
                 return MissingData(
                     f"a {kind.api_kind} cannot be tried before its runtime exists", absent=True

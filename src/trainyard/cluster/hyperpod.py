@@ -1,20 +1,13 @@
-"""HyperPod: the record of a cluster, whether jobs resume by themselves, and queries for its metrics.
+"""HyperPod: the record of a cluster, and queries for its metrics.
 
-    DescribeCluster, ListClusterNodes ──> record
-    nodes of a job ──> queries for Prometheus ──answers──> figures of each node
-
-Auto-resume exists for PyTorchJobs only, and is documented for releases 1.7.0 to 1.8.1 of the training
-operator and for namespaces that are `kubeflow` or start with `hyperpod`.
+DescribeCluster, ListClusterNodes ──> record
+nodes of a job ──> queries for Prometheus ──answers──> figures of each node
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trainyard.cluster.needed_apis import ServedKind
-from trainyard.cluster.snapshot import Workload
-
-RESUMING_OPERATORS = ("1.7.0", "1.8.0", "1.8.1")
 _RUNNING = "Running"
 Json = Mapping[str, Any]
 Figures = Mapping[str, float]
@@ -53,38 +46,6 @@ def _node_record(raw: Json) -> dict[str, str]:
         "status": str(status.get("Status", "")),
         "message": str(status.get("Message") or ""),
     }
-
-
-def reasons_against_auto_resume(
-    *, kind: ServedKind, namespace: str, operators: Sequence[Workload]
-) -> list[str]:
-    """Return why HyperPod would not resume a job of this kind after it replaced a node; empty if it would."""
-    reasons = []
-    if not kind.resumes_on_hyperpod:
-        reasons.append(f"auto-resume exists for PyTorchJobs only, and this is a {kind.name}")
-    elif not operators:
-        reasons.append("no training operator was found")
-    else:
-        version = operator_version(operators[0])
-        if version is None:
-            reasons.append(f"the image of {operators[0].name} does not show its release")
-        elif version not in RESUMING_OPERATORS:
-            known = ", ".join(RESUMING_OPERATORS)
-            reasons.append(f"the training operator is {version}; it is documented for {known}")
-    if namespace != "kubeflow" and not namespace.startswith("hyperpod"):
-        reasons.append(f"the namespace {namespace} is neither kubeflow nor starts with hyperpod")
-    return reasons
-
-
-def operator_version(workload: Workload) -> str | None:
-    """The release of an image: `1.8.1` from the tag `v1.8.1` or the version label; None if neither has it."""
-    label = workload.labels.get("app.kubernetes.io/version", "")
-    tags = [image.partition("@")[0].rpartition("/")[2].rpartition(":")[2] for image in workload.images]
-    for text in (*tags, label):
-        match = re.fullmatch(r"v?(\d+\.\d+\.\d+)([-+].*)?", text)
-        if match:
-            return match[1]
-    return None
 
 
 QUERIES: Mapping[str, str] = {

@@ -68,8 +68,6 @@ class ServedKind:
     """It refers to a TrainingRuntime, without which it cannot be created, not even as a dry run."""
     adds_container: bool = False
     """Its operator adds a container to the pods after the first that the level `restricted` refuses."""
-    resumes_on_hyperpod: bool = False
-    """HyperPod's auto-resume continues it after a node was replaced."""
 
     @property
     def api(self) -> NeededApi:

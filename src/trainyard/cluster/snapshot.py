@@ -137,7 +137,6 @@ class Limit:
     name: str
     type: str
     max: Amounts
-    default: Amounts
 
 
 @dataclass(frozen=True)
@@ -264,8 +263,6 @@ class Snapshot:
     queues: tuple[Queue, ...] | MissingData
     cluster_queues: tuple[ClusterQueue, ...] | MissingData
     flavors: tuple[Flavor, ...] | MissingData
-    runtimes: tuple[str, ...] | MissingData
-    """ClusterTrainingRuntimes."""
     hooks: frozenset[str] | MissingData
     """`resource.group` of everything that a controller's own webhook must admit."""
     job_trial: Trial | MissingData

@@ -34,7 +34,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _OBJECT_NAME_LETTERS = 253
 """A DNS subdomain of RFC 1123, as Kubernetes names objects."""
-_STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
 
 
 def quote(text: str) -> str:
@@ -112,15 +111,6 @@ def duration(value: str) -> float:
     if not 0 < found <= _LONGEST_DAYS * _DAY_SECONDS:
         raise refusal(value, f"is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d")
     return found
-
-
-def steps(value: str) -> range:
-    """The steps of `10` or `10-12`, both ends included; they are counted from 1."""
-    match = _STEPS.fullmatch(value)
-    chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-    if not chosen:
-        raise refusal(value, "are not steps such as 10 or 10-12, counted from 1")
-    return chosen
 
 
 def step(value: str) -> int | None:

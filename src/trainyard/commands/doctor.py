@@ -36,6 +36,7 @@ from pathlib import Path
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
+from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
     GRACE_SECONDS,
@@ -45,12 +46,11 @@ from trainyard.deployment_checks import (
     default_config,
     query_readiness,
 )
-from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+from trainyard.errors import ExitCode
 from trainyard.gateways.git import git_facts
-from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.github import append_summary
 from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, worst_verdict
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+from trainyard.machine.preflight import PreflightVerdict, worst_verdict
 from trainyard.machine.readiness import judge_readiness, store_line
 from trainyard.run.atomic_files import write_bytes_atomically
 
@@ -143,7 +143,8 @@ def check_readiness(
         found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
         output.print_json(found)
     if verdict == PreflightVerdict.FAILED:
-        refuse(findings)
+        output.announce("readiness", "not ready to start", "failed")
+        refuse_start(findings)
     output.announce("store", store_line(answers), "ok")
     for note in answers.notes:
         output.announce("note", note)
@@ -169,18 +170,6 @@ def check_all(wanted: Checklist, *, sign_off: Path | None = None, as_json: bool 
         write_bytes_atomically(sign_off, page.encode())
         output.announce("sign-off", str(sign_off))
     return ExitCode.DONE if is_ready(items) else ExitCode.NO
-
-
-def refuse(findings: tuple[PreflightFinding, ...]) -> None:
-    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
-    output.announce("readiness", "not ready to start", "failed")
-    append_summary(refusal_markdown(findings))
-    set_output("reason", refusal_line(findings))
-    annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
-    # A name that is another run's is a matter of usage, as it is where the number is claimed.
-    kind = ConfigError if failed == {"run number"} else CheckFailedError
-    raise kind(refusal_text(findings))
 
 
 def facts_to_sign(config: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ image was built with. Without one the versions are unknown, and what the image i
 An image without torch fails. Root is a warning.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
-Writes:     --junit, --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
+Writes:     --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
             job summary
 Exit codes: 0 no check fails; 1 one does; 2 wrong usage, or there is no such image; 4 AWS or the
             registry refused or failed; 5 it took too long; 130 interrupted
@@ -44,13 +44,12 @@ from trainyard.image.release.check_levels import (
     check_lines,
     judge_declared,
     judge_layers,
-    junit,
     linux_markers,
     probe_answers,
     probe_request,
 )
 from trainyard.image.release.image_locks import demanded_packages, find_locks
-from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from trainyard.image.release.check_levels import Answer
 
 MOST_GB, PYTHON = 25, "python"
-LOCAL_ONLY = ("max_size", "lock", "python", "junit", "output")
+LOCAL_ONLY = ("max_size", "lock", "python", "output")
 """Options that a check in AWS refuses."""
 GPU_MACHINE = {
     "environmentTypeOverride": "LINUX_GPU_CONTAINER",
@@ -107,7 +106,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     poll = "seconds between polls"
     parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
-    parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
@@ -182,12 +180,12 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
                 f"--lock {named}: no package is pinned to one version, so nothing can be compared"
             )
         return packages
-    texts, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    found, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
     for name in missing:
         _logger.warning(
             "%s was built with %s, and no file here is that lock; name it with --lock", args.image, name
         )
-    return demanded_packages(list(texts.values()), linux) if texts and not missing else None
+    return demanded_packages(list(found.values()), linux) if found and not missing else None
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
@@ -229,9 +227,6 @@ def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     ok = all(answer.ok is not False for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
     data["checks"] = [answer.record() for answer in answers]
-    if args.junit:
-        make_folder(args.junit.parent)
-        write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
     if args.output:
         write_json_atomically(args.output, data)
     output.print_json(data) if args.json else print("\n".join(check_lines(args.image, args.level, answers)))

@@ -150,11 +150,12 @@ class Linter:
         self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
         self.uv = find_uv()
+        is_offline = os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         self.reason = ""
         self.limit = time.monotonic() + RESOLVE_SECONDS
         if not self.uv:
             self.reason = "uv is not installed"
-        elif request.index == "none" or (not request.index and is_true(os.environ.get("UV_OFFLINE", ""))):
+        elif request.index == "none" or (not request.index and is_offline):
             self.reason = "no package index is used"
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
@@ -194,10 +195,6 @@ def find_uv() -> Path | None:
     pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
     found = shutil.which("uv")
     return pinned if pinned.is_file() else Path(found) if found else None
-
-
-def is_true(text: str) -> bool:
-    return text.lower() in ("1", "true", "yes", "on")
 
 
 def read_declared(request: LintRequest, text: str) -> "DeclaredVersions":
@@ -252,7 +249,7 @@ def record_of(
     difference: str,
     driver_note: str,
 ) -> dict[str, Any]:
-    choice = choose_base(declared, efa=bool(efa))
+    proposed, reason = choose_base(declared, efa=bool(efa))
     for table in old_tables(date.today()):
         _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
     return {
@@ -262,7 +259,7 @@ def record_of(
         "unknown": list(declared.unknown),
         "not_checked": list(unchecked),
         "findings": [finding.record() for finding in findings],
-        "base": {"found": declared.base.image, "proposed": choice.image, "reason": choice.reason},
+        "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},
         "difference": difference,
         "driver": driver_note,
     }

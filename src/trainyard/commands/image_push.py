@@ -39,8 +39,8 @@ from trainyard.image.context.image_names import require_region, require_reposito
 from trainyard.image.release.image_locks import find_locks
 from trainyard.image.release.release_order import ReleasePlace, judge_scan, release
 from trainyard.image.release.tag_strategy import (
+    Tag,
     check_tags,
-    custom_tags,
     find_image_source,
     is_own_build,
     tags_for,
@@ -51,9 +51,10 @@ from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
-    from trainyard.image.release.tag_strategy import Tag
 
 _logger = logging.getLogger("trainyard.push_image")
+# Time limit of the scan by ECR.
+_SCAN_SECONDS = 600.0
 
 
 def make_parser() -> CommandParser:
@@ -80,9 +81,6 @@ def make_parser() -> CommandParser:
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
-    parser.add_argument(
-        "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
-    )
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
@@ -137,7 +135,10 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         plan |= {"places": [args.registry] if args.registry else args.region}
         plan |= {"tags": [tag.name for tag in tags]}
         return plan, ExitCode.DONE
-    places = release_places(args, builder)
+    # Look up every repository in every region, before anything is pushed anywhere.
+    named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
+    pairs = [(repository, region) for repository in args.repository for region in named]
+    places = [open_release_place(args, repository, region, builder) for repository, region in pairs]
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
@@ -156,7 +157,7 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     return report(args, [one.record() for one in found]), ExitCode.DONE
 
 
-def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
+def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> list[Tag]:
     content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
     if own and args.commit and labelled not in ("", args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
@@ -177,21 +178,15 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
         content=content_tag(content) if content and own else "",
         image_id=facts.image_id,
     )
-    named = {tag.name for tag in found}
-    return [*custom_tags([name for name in args.tag if name not in named]), *found]
-
-
-def release_places(args: argparse.Namespace, builder: "LocalBuilder") -> list[ReleasePlace]:
-    """Look up every repository in every region, before anything is pushed anywhere."""
-    named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
-    pairs = [(repository, region) for repository in args.repository for region in named]
-    return [open_release_place(args, repository, region, builder) for repository, region in pairs]
+    # Tags that the user names move where the repository lets them.
+    own_names = dict.fromkeys(name for name in args.tag if name not in {tag.name for tag in found})
+    return [*(Tag(name, moves=True, needed=True) for name in own_names), *found]
 
 
 def open_release_place(
     args: argparse.Namespace, repository: str, region: str, builder: "LocalBuilder"
 ) -> ReleasePlace:
-    """Look up the repository and log in, before anything is pushed anywhere."""
+    """Look up the repository and log in."""
     ecr = None if args.registry else EcrRepository(repository, region)
     fixed = ecr.fixed_tags() if ecr else lambda _tag: False
     login = ecr.login() if ecr else Login(args.registry, "", "")
@@ -208,12 +203,12 @@ def open_release_place(
 
 def scan_result(args: argparse.Namespace, ecr: EcrRepository, digest: str) -> str:
     """Return the result of the scan. Raises CheckFailedError for a finding of --fail-on or above."""
-    seconds = 0.0 if args.fail_on == "none" else args.scan_limit
+    seconds = 0.0 if args.fail_on == "none" else _SCAN_SECONDS
     scan = ecr.scan(digest, seconds=seconds)
-    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
-    if not verdict.ok:
-        raise CheckFailedError(f"{ecr.name}@{digest} in {ecr.region}: {verdict.text}.")
-    return verdict.text
+    is_good, text = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
+    if not is_good:
+        raise CheckFailedError(f"{ecr.name}@{digest} in {ecr.region}: {text}.")
+    return text
 
 
 def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:

@@ -16,7 +16,7 @@ Example:    trainyard job status llama-2 --namespace team-a --follow --timeout 8
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,10 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_retries import RetryLoop, follow_and_announce
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
-from trainyard.jobs.job_reader import JobReader, event_records, listed_record
+from trainyard.jobs.job_reader import JobReader, event_records, list_entry
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
     found = reader.jobs("" if args.all_namespaces else args.namespace)
     seen = [reader.observe_found(job) for job in found if args.kind in (None, job.kind.name)]
-    records = [listed_record(judge_job(observed), observed) for observed in seen]
+    records = [list_entry(judge_job(observed), observed) for observed in seen]
     return print_data(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 
@@ -139,7 +139,7 @@ def show_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> i
         return follow_logs(args, reader, job)
     pods = [p for p in reader.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
     if args.save:
-        return report_saved_logs(save_logs(reader.api, job.namespace, pods, args.save), args.save)
+        return save(reader, job, args.save, pods)
     for log in container_logs(pods, previous=args.previous):
         for line in read_log(reader.api, job.namespace, log, tail=args.tail):
             print(f"{log.title}  {line}")
@@ -178,7 +178,7 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
         return report_changes(args, editor.deletions(keep_claims=args.keep_claims))
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
-        if report_saved_logs(save_logs(reader.api, job.namespace, reader.raw_pods(job), folder), folder):
+        if save(reader, job, folder, reader.raw_pods(job)):
             raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
     return report_changes(args, editor.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
@@ -193,13 +193,11 @@ def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> in
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(args)
+    loop = RetryLoop(reader.api, output.announce, target=target)
     if args.dry_run:
-        print(RetryLoop(reader.api, output.announce, target=target).preview(job))
+        print(loop.preview(job))
         return ExitCode.DONE
-    seconds = args.timeout or 86400.0
-    state = follow_and_announce(
-        reader.api, **job.place, seconds=seconds, retries=True, announce=output.announce, target=target
-    )
+    state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0).state
     print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
@@ -209,11 +207,13 @@ def report_changes(args: argparse.Namespace, changes: Sequence[str]) -> int:
     return print_data(args, data, lambda data, _width: change_lines(data))
 
 
-def report_saved_logs(saved: Any, folder: Path) -> int:
-    for missing in saved.missing:
-        output.announce("logs", f"not saved: {missing}", "degraded")
-    output.announce("logs", f"{len(saved.files)} files in {folder}", "degraded" if saved.missing else "ok")
-    return ExitCode.NO if saved.missing else ExitCode.DONE
+def save(reader: JobReader, job: "FoundJob", folder: Path, pods: Sequence[Mapping[str, Any]]) -> int:
+    """Save the logs of these pods, and report which; the exit code says whether all were saved."""
+    files, missing = save_logs(reader.api, job.namespace, pods, folder)
+    for each in missing:
+        output.announce("logs", f"not saved: {each}", "degraded")
+    output.announce("logs", f"{len(files)} files in {folder}", "degraded" if missing else "ok")
+    return ExitCode.NO if missing else ExitCode.DONE
 
 
 def print_data(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:

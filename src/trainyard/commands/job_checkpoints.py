@@ -54,14 +54,13 @@ PLACES = (
 )
 TEXTS = (
     ("--path", "FOLDER", "the folder to search: absolute with --pod, else relative to the root of the claim"),
-    ("--container", "NAME", "with --pod; default: its only or default one"),
     ("--image", "URI", "image of the small pod, with Python; default: that of --job"),
     ("--checkpoint", "PATH", "with copy: the path that list shows"),
     ("--storage-class", "NAME", "with create-volume, such as fsx"),
     ("--size", "SIZE", "with create-volume, such as 1200Gi"),
 )
 ONLY_FOR = {
-    **dict.fromkeys(("--job", "--kind", "--pod", "--path", "--container", "--image"), READ_COMMANDS),
+    **dict.fromkeys(("--job", "--kind", "--pod", "--path", "--image"), READ_COMMANDS),
     **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
     **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
     "--dry-run": ("copy", "create-volume"),
@@ -107,8 +106,6 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in NEEDED.get(args.command, ()):
         if not getattr(args, name):
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
-    if args.container and not args.pod:
-        parser.error("--container is for --pod")
     if args.pod and not args.path.startswith("/"):
         parser.error("--pod needs --path with an absolute folder in the pod")
     if args.step not in ("", "newest") and arguments.step(args.step) is None:
@@ -146,7 +143,6 @@ def open_checkpoints(
     where = Where(
         namespace=args.namespace,
         pod=args.pod,
-        container=args.container,
         claim=args.claim,
         job=args.job,
         kind=args.kind,

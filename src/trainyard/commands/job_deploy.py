@@ -52,7 +52,7 @@ from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
-from trainyard.jobs.follow.job_retries import follow_and_announce
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
 from trainyard.jobs.job_reader import JobReader
@@ -287,7 +287,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
             kind=kind_in_job(config.recipe),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
-            network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
+            network=trainyard_trainer.config_in_pods(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=plan.program.keeps_run,
             keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
@@ -328,16 +328,9 @@ def deploy(
     code: int = ExitCode.DONE
     is_running = True
     if wait_seconds is not None or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
-        state = follow_and_announce(
-            api,
-            namespace=plan.namespace,
-            name=plan.name,
-            kind=kind,
-            seconds=60.0 if wait_seconds is None else wait_seconds,
-            retries=wait_seconds is not None and plan.auto_retry > 0,
-            announce=output.announce,
-            target=target,
-        )
+        loop, seconds = RetryLoop(api, output.announce, target=target), wait_seconds or 60.0
+        retries = wait_seconds is not None and plan.auto_retry > 0
+        state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries).state
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
         late = "; not ended within --timeout, still running" if is_running else ""
         output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,48 +67,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    return measure_network(
-        args.nproc_per_node,
+    test = NetworkTest(
+        processes=args.nproc_per_node,
         instance_type=args.instance_type,
-        on_cpu=args.device == "cpu",
+        device=args.device,
         size_mib=args.size_mib,
         repetitions=args.repetitions,
         seconds=args.timeout,
         floor=args.floor,
-        file=args.output,
-        as_json=args.json,
     )
+    return measure_network(test, file=args.output, as_json=args.json)
 
 
-def measure_network(
-    processes: int | None = None,
-    *,
-    instance_type: str = "",
-    on_cpu: bool = False,
-    size_mib: int = 1024,
-    repetitions: int = 10,
-    seconds: float = 300.0,
-    floor: float | None = None,
-    file: Path | None = None,
-    as_json: bool = False,
-) -> int:
-    """Measure the network of the job, compare it with the floor, report it, and return the exit code.
+@dataclass(frozen=True, kw_only=True)
+class NetworkTest:
+    """A measurement of the network of a job, as this machine takes part in it."""
 
-    `processes` are those of this machine; without them the operator's variables or the GPUs decide. `seconds`
-    is how long processes wait for each other; the result is also written into `file`.
-    """
-    instance_type = instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
-    node, processes = node_of(processes, on_cpu=on_cpu)
+    processes: int | None = None
+    """None: the operator's variables or the GPUs decide."""
+    instance_type: str = ""
+    """Empty: TRAINYARD_INSTANCE_TYPE."""
+    device: str = "auto"
+    size_mib: int = 1024
+    repetitions: int = 10
+    seconds: float = 300.0
+    """How long processes wait for each other."""
+    floor: float | None = None
+    """GB/s; None: half of what is published for the type."""
+
+
+def measure_network(test: NetworkTest, *, file: Path | None = None, as_json: bool = False) -> int:
+    """Measure the network, compare it with the floor, report it (also into `file`); return the exit code."""
+    instance_type = test.instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
+    node, processes = node_of(test.processes, on_cpu=test.device == "cpu")
     if node.nodes * processes == 1:
         raise ConfigError("one process has no network to measure; start several with --nproc-per-node N")
-    given = {"size": size_mib << 20, "repetitions": repetitions, "seconds": seconds}
-    found = measure(given | {"device": "cpu" if on_cpu else "auto"}, node, processes)
+    given = {"size": test.size_mib << 20, "repetitions": test.repetitions, "seconds": test.seconds}
+    found = measure(given | {"device": test.device}, node, processes)
     verdict = judge_bandwidth(
         found["bus_gb_per_second"],
         instance_type=instance_type,
         nodes=node.nodes,
         size=found["bytes"],
-        floor=floor,
+        floor=test.floor,
     )
     data = found | {"nodes": node.nodes, "instance_type": instance_type}
     data |= {"floor": verdict.floor, "ok": not verdict.is_slow}
@@ -117,7 +118,12 @@ def measure_network(
     which = f"{node.describe(processes)}, {found['backend']}, {found['bytes'] / 2**20:,.0f} MiB"
     output.print_json(data) if as_json else output.print_text(f"  {verdict.text} ({which})")
     if verdict.is_slow:
-        _logger.error("%s: %s. %s", SLOW, verdict.text, remedy())
+        _logger.error(
+            "%s: %s. Read which network NCCL took with NCCL_DEBUG=INFO (trainyard network), place the "
+            "machines in one cluster placement group, and replace a slow one",
+            SLOW,
+            verdict.text,
+        )
     return ExitCode.NO if verdict.is_slow else ExitCode.DONE
 
 
@@ -125,13 +131,6 @@ def work() -> None:
     """Measure in a worker that `measure` has started, and leave the exit code to the launcher."""
     write_measurement(json.loads(sys.argv[1]))
     sys.exit(write_exit_code(ExitCode.DONE, output=lambda _name, _text: None))
-
-
-def remedy() -> str:
-    return (
-        "Read which network NCCL took with NCCL_DEBUG=INFO (trainyard network), place the machines in one "
-        "cluster placement group, and replace a slow one"
-    )
 
 
 def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:

@@ -22,7 +22,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_gpus
-from trainyard.jobs.job_planning import recorded_network
+from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
 from trainyard.plan.instances import find_instance
@@ -35,7 +35,6 @@ from trainyard.training.weights.pretrained import load_with_weights
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.plan.device import Device
-    from trainyard.plan.instances import InstanceType
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -61,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     config = load_with_weights(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
-    device, devices = rented_device(config, instance) if instance else device_here(config)
+    if instance is None:
+        device, devices = device_here(config)
+    elif config.model.device == "cpu":
+        device, devices = cpu_of(instance), 1
+    else:
+        device, devices = gpu_of(instance), instance.gpus
     rented = RentedMachines(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = {**plan.to_json(), "unproven": unproven(config, rented)}
@@ -74,7 +78,7 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
     nodes, network = rented.nodes, str(config.compute.network)
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
-        network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
+        network = network_in_pods(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
     run = PlannedRun(
         config.kind,
         nodes,
@@ -84,11 +88,6 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
         keeps_network_log=config.model.device != "cpu",
     )
     return [part.to_json() for part in unreachable_parts(run)]
-
-
-def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
-    """Return the instance's GPU and its count, or its processors if the configuration requests a CPU."""
-    return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
 
 
 def device_here(config: "Config") -> "tuple[Device, int]":

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.commands.network_measure import measure_network
+from trainyard.commands.network_measure import NetworkTest, measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
@@ -93,7 +93,7 @@ class Pod(Pipeline):
 
     def measure(self) -> list[Step]:
         """Return the step that measures the network before training, if the configuration says so."""
-        values = {"processes": self.processes, "file": self.network_file}
+        values = {"test": NetworkTest(processes=self.processes), "file": self.network_file}
         return [Step("network", measure_network, values)] if self.tests_network else []
 
     @property

@@ -68,14 +68,12 @@ from trainyard.github.cluster_job import (
 from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
-from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest
 from trainyard.report.cluster.verdict_text import verdict_lines
 from trainyard.report.jobs.job_actions import plan_outputs, state_error, state_markdown, state_outputs
-from trainyard.report.jobs.job_text import progress_line
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 from trainyard.run.segment import first_segment
 from trainyard.run.suggested_commands import ClusterTarget
@@ -281,21 +279,9 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
 
     A failure that is retried is not an end, not even while the retry waits for its back-off.
     """
-    if job.auto_retry != "0":
-        loop = RetryLoop(api, output.announce, target=target_of(job))
-        found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds)
-        if found.why:
-            output.announce("retry", f"{found.state.job}: {found.why}", "degraded")
-        return found.state, found.state.ended and not found.is_waiting
-    state = follow_job(
-        api,
-        namespace=job.namespace,
-        name=job.job,
-        kind=job.kind,
-        seconds=seconds,
-        on_state=lambda state: output.announce("job", progress_line(state.record())),
-    )
-    return state, state.ended
+    loop, retries = RetryLoop(api, output.announce, target=target_of(job)), job.auto_retry != "0"
+    found = loop.follow_to_end(job.namespace, job.job, job.kind, seconds, retries=retries)
+    return found.state, found.state.ended and not found.is_waiting
 
 
 def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
@@ -303,12 +289,12 @@ def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
     reader = JobReader(api)
     try:
         found = reader.find_job(job.namespace, name, job.kind)
-        saved = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
+        _, missing = save_logs(api, job.namespace, reader.raw_pods(found), folder() / "logs")
     except TrainyardError as error:
         _logger.warning("The logs of the pods were not saved: %s", error)
         return
-    for missing in saved.missing:
-        output.announce("logs", f"not saved: {missing}", "degraded")
+    for each in missing:
+        output.announce("logs", f"not saved: {each}", "degraded")
 
 
 def prove() -> int:

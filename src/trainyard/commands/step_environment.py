@@ -27,15 +27,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainyard.artifacts.store.store_address import local_store_folder, require_address
-from trainyard.command import arguments, output, terminal, time_limits
+from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import runner_version
 from trainyard.gateways.git import git_facts, is_cleaned
@@ -45,6 +45,7 @@ from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
+from trainyard.gateways.time_limit import within
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
@@ -169,11 +170,19 @@ def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_jso
             output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
             annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
     if verdict == PreflightVerdict.FAILED:
-        append_summary(refusal_markdown(findings))
-        set_output("reason", refusal_line(findings))
-        annotate(Level.ERROR, refusal_text(findings), title="Not started")
-        raise CheckFailedError(refusal_text(findings))
+        refuse_start(findings)
     return 0
+
+
+def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
+    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
+    append_summary(refusal_markdown(findings))
+    set_output("reason", refusal_line(findings))
+    annotate(Level.ERROR, refusal_text(findings), title="Not started")
+    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    # A name that is another run's is a matter of usage, as it is where the number is claimed.
+    kind = ConfigError if failed == {"run number"} else CheckFailedError
+    raise kind(refusal_text(findings))
 
 
 def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:
@@ -190,7 +199,7 @@ def runner_findings() -> Iterator[PreflightFinding]:
     server = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
     api = GitHub("actions/runner", os.environ.get("GITHUB_TOKEN", ""), server=server)
     try:
-        releases = read_releases(time_limits.within(RELEASES_SECONDS, api.runner_releases))
+        releases = read_releases(within(RELEASES_SECONDS, api.runner_releases))
     except (ServiceError, WaitTimeoutError):
         releases = ()  # the oldest accepted version is known without them
     if problem := version_problem(version, releases, now=time.time()):
@@ -251,7 +260,6 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
-        environment=sys.prefix,
         missing_for_compiling=local_machine.missing_for_compiling(
             on_gpu=bool(memory) and config.model.device != "cpu"
         ),

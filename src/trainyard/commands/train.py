@@ -86,7 +86,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     processes = "processes on this machine; default: from the operator's variables, else 1"
     parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
-    parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
@@ -294,7 +293,6 @@ def request_factory(
         provenance=origin,
         gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
         **measures_of(config),
-        profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,
         leave=lambda code: handler.end_at_once(lambda: report_exit_code(code)),
         network=NetworkWatch(expected),

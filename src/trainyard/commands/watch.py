@@ -35,7 +35,6 @@ from trainyard.jobs.follow.pod_readings import PodReader
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import State
-from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.program_training import is_alive
 from trainyard.report.facts.live_status import LiveStatus
 from trainyard.report.facts.live_status_metrics import status_samples
@@ -272,14 +271,12 @@ class JobWatch:
         if not self._view.is_seen:
             late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
             raise self._view.trouble or WaitTimeoutError(late)
-        observed = self._view.observed()
-        state = judge_job(observed, self._view.history)
-        now = time.monotonic()
+        state, now = self._view.judge(), time.monotonic()
         if state.state is not State.RUNNING or now >= self._around_at + CALM_SECONDS:
-            self._around_at, observed = now, self._view.observe_around()
-            state = judge_job(observed, self._view.history)
-        self._view.history = after(observed, self._view.history)
-        return observed, state
+            self._around_at = now
+            self._view.observe_around()
+            state = self._view.judge()
+        return self._view.observed(), state
 
     def read_status(self) -> LiveStatus:
         observed, state = self._judge()

@@ -205,8 +205,6 @@ class DataConfig(Section):
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out."""
-    validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: hold out entire files; within: the end, or some rows, of each file; auto: files if enough."""
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"

@@ -31,15 +31,12 @@ def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
     manifests = KINDS[plan.kind].render(plan)
     found = find(manifests.job)
     if found is not None:
-        require_same_plan(found, plan)
+        _require_same_plan(found, plan)
         return True
     _require_free_names(find, manifests, plan)
     for part in manifests.before_job:
         if CLUSTER_DIGEST in annotations_of(part) and (before := find(part)) is not None:
-            if is_of_others(before):
-                require_fit(before, plan)
-            else:
-                require_same_cluster(before, part)
+            _require_usable_cluster(before, part, plan)
     return False
 
 
@@ -48,12 +45,18 @@ def is_of_others(found: Json | None) -> bool:
     return found is not None and any(read_labels(found).get(key) != MANAGED_BY[key] for key in MANAGED_BY)
 
 
-def require_fit(cluster: Json, plan: JobPlan) -> None:
-    """Raise ConfigError if a RayCluster that somebody else made cannot run the plan."""
-    if misfits := list(dict.fromkeys(find_misfits(cluster, plan))):
+def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobPlan) -> None:
+    """Raise ConfigError if an existing RayCluster, made by Trainyard or not, cannot run the plan."""
+    why = "already exists, with another specification"
+    if is_of_others(cluster):
+        misfits = "; ".join(dict.fromkeys(find_misfits(cluster, plan)))
+        why = misfits and f"was not made by Trainyard, and it cannot run this job: {misfits}"
+    elif annotations_of(cluster).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
+        return
+    if why:
         raise ConfigError(
-            f"RayCluster {name_of(cluster)} was not made by Trainyard and is not changed, and it cannot run "
-            f"this job: {'; '.join(misfits)}. Nothing was sent. Name another one with --ray-cluster"
+            f"RayCluster {name_of(cluster)} {why}. It is not changed, and nothing was sent. Name another one "
+            "with --ray-cluster"
         )
 
 
@@ -81,7 +84,7 @@ def _is_part(found: Json, part: Json) -> bool:
     return all(there.get(label) == ours[label] for label in (*MANAGED_BY, JOB_LABEL, KIND_LABEL))
 
 
-def require_same_plan(found: Json, plan: JobPlan) -> None:
+def _require_same_plan(found: Json, plan: JobPlan) -> None:
     """Raise ConfigError if `found` is another job than `plan`."""
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
     text = annotations_of(found).get(PLAN)
@@ -102,16 +105,6 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
 
 
 _ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job first"
-
-
-def require_same_cluster(found: Json, wanted: Json) -> None:
-    """Raise ConfigError if the existing cluster has another specification than the wanted one."""
-    if annotations_of(found).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
-        return
-    raise ConfigError(
-        f"{wanted['kind']} {name_of(found)} already exists, with another specification, and is not "
-        "changed. Nothing was sent. Name another one with --ray-cluster, or delete it first"
-    )
 
 
 def _comparable_plan(found: dict[str, Any]) -> dict[str, Any]:

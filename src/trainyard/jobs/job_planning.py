@@ -21,10 +21,10 @@ from trainyard.jobs.recipes import (
     own_command,
     trainyard_trainer,
 )
-from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
+from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
@@ -40,7 +40,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     """Return the plan. Raises ConfigError with every problem, one per line."""
     request = request.with_settings(config.cluster)
     room = request.room or room_of_type(request.instance_type)
-    gpus = _gpus(config, request, room)
+    gpus = request.gpus_per_node
+    if gpus is None:
+        gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     settled = _with_volume(config, request)
     processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
@@ -53,11 +55,11 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     return plan
 
 
-def recorded_network(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
+def network_in_pods(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
     """Return the network that the configuration in the pods will have: `auto` is decided by their EFA."""
     wants_efa = _wants_efa(config, nodes=nodes, gpus=gpus)
     resources = pod_resources(room, config.cluster.pod, gpus=gpus, efa=wants_efa)
-    return settled_config(config, efa=resources.efa > 0).compute.network
+    return config_in_pods(config, efa=resources.efa > 0).compute.network
 
 
 def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
@@ -111,7 +113,7 @@ def _draft_plan(
     kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
     wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
-    settled = settled_config(config, efa=resources.efa > 0)
+    settled = config_in_pods(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
     # Kueue's topology, if it is used, chooses the place itself.
     is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
@@ -164,12 +166,6 @@ def _processes(config: Config, request: JobRequest, gpus: int) -> int:
     """Return the processes per node: `program.processes` of any program, else one per GPU."""
     any_program_starts = not request.command and kind_in_job(config.recipe) is RunKind.PROGRAM
     return config.program.processes if any_program_starts else max(1, gpus)
-
-
-def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
-    if request.gpus_per_node is not None:
-        return request.gpus_per_node
-    return 0 if room is None or config.model.device == "cpu" else room.gpus
 
 
 def _with_volume(config: Config, request: JobRequest) -> Config:

@@ -23,7 +23,16 @@ from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.reading import annotations_of, count, name_of, read_labels, time_of, uid_of
+from trainyard.jobs.state.reading import (
+    annotations_of,
+    count,
+    event_time,
+    name_of,
+    one_line,
+    read_labels,
+    time_of,
+    uid_of,
+)
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -289,7 +298,7 @@ def read_nodes(api: "Api", names: Collection[str]) -> dict[str, Node | None]:
     return {name: None if raw is None else node_of(raw) for name, raw in raws.items()}
 
 
-def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
+def list_entry(state: JobState, observed: Observed) -> dict[str, Any]:
     """Return the record of a job in a list: its state and its age."""
     created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp"))
     age = None if created is None else max(0.0, observed.now - created)
@@ -305,17 +314,12 @@ def event_records(events: Iterable[Json], *, now: float) -> list[dict[str, Any]]
 def _event_record(event: Json, now: float) -> dict[str, Any]:
     involved = event.get("involvedObject") or {}
     series = event.get("series") or {}
-    moment = (
-        time_of(series.get("lastObservedTime"))
-        or time_of(event.get("lastTimestamp"))
-        or time_of(event.get("eventTime"))
-        or time_of((event.get("metadata") or {}).get("creationTimestamp"))
-    )
+    moment = event_time(event)
     return {
         "age_seconds": None if moment is None else max(0.0, now - moment),
         "type": str(event.get("type") or ""),
         "reason": str(event.get("reason") or ""),
         "object": f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
-        "message": " ".join(str(event.get("message") or "").split()),
+        "message": one_line(event.get("message")),
         "count": count(series.get("count"), count(event.get("count"), 1)),
     }

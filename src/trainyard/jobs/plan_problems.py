@@ -29,10 +29,7 @@ _MOST_NODES = 100_000
 """The largest number that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
-_SYSTEM = (
-    *("/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var"),
-    *("/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib"),
-)
+_TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
 
 
 def find_plan_problems(
@@ -195,14 +192,11 @@ def _mount_problems(config: Config) -> Iterator[str]:
     if not path:
         return
     flag = f"cluster.volume.mount_path (--checkpoint-path): {path[:80]!r}"
+    folder = PurePosixPath("/", normpath(path).lstrip("/"))
     if not path.startswith("/"):
         yield f"{flag} does not begin with /"
-        return
-    folder = PurePosixPath("/", normpath(path).lstrip("/"))
-    if str(folder) == SCRATCH or any(folder.is_relative_to(tree) for tree in _TREES):
-        yield f"{flag} has another purpose in every pod; use another folder, such as /checkpoints"
-    elif str(folder) in _SYSTEM:
-        yield f"{flag} would hide that folder of the image; use another folder, such as /checkpoints"
+    elif str(folder) in _TAKEN or any(folder.is_relative_to(tree) for tree in _TREES):
+        yield f"{flag} has another purpose in a pod; use another folder, such as /checkpoints"
 
 
 def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:

@@ -53,21 +53,14 @@ class PodStarts:
         self.file.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"starts": 0, "step": 0, "time": 0.0, "code": None, "code_before": _KILLED}
         with suppress(OSError, DamagedFileError):
-            found = read_json_object(self.file, links=False)
-        numbers = {name: _number(found.get(name)) or 0 for name in ("starts", "step", "time")}
-        codes = {"code": _number(found.get("code")), "code_before": _number(found.get("code_before"))}
-        return {**numbers, **codes, "code_before": codes["code_before"] or _KILLED}
+            found |= read_json_object(self.file, links=False)
+        return found
 
     def _write(self, content: dict[str, Any]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_json_atomically(self.file, content)
-
-
-def _number(value: object) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return value if is_number else None
 
 
 def starts_of_pod(run_directory: Path, pod: str) -> PodStarts:

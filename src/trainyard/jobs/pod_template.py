@@ -66,7 +66,7 @@ def _pod_spec(plan: JobPlan, container: Json) -> Json:
         "tolerations": [
             {"key": key, "operator": "Exists"} for key in dict.fromkeys((*TOLERATED, *plan.tolerations))
         ],
-        "volumes": _volumes(plan),
+        "volumes": [{"name": name, **source} for name, source, _ in _volumes(plan)],
     }
     if selector := _node_selector(plan):
         spec["nodeSelector"] = selector
@@ -88,7 +88,10 @@ def _container(plan: JobPlan, name: str, *, command: bool) -> Json:
         "resources": resources_of(plan.resources),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(plan),
+        "volumeMounts": [
+            {"name": name, "mountPath": path, **({"readOnly": True} if path == FILES_DIRECTORY else {})}
+            for name, _, path in _volumes(plan)
+        ],
     }
     if command:
         container["command"] = list(plan.program.command)
@@ -160,33 +163,21 @@ def _pod_security(plan: JobPlan) -> Json:
     return found
 
 
-def _volumes(plan: JobPlan) -> list[Json]:
+def _volumes(plan: JobPlan) -> list[tuple[str, Json, str]]:
+    """Return the volumes of a pod: name, source, and the place where they are mounted."""
     shared = {"medium": "Memory", "sizeLimit": f"{plan.resources.shared_memory_mib}Mi"}
-    volumes: list[Json] = [
-        {"name": "shared-memory", "emptyDir": shared},
-        {"name": "scratch", "emptyDir": {}},
+    volumes: list[tuple[str, Json, str]] = [
+        ("shared-memory", {"emptyDir": shared}, SHARED_MEMORY),
+        ("scratch", {"emptyDir": {}}, SCRATCH),
     ]
     if plan.program.files:
-        volumes.append({"name": "files", "configMap": {"name": files_name(plan)}})
+        volumes.append(("files", {"configMap": {"name": files_name(plan)}}, FILES_DIRECTORY))
     if plan.claim:
-        volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": plan.claim}})
+        claim = {"persistentVolumeClaim": {"claimName": plan.claim}}
+        volumes.append(("checkpoints", claim, plan.mount_path))
     if plan.resources.hugepages_mib:
-        volumes.append({"name": "hugepages", "emptyDir": {"medium": "HugePages-2Mi"}})
+        volumes.append(("hugepages", {"emptyDir": {"medium": "HugePages-2Mi"}}, "/dev/hugepages"))
     return volumes
-
-
-def _mounts(plan: JobPlan) -> list[Json]:
-    mounts: list[Json] = [
-        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
-        {"name": "scratch", "mountPath": SCRATCH},
-    ]
-    if plan.program.files:
-        mounts.append({"name": "files", "mountPath": FILES_DIRECTORY, "readOnly": True})
-    if plan.claim:
-        mounts.append({"name": "checkpoints", "mountPath": plan.mount_path})
-    if plan.resources.hugepages_mib:
-        mounts.append({"name": "hugepages", "mountPath": "/dev/hugepages"})
-    return mounts
 
 
 def files_name(plan: JobPlan) -> str:

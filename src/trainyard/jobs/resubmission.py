@@ -10,9 +10,11 @@ Checkpoints are not copied: the new job mounts the same claim and resumes where 
 changed only where they refer to copied objects; arguments and variables stay as they are.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +65,10 @@ class Resubmission:
 def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
     """Return the first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
     first = first_name(job)
-    known, number = set(taken), 2
-    while (name := _numbered_name(first, number, longest=kind.longest_name)) in known:
-        number += 1
-    return name
+    endings = (f"-{number}" for number in itertools.count(2))
+    names = (first[: kind.longest_name - len(ending)].rstrip("-") + ending for ending in endings)
+    known = set(taken)
+    return next(name for name in names if name not in known)
 
 
 def first_name(job: Json) -> str:
@@ -85,11 +87,6 @@ def require_ended(state: JobState) -> None:
         raise ConfigError(
             f"{state.job} has ended, but pods of it are still there; delete it, or wait until they are gone"
         )
-
-
-def _numbered_name(first: str, number: int, *, longest: int) -> str:
-    ending = f"-{number}"
-    return first[: longest - len(ending)].rstrip("-") + ending
 
 
 def make_resubmission(
@@ -149,13 +146,9 @@ def _new_name(part: str, old: str, new: str) -> str:
 
 
 def _change_plan(plan: str, changes: Mapping[str, str]) -> str:
-    try:
-        read = json.loads(plan)
-    except ValueError:
-        return plan
-    if not isinstance(read, dict) or "name" not in read:
-        return plan
-    return json.dumps({**read, **changes}, sort_keys=True, separators=(",", ":"))
+    with suppress(ValueError, TypeError):
+        return json.dumps({**json.loads(plan), **changes}, sort_keys=True, separators=(",", ":"))
+    return plan
 
 
 def _resume(kind: JobKind, body: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def checklist_rows(items: Sequence[CheckItem], *, width: int = 80) -> Iterator[s
 def sign_off_page(items: Sequence[CheckItem], header: Mapping[str, str]) -> str:
     """Return the checklist as Markdown with the given facts, and lines for the names of those who sign."""
     rows = [
-        f"| {' | '.join(map(_cell, (item.area, item.name, item.state, item.found, item.fix)))} |"
+        f"| {' | '.join(map(markdown_cell, (item.area, item.name, item.state, item.found, item.fix)))} |"
         for item in items
     ]
     facts = [f"- {name}: {value}" for name, value in header.items()]
@@ -132,5 +132,6 @@ def sign_off_page(items: Sequence[CheckItem], header: Mapping[str, str]) -> str:
     )
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
+    """Return a text as a cell of a table."""
     return "<br>".join(text.replace("|", "\\|").splitlines())

@@ -1,10 +1,10 @@
 """Compute what a run will write besides its checkpoints, with the free space where it will write.
 
-The disk is passed in (`gateways.local_machine`); nothing is written.
+`disk` is `gateways.local_machine`, which measures files and free space; nothing is written.
 """
 
 from pathlib import Path
-from typing import Protocol
+from types import ModuleType
 
 from trainyard.config.schema import Config, DataConfig
 from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
@@ -16,21 +16,8 @@ _RECORD_BYTES, _ROW_BYTES = 1_000_000, 1_000
 """Size of the records that a sync copies before it sends them, and of each logged row in them."""
 
 
-class Disk(Protocol):
-    """Sizes of files, and free space."""
-
-    def free_bytes(self, path: Path) -> int:
-        """Free bytes of the file system that `path` is on."""
-
-    def measure_path(self, path: Path) -> int:
-        """Bytes of a file, or of all files below a folder; 0 if there is none."""
-
-    def file_system_of(self, path: Path) -> int:
-        """A number that is equal for all folders on one file system."""
-
-
 def expected_writes(
-    config: Config, disk: Disk, *, store_folder: Path | None, scratch: Path
+    config: Config, disk: ModuleType, *, store_folder: Path | None, scratch: Path
 ) -> tuple[ExpectedWrites, ...]:
     """Return the prepared data, the copy in a store that is a folder, and the copies of records.
 
@@ -45,13 +32,14 @@ def expected_writes(
     return (*found, _writes("records to be sent", scratch, _RECORD_BYTES + rows * _ROW_BYTES, disk))
 
 
-def _writes(what: str, path: Path, needed: int, disk: Disk) -> ExpectedWrites:
+def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWrites:
     return ExpectedWrites(what, str(path), needed, disk.free_bytes(path), disk.file_system_of(path))
 
 
-def _prepared_bytes(data: DataConfig, disk: Disk) -> int:
+def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
     """Return the greatest size of the prepared data; tokenised files are used in place."""
     if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
     paths = [Path(path).expanduser() for path in (data.train_path, data.validation_path) if path]
-    return sum(map(disk.measure_path, paths)) * _PREPARED_BYTES_PER_BYTE
+    size: int = sum(map(disk.measure_path, paths))
+    return size * _PREPARED_BYTES_PER_BYTE

@@ -101,8 +101,6 @@ class MachineFacts:
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
     """The missing system packages that torch.compile needs."""
-    environment: str = ""
-    """The folder of the Python environment."""
     disk_file_system: int = 0
     """The number of the file system that the run's folder is on."""
     rooms: tuple[ExpectedWrites, ...] = ()
@@ -239,15 +237,6 @@ def _torch(facts: MachineFacts) -> PreflightFinding:
 
 def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if not config.compute.compile:
-        return
-    on_gpu = config.model.device != "cpu" and bool(facts.torch_gpu_bytes)
-    if " " in facts.environment and not on_gpu:  # torch 2.13 links with -L and the folder, unquoted
-        yield failure(
-            "compiler",
-            f"compute.compile is on, and torch cannot compile for a CPU from a folder with a space: "
-            f"{facts.environment}",
-            "move the clone, or make install VENV=/folder/without/spaces, or --set compute.compile=false",
-        )
         return
     if not facts.missing_for_compiling:
         yield success("compiler", "torch.compile finds what it needs")

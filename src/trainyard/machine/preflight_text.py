@@ -4,6 +4,7 @@
 """
 
 from trainyard.config.schema import Config
+from trainyard.machine.checklist import markdown_cell
 from trainyard.machine.preflight import (
     MachineFacts,
     PreflightFinding,
@@ -37,7 +38,7 @@ def refusal_line(findings: tuple[PreflightFinding, ...]) -> str:
 def refusal_markdown(findings: tuple[PreflightFinding, ...]) -> str:
     """The refusal as a job summary."""
     failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
-    rows = [f"| {f.check} | {_cell(f.found)} | {_cell(f.fix or '')} |" for f in failed]
+    rows = [f"| {f.check} | {markdown_cell(f.found)} | {markdown_cell(f.fix or '')} |" for f in failed]
     title = f"### ❌ Not started: {', '.join(f.check for f in failed)}"
     return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
 
@@ -46,7 +47,3 @@ def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
     if config.model.device == "cpu" or not facts.torch_gpu_bytes:
         return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
     return gpu_names(facts)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -39,8 +39,11 @@ def changes_that_fit(
     ways = [_change(work, changed)] if (changed := next(changes, None)) else []
     priced = [(t.usd_per_hour, t.name, t) for t in CATALOGUE if t.usd_per_hour is not None]
     by_price = (instance for _, _, instance in sorted(priced, key=lambda row: row[:2]))
-    if unchanged := next((each for each in by_price if _is_trained_unchanged(work, each)), None):
-        ways.append(_change(work, replace(work, on_gpu=True), unchanged))
+    on_gpu = replace(work, on_gpu=True)
+    for instance in by_price:
+        alike = work.layout == Layout() or work.layout.devices == instance.gpus
+        if alike and fits_device(on_gpu, gpu_of(instance)):
+            return (*ways, _change(work, on_gpu, instance))
     return tuple(ways)
 
 
@@ -50,12 +53,6 @@ def fits_device(work: TrainingWorkload, device: Device) -> bool:
     if host is not None and host_bytes(work) > host:
         return False
     return highest_memory_peak(work).parts.total <= device.usable_bytes
-
-
-def _is_trained_unchanged(work: TrainingWorkload, instance: InstanceType) -> bool:
-    """Return whether one machine of the type trains the configuration unchanged."""
-    alike = work.layout == Layout() or work.layout.devices == instance.gpus
-    return alike and fits_device(replace(work, on_gpu=True), gpu_of(instance))
 
 
 def _change(

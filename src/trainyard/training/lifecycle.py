@@ -34,7 +34,6 @@ from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
-from trainyard.training.run.profiling import StepProfile, steps_ahead
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, earlier_outcome, open_records
 from trainyard.training.run.step_loop import StepLoop
@@ -130,12 +129,11 @@ class _Lifecycle:
             if world.is_main:
                 request.on_outcome(done)
             return done
-        profiled = _steps_to_profile(request, segment, point)
         show_work(self._listener, "building the model")
         weights = segment.starting_weights(point)
         state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
         run_id = world.run_on_main(lambda: open_records(request, point, self._facts(state, weights)))
-        context = self._context(run_id, state, profiled)
+        context = self._context(run_id, state)
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last:
             with OutcomeRecorder(context, request.on_outcome) as recorder:
@@ -147,8 +145,6 @@ class _Lifecycle:
                         self._train(tracked)
                     with tracked.watchdog.slow_work(), tracked.show_current_work("writing a sample"):
                         recorder.sample = segment.sample(tracked)
-                        for tracker in tracked.trackers:
-                            tracker.show(recorder.sample, state.step)
             self._leave_after_outcome()
         return recorder.outcome
 
@@ -202,7 +198,7 @@ class _Lifecycle:
             self._segment.train(context, loop)
             saver.save(wait=True)
 
-    def _context(self, run_id: str, state: TrainingState, profiled: range) -> RunContext:
+    def _context(self, run_id: str, state: TrainingState) -> RunContext:
         return RunContext(
             config=self._request.config,
             directory=self._request.directory,
@@ -217,7 +213,6 @@ class _Lifecycle:
             listener=self._listener,
             gpu_facts=self._request.gpu_facts,
             watchdog=Watchdog(self._request.config.monitoring),
-            profile=StepProfile(profiled, self._request.directory.logs, self._world.rank),
             mfu=self._mfu(),
             network=self._request.network,
         )
@@ -293,7 +288,6 @@ def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
     with closing(PretrainingSegment(request, processes)) as segment:
         fits = _values_to_fit(request, segment, request.data.fingerprint)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
-        _steps_to_profile(request, segment, point)
         segment.starting_weights(point)  # refuses weights that do not fit
         return {
             "run_dir": str(request.directory.path),
@@ -309,8 +303,3 @@ def _values_to_fit(request: Request, segment: PretrainingSegment, fingerprint: s
     optimizer = request.config.training.optimizer
     chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}
     return segment.fits(fingerprint) | chosen
-
-
-def _steps_to_profile(request: Request, segment: PretrainingSegment, point: ResumePoint | None) -> range:
-    done = point.step if point else 0
-    return steps_ahead(request.profile, done=done, last=segment.length.steps)

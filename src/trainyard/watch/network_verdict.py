@@ -226,6 +226,24 @@ class _Process:
         """Return whether it shows channels, and its log states that all of them are within its machine."""
         return self.shows_channels and not self.channels and self.nodes == 1
 
+    def facts(self, host: str) -> "NetworkFacts":
+        """Return what this process of `host` shows."""
+        return NetworkFacts(
+            processes=1,
+            shown=int(self.shows_channels),
+            apart=int(self.is_apart),
+            connected=int(self.is_connected),
+            within=self.within,
+            nodes=self.nodes,
+            channels=dict(self.channels),
+            communicators=tuple(
+                Communicator(name, size, str(rank), str(rank) if self.shows_channels else "", (host,))
+                for (name, size), rank in self.ranks.items()
+            ),
+            hosts=(host,),
+            joined_hosts=(host,) if self.channels else (),
+        )
+
 
 @record_dataclass(frozen=True, config=OF_A_FILE)
 class Communicator:
@@ -299,7 +317,9 @@ class NetworkFacts:
         if foreign := [name for name in self.providers if "efa" not in name.lower().split(";")]:
             reason = f"the plugin's provider is {foreign[0]}, not efa"
             return self._verdict(Network.UNKNOWN, reason, *lines)
-        few = self._few_interfaces(expected)
+        few = []
+        if self.nics is not None and self.nics < (expected.efa or 0):
+            few = [f"{self.nics} of {expected.efa} EFA interfaces were found by a process"]
         if missing or (channels["efa?"] and not channels["efa-"]):
             unread = [f"{channels['efa?']:,} channels have no readable end"] if channels["efa?"] else []
             return self._verdict(Network.EFA_UNDETERMINED, *missing, *unread, *lines, *few)
@@ -325,7 +345,8 @@ class NetworkFacts:
             or wishes.get("NET_PLUGIN") == "none"
             or (not expected.efa and wishes.get("IB_DISABLE", "0") != "0")
         )
-        has_better = bool(expected.efa) or expected.infiniband or self._has_plugin()
+        has_plugin = bool(self.providers) or any("NET/OFI" in line for line in self.causes)
+        has_better = bool(expected.efa) or expected.infiniband or has_plugin
         if expected.requested == "efa":
             why = _BY_VARIABLE if by_variable else self._cause(expected)
             return self._verdict(Network.TCP_FALLBACK, *lines, why=why)
@@ -380,15 +401,6 @@ class NetworkFacts:
         if self.shown - self.apart < (expected.processes or 0):
             return (f"{self.shown - self.apart} of {expected.processes} processes show channels",)
         return ()
-
-    def _few_interfaces(self, expected: Expectation) -> tuple[str, ...]:
-        if self.nics is None or not expected.efa or self.nics >= expected.efa:
-            return ()
-        return (f"{self.nics} of {expected.efa} EFA interfaces were found by a process",)
-
-    def _has_plugin(self) -> bool:
-        """Return whether a log shows that EFA's plugin tried."""
-        return bool(self.providers) or any("NET/OFI" in line for line in self.causes)
 
     def numbered_causes(self) -> dict[int, str]:
         """Return the lines that show a cause, by its place in the table."""
@@ -477,34 +489,14 @@ class NetworkLog:
 
     def facts(self) -> NetworkFacts:
         """Return what was read so far."""
-        every = self._processes.values()
-        joined: dict[tuple[str, int], tuple[set[int], set[int], set[str]]] = {}
-        for (host, _, _), process in self._processes.items():
-            for key, rank in process.ranks.items():
-                those, shown, hosts = joined.setdefault(key, (set(), set(), set()))
-                those.add(rank)
-                shown |= {rank} if process.shows_channels else set()
-                hosts.add(host)
-        return NetworkFacts(
-            processes=len(every),
-            shown=sum(process.shows_channels for process in every),
-            apart=sum(process.is_apart for process in every),
-            connected=sum(process.is_connected for process in every),
-            within=sum(process.within for process in every),
-            nodes=max((process.nodes for process in every), default=0),
+        of_all = NetworkFacts(
             nics=self._nics,
-            channels=dict(sum((process.channels for process in every), Counter())),
             samples=self._samples,
-            communicators=tuple(
-                Communicator(name, size, _ranges(those), _ranges(shown), tuple(sorted(hosts)))
-                for (name, size), (those, shown, hosts) in joined.items()
-            ),
-            hosts=tuple(sorted({host for host, _, _ in self._processes})),
-            joined_hosts=tuple(sorted({key[0] for key, each in self._processes.items() if each.channels})),
             providers=dict(self._providers),
             wishes=self._wishes,
-            causes=tuple(self._causes[number] for number in sorted(self._causes)),
+            causes=tuple(self._causes.values()),
         )
+        return merge_facts([of_all, *(each.facts(host) for (host, *_), each in self._processes.items())])
 
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on what was read."""

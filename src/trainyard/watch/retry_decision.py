@@ -143,7 +143,8 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
         return Stop(f"it has ended as {state.state}")
     if not failure.retryable:
         return Stop(f"no retry recovers from {failure.failure_class.value}")
-    this = _attempt(state, failure, step)
+    node = failure.node if _is_by_node(failure) else ""
+    this = Attempt(state.job, failure.failure_class, signature_of(state.job, failure), step, node)
     before = record.attempts[-1] if record.attempts else None
     progress = _is_progress(before, this)
     if before is not None and before.signature == this.signature and not progress:
@@ -151,13 +152,15 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
     free = progress and (failure.failure_class in _FREE or failure.exit_code == ExitCode.STOPPED)
     if not free and record.spent >= record.allowed:
         return Stop(f"{record.spent} of {record.allowed} retries are spent")
+    unknown = "and it starts again from its newest checkpoint, or from the beginning"
+    start = unknown if step is None else f"from step {step:,}"
     attempts = (*record.attempts, this)
     spent = record.spent if free else record.spent + 1
     return Retry(
         seconds=pause_before(_without_progress(attempts), jitter),
         record=RetryRecord(record.allowed, spent, attempts[-_MOST_ATTEMPTS:]),
         avoided=_nodes_to_avoid(attempts),
-        why=f"a retry can recover from {failure.failure_class.value}, " + _start_text(step),
+        why=f"a retry can recover from {failure.failure_class.value}, {start}",
     )
 
 
@@ -201,11 +204,6 @@ def signature_of(job: str, failure: "JobFailure") -> str:
     return f"{failure.failure_class.value}{code}{place}: {' '.join(message.split())}"[:_LONGEST_SIGNATURE]
 
 
-def _attempt(state: "JobState", failure: "JobFailure", step: int | None) -> Attempt:
-    node = failure.node if _is_by_node(failure) else ""
-    return Attempt(state.job, failure.failure_class, signature_of(state.job, failure), step, node)
-
-
 def _is_by_node(failure: "JobFailure") -> bool:
     return failure.other_node or failure.failure_class in _BY_NODE
 
@@ -230,11 +228,6 @@ def _nodes_to_avoid(attempts: tuple[Attempt, ...]) -> tuple[AvoidedNode, ...]:
     failed = Counter(attempt.node for attempt in attempts if attempt.node)
     broken = {a.node for a in attempts if a.failure_class is FailureClass.HARDWARE}
     return tuple(AvoidedNode(node, node in broken or count > 1) for node, count in sorted(failed.items()))
-
-
-def _start_text(step: int | None) -> str:
-    unknown = "and it starts again from its newest checkpoint, or from the beginning"
-    return unknown if step is None else f"from step {step:,}"
 
 
 def _text(value: Any) -> str:

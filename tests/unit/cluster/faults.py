@@ -287,7 +287,6 @@ PLANTS: dict[str, Plant] = {
     "quota of gpus": quota({f"requests.{GPU}": "8"}),
     "quota of pods": quota({"pods": "2"}),
     "limit of gpus": limit({"type": "Container", "max": {GPU: "1"}}),
-    "default limit of memory": limit({"type": "Container", "default": {"memory": "512Mi"}}),
     "restricted": level("restricted"),
     "restricted, without workers": level("restricted"),
     "two zones": zones,
@@ -356,7 +355,6 @@ checkpoints on a node's disk | storage | /opt/dlami/nvme/run … lost | caches o
 quota of gpus | quota | requests.nvidia.com/gpu … of 8 used | quota raised
 quota of pods | quota | pods 0 of 2 | quota raised | not=mixed
 limit of gpus | quota | LimitRange … nvidia.com/gpu | limit raised
-default limit of memory | quota info | 512 MiB | limit of memory
 restricted | pod-security | restricted … operator adds | --kind trainjob
 restricted, without workers | pod-security warning | restricted … IPC_LOCK | RuntimeDefault
     | options=--num-nodes 1

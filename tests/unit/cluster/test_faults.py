@@ -35,8 +35,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
     allowed = (Severity.PASSED, Severity.SKIPPED)
-    # HyperPod resumes jobs in its own namespaces only; a finding reports that, but it is not a fault.
-    found = [f for f in verdict.findings if f.severity not in allowed and f.check.name != "auto-resume"]
+    found = [f for f in verdict.findings if f.severity not in allowed]
     assert found == []
     assert verdict.state is Readiness.READY
     assert recorded.created == []
@@ -68,11 +67,7 @@ def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:
     )
     assert [word for word in fault.evidence if word not in evidence] == [], evidence
     assert [word for word in fault.remedy if word not in remedy] == [], remedy
-    others = {e["check"] for e in found if e["severity"] != "info"} - {
-        fault.check,
-        *fault.also,
-        "auto-resume",
-    }
+    others = {e["check"] for e in found} - {fault.check, *fault.also}
     assert others == set(), found
     grave = any(entry["severity"] == "error" for entry in found)
     assert grave == (fault.severity == "error")

@@ -1,52 +1,18 @@
-"""HyperPod: its description, which jobs resume by themselves, and the queries to Prometheus."""
+"""HyperPod: its description and the queries to Prometheus."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from tests.answering import answering
-from tests.unit.cluster.generated import workload
 
-from trainyard.cluster.api_objects import read_workload
 from trainyard.cluster.hyperpod import (
     hyperpod_record,
     measured_use,
-    operator_version,
     queries,
-    reasons_against_auto_resume,
 )
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
-from trainyard.jobs.kinds import KINDS
-
-
-def operator(image: str) -> Any:
-    return read_workload(workload("Deployment", "training-operator", image), "Deployment")
-
-
-@pytest.mark.parametrize(
-    ("image", "version"),
-    [
-        ("public.ecr.aws/hyperpod/training-operator:v1.8.1", "1.8.1"),
-        ("registry:5000/training-operator:1.7.0@sha256:" + "a" * 64, "1.7.0"),
-        ("kubeflow/training-operator:v1.9.4-rc.1", "1.9.4"),
-        ("kubeflow/training-operator:latest", None),
-        ("kubeflow/training-operator", None),
-    ],
-)
-def test_the_release_is_read_from_the_image(image: str, version: str | None) -> None:
-    assert operator_version(operator(image)) == version
-
-
-@pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-team", "team"])
-@pytest.mark.parametrize("version", ["1.6.0", "1.7.0", "1.8.0", "1.8.1", "1.9.4"])
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
-def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
-    reasons = reasons_against_auto_resume(
-        kind=KINDS[kind], namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
-    )
-    fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"
-    assert bool(reasons) != fits
 
 
 def test_a_description_becomes_a_record() -> None:

@@ -166,8 +166,7 @@ def judge(
     look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
     verdict = judge_cluster(look.snapshot(lambda **_: None), look.demand)
     said: dict[str, list[Severity]] = {}
-    quiet = ("image", "auto-resume")
     for finding in verdict.findings:
-        if finding.severity is not Severity.PASSED and finding.check.name not in quiet:
+        if finding.severity is not Severity.PASSED and finding.check.name != "image":
             said.setdefault(finding.check.name, []).append(finding.severity)
     return verdict.state, said

@@ -101,16 +101,6 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     assert "is not a duration such as 8h, 25m or 90s" in refusal(arguments.duration, text)
 
 
-@pytest.mark.parametrize(("text", "chosen"), [("10", [10]), ("10-12", [10, 11, 12]), ("1-1", [1])])
-def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -> None:
-    assert list(arguments.steps(text)) == chosen
-
-
-@each_case("text", ["0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "10:12", *NEVER])
-def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
-    assert "such as 10 or 10-12" in refusal(arguments.steps, text)
-
-
 @pytest.mark.parametrize(("text", "number"), [("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)])
 def test_a_step_is_told_from_a_name(text: str, number: int | None) -> None:
     assert arguments.step(text) == number

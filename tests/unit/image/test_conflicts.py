@@ -385,7 +385,7 @@ def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
 ) -> None:
     install = "" if locked else "RUN pip install torch==2.6.0\n"
     found = declared(f"{CUDA_BASE}{install}{more}\n", "torch==2.6.0\n" if locked else "")
-    assert choose_base(found, efa=False).image == (found.base.image if keeps else "python:3.11-slim-bookworm")
+    assert choose_base(found, efa=False)[0] == (found.base.image if keeps else "python:3.11-slim-bookworm")
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:
@@ -417,11 +417,11 @@ def test_the_architectures_of_extensions_include_the_machines() -> None:
 
 @pytest.mark.parametrize("package", ["requests", "numpy", "peft", "transformers"])
 def test_a_base_with_torch_is_proposed_only_where_something_needs_torch(package: str) -> None:
-    choice = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=False)
-    assert choice.image.startswith("pytorch/") is (package in ("peft", "transformers"))
+    image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=False)
+    assert image.startswith("pytorch/") is (package in ("peft", "transformers"))
 
 
 def test_a_base_with_efa_stays_one() -> None:
     base = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04"
     for text in (f"FROM {base}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {base}\nUSER 1\n"):
-        assert choose_base(declared(text), efa=True).image == base
+        assert choose_base(declared(text), efa=True)[0] == base

@@ -303,7 +303,7 @@ def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: b
         with pytest.raises(ConfigError) as raised:
             is_deployed(own_cluster(change, scales=scales), made)
         assert words in str(raised.value)
-        assert "was not made by Trainyard and is not changed" in str(raised.value)
+        assert "was not made by Trainyard, and it cannot run this job" in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

@@ -1,10 +1,9 @@
 """Jobs are found with all that belongs to them; what may not be read is left out, not taken as absent."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryCluster, memory_cluster
+from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryCluster
 from tests.unit.jobs.state.shapes import job, pod
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
@@ -15,12 +14,6 @@ from trainyard.jobs.kinds import find_kind
 
 Json = dict[str, Any]
 SPACE = "namespaces/team"
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """A job is submitted with all of its parts: whatever is refused meanwhile, the next try completes it."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_AFTER,
     CUT_BEFORE,
     MemoryCluster,
-    memory_cluster,
 )
 
 from trainyard.cluster import server_side_apply
@@ -24,7 +22,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.job_submission import creator, find, owned_by, reference_to, refusals, submit
+from trainyard.jobs.job_submission import creator, find, reference_to, refusals, submit, with_owner
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -49,12 +47,6 @@ REFUSALS: dict[int, type[TrainyardError]] = {
     CUT_AFTER: ServiceTroubleError,
 }
 """404 and 503 mean that the kind is not served yet."""
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -230,7 +222,7 @@ def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryClu
 def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:
     part = body("ConfigMap")
     owner = reference_to({**JOB, "metadata": {**JOB["metadata"], "uid": "u1"}})
-    assert owned_by(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
+    assert with_owner(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
     assert part == body("ConfigMap")
 
 

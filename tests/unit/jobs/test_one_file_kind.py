@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.gateways.kubernetes.memory_cluster import memory_cluster
+from tests.unit.gateways.kubernetes.memory_cluster import memory_cluster, write_kubeconfig
 from tests.unit.jobs.plans import IMAGE, ROOT
 
 NEW_KIND = '''
@@ -117,14 +117,8 @@ def test_a_kind_of_job_is_one_file_and_one_line(tmp_path: Path) -> None:
     (tmp_path / "volcano_job.py").write_text(NEW_KIND)
     with memory_cluster() as cluster:
         cluster.served["/apis/batch.volcano.sh/v1alpha1"] = [("jobs", "Job")]
-        access = {
-            "clusters": [{"name": "c", "cluster": {"server": cluster.server}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
         kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(json.dumps(access))
+        write_kubeconfig(kubeconfig, cluster.server, "default")
         words = [str(kubeconfig), str(ROOT / "configs" / "smoke.yaml"), IMAGE]
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, *words],

@@ -381,11 +381,11 @@ def test_a_schedule_of_deepspeed_follows_the_configuration() -> None:
 
 
 def test_torchtitans_options_follow_the_configuration() -> None:
-    given = ("compute.compile=true", "data.train_path=/d", "model.path=/w")
+    given = ("compute.compile=true", "data.train_path=/d", "model.path=/w", "compute.pipeline_parallel=2")
     words, _ = rendered(recipe_config("torchtitan", *given))
-    assert {"--compile.enable", "--dataloader.dataset-path=/d", "--checkpoint.initial-load-path=/w"} <= set(
-        words
-    )
+    expected = {"--compile.enable", "--dataloader.dataset-path=/d", "--checkpoint.initial-load-path=/w"}
+    assert expected | {"--training.disable-cuda-graphs"} <= set(words)
+    assert "--training.disable-cuda-graphs" not in rendered(recipe_config("torchtitan"))[0]
 
 
 def test_a_recipe_of_another_program_is_not_for_the_trainer() -> None:

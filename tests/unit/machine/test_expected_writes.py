@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.gateways import local_machine
-from trainyard.machine.expected_writes import Disk, expected_writes
+from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.preflight import store_bytes_needed
 
 SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
@@ -35,7 +36,7 @@ def config(*changes: str) -> Config:
     return load_config(SMOKE, list(changes)).config
 
 
-def needed_bytes(made: Config, disk: Disk, store_folder: Path | None = None) -> dict[str, int]:
+def needed_bytes(made: Config, disk: Any, store_folder: Path | None = None) -> dict[str, int]:
     found = expected_writes(made, disk, store_folder=store_folder, scratch=SCRATCH)
     assert {(each.free, each.file_system) for each in found} == {(0, 7)}
     return {each.what: each.needed for each in found}

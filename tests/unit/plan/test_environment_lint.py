@@ -10,10 +10,14 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import LintFinding, lint
-from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import RENAMED, LintSeverity, judge_variable
+from trainyard.plan.environment.variable_rules import (
+    RENAMED,
+    LintSeverity,
+    judge_variable,
+    network_environment,
+)
 from trainyard.plan.instances import CATALOGUE, instance_called
 
 E, W, I = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.INFO  # noqa: E741

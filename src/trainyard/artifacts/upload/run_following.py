@@ -24,7 +24,9 @@ from trainyard.artifacts.upload.manifest_publication import read_store
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
+    AttemptEndedError,
     ExitCode,
+    NumberTakenError,
     RecordError,
     RunConflictError,
     ServiceError,
@@ -110,10 +112,10 @@ class FollowReport:
     def summary(self) -> str:
         """One line for people."""
         passed = f"; {self.passed} more were replaced before they could be stored" if self.passed else ""
+        stored = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
         if self.last is not None:
-            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained{passed}"
-        why = "" if self.ending is Ending.OUTCOME else f"; {_ENDINGS[self.ending][1]}"
-        return f"{self.checkpoints} checkpoints stored while it was trained{passed}{why}"
+            return f"{self.last.summary()}; {stored} while it was trained{passed}"
+        return f"{stored} stored while it was trained{passed}; {_ENDINGS[self.ending][1]}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
@@ -215,6 +217,8 @@ def follow(watch: Watch, store_new: Callable[[Ending | None], FollowReport | Non
                 return report
             away_since, pause = 0.0, _FIRST_PAUSE
             watch.stop.wait(watch.patience.poll_seconds)
+        except (NumberTakenError, AttemptEndedError):
+            raise
         except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
             away_since = away_since or time.monotonic()
             if watch.stop.is_set() or time.monotonic() - away_since > watch.patience.outage_seconds:

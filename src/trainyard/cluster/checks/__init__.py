@@ -5,7 +5,6 @@ In: `Facts`. Out: outcomes. To add one: a module with a CHECK, a line in CHECKS,
 
 from trainyard.cluster.check_definition import Check
 from trainyard.cluster.checks import (
-    auto_resume,
     device_plugin,
     efa,
     gang,
@@ -28,6 +27,6 @@ CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
     for module in (
         *(own_permissions, namespace, gpu, device_plugin, node_health, efa, placement, gang),
-        *(job_api, operator, webhook, auto_resume, queue, quota, pod_security, storage, image),
+        *(job_api, operator, webhook, queue, quota, pod_security, storage, image),
     )
 )

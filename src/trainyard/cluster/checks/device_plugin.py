@@ -27,17 +27,14 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not counted:
         yield Outcome.not_checked(UNCOUNTED)
         return
-    bare = [fitness for fitness in counted if fitness.gpus is None and not _offers_pieces(fitness)]
+    without = [fitness for fitness in counted if fitness.gpus is None]
+    bare = [fitness for fitness in without if "nvidia.com/" not in " ".join(fitness.node.allocatable)]
     if bare:
         why, remedy = _explain_missing_gpus(bare, plugins)
         nodes = list_names(fitness.node.name for fitness in bare)
         yield facts.error_unless_enough(f"{nodes}: {why}", remedy)
     else:
         yield Outcome.success(_describe_provider(counted, plugins))
-
-
-def _offers_pieces(fitness: Fitness) -> bool:
-    return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
 
 
 def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[Workload, ...]) -> tuple[str, str]:

@@ -35,13 +35,6 @@ def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
             f"{image.uri} is in {image.region}, the cluster in {region}: every node pulls it across regions",
             f"copy the image to ECR in {region}",
         )
-    if image.found and "@sha256:" not in image.uri:
-        yield Outcome.info(
-            f"{image.uri} is a tag, which can move while the job is restarted",
-            f"name its digest: {image.uri.partition(':')[0]}@{image.digest}"
-            if image.digest
-            else "name its digest",
-        )
 
 
 def _failing(facts: Facts) -> Iterator[Outcome]:

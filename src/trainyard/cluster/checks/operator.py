@@ -25,8 +25,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     has_none = not any(found.values())
     for controller in facts.kind.controllers:
         yield _judge_controller(controller, found[controller.name], facts, has_none=has_none)
-    if facts.kind.needs_runtime:
-        yield from _runtimes(facts)
 
 
 def _judge_controller(
@@ -82,18 +80,6 @@ def _is_of(controller: Controller, workload: Workload) -> bool:
         or workload.labels.get("control-plane") in controller.labels
         or workload.labels.get("app.kubernetes.io/name") in controller.deployments
     )
-
-
-def _runtimes(facts: Facts) -> Iterator[Outcome]:
-    runtimes = facts.snapshot.runtimes
-    if isinstance(runtimes, MissingData):
-        yield Outcome.not_readable(runtimes)
-    elif not runtimes:
-        yield Outcome.info(
-            "there is no ClusterTrainingRuntime: a job that is sent from here includes its own runtime",
-            "kubectl apply --server-side -k "
-            "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",
-        )
 
 
 CHECK = Check("operator", "the controller of the job's kind", judge)

@@ -39,13 +39,6 @@ def judge(facts: Facts) -> Iterator[Outcome]:
                 "run as another user with seccompProfile RuntimeDefault, or use another namespace",
             )
         )
-    elif level == "baseline":
-        found.append(
-            Outcome.info(
-                f"{enforces}: no host paths, no IPC_LOCK",
-                "mount claims instead of host paths",
-            )
-        )
     if (
         not isinstance(trial, MissingData)
         and trial.status in (400, 403, 422)
@@ -56,12 +49,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
     yield from found
     if not found:
-        accepted = not isinstance(trial, MissingData) and trial.accepted
-        yield (
-            Outcome.success("a pod was accepted as a dry run")
-            if accepted
-            else Outcome.not_applicable(_skip_reason(trial))
-        )
+        if not isinstance(trial, MissingData) and trial.accepted:
+            yield Outcome.success("a pod was accepted as a dry run")
+            return
+        reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
+        yield Outcome.not_applicable(f"a pod could not be tried: {reason}")
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
@@ -76,11 +68,6 @@ def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
         return True
     checks = [check for pattern, check in _ELSEWHERE if pattern.search(trial.message)]
     return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
-
-
-def _skip_reason(trial: Trial | MissingData) -> str:
-    reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
-    return f"a pod could not be tried: {reason}"
 
 
 CHECK = Check("pod-security", "whether admission accepts the pods", judge)

@@ -18,13 +18,10 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             f"add {EFA} to the covered resources of {lacking}",
         )
     if expected.when is AdmissionTime.NO_QUEUE:
-        yield Outcome.not_applicable("no queue is named")
         queues = facts.snapshot.queues
-        if not isinstance(queues, MissingData) and queues:
-            named = ", ".join(queue.name for queue in queues)
-            yield Outcome.info(
-                f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue"
-            )
+        named = "" if isinstance(queues, MissingData) else ", ".join(queue.name for queue in queues)
+        has = f"; the namespace has: {named} (--queue)" if named else ""
+        yield Outcome.not_applicable(f"no queue is named{has}")
     elif expected.when is AdmissionTime.NOT_CHECKED:
         yield Outcome.not_checked(expected.evidence)
     elif expected.when is AdmissionTime.UNKNOWN:

@@ -57,12 +57,6 @@ def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Outcome]:
                 f"{GPU}, {each // 1000} are wanted",
                 "ask for fewer GPUs per node, or have the limit raised",
             )
-        if limit.type == "Container" and "memory" in limit.default:
-            yield Outcome.info(
-                f"LimitRange {limit.name}: a container without a limit of its own gets "
-                f"{format_quantity(limit.default['memory'], 'memory')} of memory",
-                "give every container a limit of memory",
-            )
 
 
 def _priority(facts: Facts) -> Iterator[Outcome]:

@@ -90,12 +90,6 @@ class BuildRequest:
         }
 
 
-def locks_in(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the locks of an image by its labels: name -> SHA-256 of its content, empty if unknown."""
-    parts = (one.partition("@") for one in labels.get(LOCKS_LABEL, "").split())
-    return {name: digest for name, _, digest in parts}
-
-
 def image_name(context: str, dockerfile: str) -> str:
     """The default name of an image: the folder of its Dockerfile, which is usually the context's folder.
 

@@ -84,7 +84,9 @@ def plan_build(
         found[name] = in_dockerfile
     refuse_secrets(found, where=str(context))
     parsed = parse_dockerfile(text, str(dockerfile), given)
-    _require_stage(parsed, options.target)
+    if options.target and options.target.lower() not in {stage.name for stage in parsed.stages}:
+        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
+        raise ConfigError(f"--target {options.target}: the Dockerfile has no such stage ({names})")
     _require_sources(parsed, [one.name for one in chosen], context)
     inputs = {"dockerfile": text, "platform": options.platform, "target": options.target}
     inputs |= {f"arg {key}": value for key, value in given.items()}
@@ -135,13 +137,6 @@ def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) ->
                 ".dockerignore excludes it. Add it (git add), or send untracked files with --untracked."
             )
         raise ConfigError(f"{path}: the Dockerfile copies it, but {context} has no such file or folder.")
-
-
-def _require_stage(parsed: Dockerfile, target: str) -> None:
-    """Raise ConfigError for a target that is not a stage; an empty one is the last stage."""
-    if target and target.lower() not in {stage.name for stage in parsed.stages}:
-        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
-        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
 
 
 def require_content(requests: Sequence[BuildRequest], digest: str) -> None:

@@ -3,8 +3,6 @@
 It names no digest. Look the digest up where the image is pulled, and pin it in the Dockerfile.
 """
 
-from dataclasses import dataclass
-
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import version_text
 
@@ -19,56 +17,47 @@ NEED_TORCH = {
 """Packages that need torch, for a run without an index; with one, the resolver finds torch itself."""
 
 
-@dataclass(frozen=True)
-class BaseChoice:
-    """A kind of base image, and the reason for it."""
-
-    image: str
-    reason: str
-
-
-def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
-    """Choose a kind of base image for the declared versions; `efa` says whether the machine has EFA."""
+def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
+    """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, cuda, base = declared.packages, declared.cuda, declared.base
     if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.unknown):
-        return BaseChoice(base.image, "it may include torch, and the Dockerfile states no other torch")
+        return (base.image, "it may include torch, and the Dockerfile states no other torch")
     number = f"{version_text(cuda)}.x" if cuda else "VERSION"
     if efa and (declared.has_efa or base.kind == "dlc"):
-        return BaseChoice(base.image, "it has EFA, or the Dockerfile installs it")
+        return (base.image, "it has EFA, or the Dockerfile installs it")
     if declared.torch is None and not NEED_TORCH & set(packages):
-        return BaseChoice(base.image, "no stated package needs torch")
+        return (base.image, "no stated package needs torch")
     if declared.torch is None:
         if "transformer-engine" in packages or "megatron-core" in packages:
-            return BaseChoice(
+            return (
                 "nvcr.io/nvidia/pytorch:YY.MM-py3",
                 "torch is not locked, and NGC's torch, Transformer Engine and NCCL are compiled for each "
                 "other",
             )
         if efa:
-            return BaseChoice(
+            return (
                 "763104351884.dkr.ecr.REGION.amazonaws.com/pytorch-training",
                 "torch is not locked, and the AWS image has torch, NCCL, EFA and its plugin, tested together",
             )
-        return BaseChoice(
-            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked, and this image has it"
+        return (
+            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime",
+            "torch is not locked, and this image has it",
         )
     compiled = sorted(
         {"flash-attn", "transformer-engine", "transformer-engine-torch", "apex"} & set(packages)
     )
     if compiled:
-        return BaseChoice(
+        return (
             f"nvidia/cuda:{number}-devel-ubuntu22.04 to build, -runtime- to run",
             f"{', '.join(compiled)} may be compiled, which needs the nvcc of torch's CUDA release; the "
             "last stage needs no nvcc",
         )
     torch = f"torch {declared.torch.text}"
     if not base.cuda and not base.torch:
-        return BaseChoice(base.image, f"{torch} includes CUDA, and this image adds no second one")
+        return (base.image, f"{torch} includes CUDA, and this image adds no second one")
     if declared.has_unstated:
-        return BaseChoice(
-            base.image, "not all packages installed on it are stated, and some of them may need its CUDA"
-        )
-    return BaseChoice(
+        return (base.image, "not all packages installed on it are stated, and some of them may need its CUDA")
+    return (
         "python:3.11-slim-bookworm",
         f"{torch} includes CUDA, cuDNN and NCCL; a base with CUDA only adds a second one",
     )

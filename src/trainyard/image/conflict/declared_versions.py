@@ -202,7 +202,8 @@ def declare(parsed: Dockerfile, name: str, read: ContextReader | None = None) ->
         settings, stage = _index_variables(lines[: place + 1], parsed), line.instruction.stage
         for install in installs_of(line.text):
             contents = files.read_all(place, install)
-            constraints = files.read_constraints(place, install)
+            limits = (files.read_one(place, install, path, read_requirements) for path in install.constraints)
+            constraints = tuple(one[1] for one in limits if one)
             step = InstallStep(
                 install, contents, constraints, settings, bases[stage], line.instruction.line, stage
             )
@@ -263,21 +264,17 @@ class _FileReader:
         extras = [extra for _, named in install.projects for extra in named]
         parsers = [(path, read_requirements) for path in install.files]
         parsers += [(path, partial(read_lock, path, extras=extras)) for path in install.locks]
-        found = [self._read_one(place, install, path, parse) for path, parse in parsers]
+        found = [self.read_one(place, install, path, parse) for path, parse in parsers]
         self.unread += [path for (path, _), one in zip(parsers, found, strict=True) if one is None]
         self.opaque = self.opaque or None in found
         if not any(found) or not install.locks:
             for folder, named in install.projects:
                 path = posixpath.join(folder, "pyproject.toml")
-                found.append(self._read_one(place, install, path, partial(read_project, extras=named)))
+                found.append(self.read_one(place, install, path, partial(read_project, extras=named)))
                 self.opaque = self.opaque or not found[-1]
         return tuple(one for one in found if one)
 
-    def read_constraints(self, place: int, install: Install) -> tuple[RequirementsFile, ...]:
-        found = (self._read_one(place, install, path, read_requirements) for path in install.constraints)
-        return tuple(one[1] for one in found if one)
-
-    def _read_one(
+    def read_one(
         self, place: int, install: Install, path: str, parse: Callable[[str], RequirementsFile]
     ) -> tuple[str, RequirementsFile] | None:
         paths = context_paths(self.parsed, self.lines, place, install=install, path=path)

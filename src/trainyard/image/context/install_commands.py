@@ -223,7 +223,11 @@ def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
         upgrades=bool(flags & _UPGRADES),
         opaque=not all(folders),
         constraints=tuple(values["constraints"]),
-        projects=tuple(_project(match) for match in (*folders, *named.values()) if match),
+        projects=tuple(
+            (match[1], tuple(extra.strip() for extra in (match[2] or "").split(",") if extra.strip()))
+            for match in (*folders, *named.values())
+            if match
+        ),
         with_dependencies="--no-deps" not in flags,
         environment=values["environment"][-1] if values["environment"] else place,
     )
@@ -247,7 +251,3 @@ def _split_options(
         else:
             others.append(word)
     return values, flags, others
-
-
-def _project(match: re.Match[str]) -> tuple[str, tuple[str, ...]]:
-    return match[1], tuple(extra.strip() for extra in (match[2] or "").split(",") if extra.strip())

@@ -130,26 +130,6 @@ def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[An
     return [found.get(name) or Answer(name, False, f"no answer: {how_it_ended}") for name in checks]
 
 
-def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
-    """Return the answers as a JUnit report, which CodeBuild and GitHub show."""
-    from xml.etree.ElementTree import Element, SubElement, tostring
-
-    failed = sum(answer.ok is False for answer in answers)
-    suite = Element("testsuite", name=f"image {level}", tests=str(len(answers)), failures=str(failed))
-    suite.set("skipped", str(sum(answer.ok is None for answer in answers)))
-    suite.set("time", f"{sum(answer.seconds for answer in answers):.3f}")
-    for answer in answers:
-        case = SubElement(suite, "testcase", classname=image, name=answer.check, time=f"{answer.seconds:.3f}")
-        words = "".join(letter for letter in answer.says if letter >= " " or letter in "\n\t")
-        if answer.ok:
-            SubElement(case, "system-out").text = words
-        elif answer.ok is None:
-            SubElement(case, "skipped", message=words[:300])
-        else:
-            SubElement(case, "failure", message=words[:300]).text = words
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suite, encoding="unicode") + "\n"
-
-
 def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     """Return the answers for people, and the verdict."""
     words = {True: "ok  ", False: "FAIL", None: "?   "}

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from trainyard.image.building.build_request import locks_in
+from trainyard.image.building.build_request import LOCKS_LABEL
 from trainyard.image.conflict.stated_packages import locked_packages
 from trainyard.run.untrusted_files import read_text
 
@@ -21,7 +21,7 @@ def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict
     """
     places = list(dict.fromkeys(folders))
     texts: dict[str, str] = {}
-    named = locks_in(labels)
+    named = dict(one.partition("@")[::2] for one in labels.get(LOCKS_LABEL, "").split())
     for name, digest in named.items():
         for file in (folder / name for folder in places):
             if digest and name not in texts and file.is_file():

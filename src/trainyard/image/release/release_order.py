@@ -127,14 +127,6 @@ def _set_tags(one: ReleaseResult) -> None:
             )
 
 
-@dataclass(frozen=True)
-class ScanVerdict:
-    """The verdict."""
-
-    ok: bool
-    text: str
-
-
 def judge_scan(
     status: str,
     counts: Mapping[str, int],
@@ -142,27 +134,28 @@ def judge_scan(
     threshold: str,
     *,
     completed: bool = False,
-) -> ScanVerdict:
-    """Judge a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
+) -> tuple[bool, str]:
+    """Return whether a scan is good enough, and what it says.
 
+    `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
     The threshold `none` passes everything. With any other threshold a scan that did not complete fails.
     Enhanced scanning is always ACTIVE, so `completed` says whether its findings exist yet.
     """
     if threshold == "none":
-        return ScanVerdict(True, "findings are not judged (--fail-on none)")
+        return True, "findings are not judged (--fail-on none)"
     if status != "COMPLETE" and not (status == "ACTIVE" and completed):
         if status in ("", "NONE"):
             state = "the image was not scanned; turn on scan on push for the repository"
         else:
             state = f"the scan of the image is {status.lower()}; push again once it is complete"
-        return ScanVerdict(False, f"{state}, or pass --fail-on none")
+        return False, f"{state}, or pass --fail-on none"
     found = {key.lower(): count for key, count in counts.items()}
     for severity in map(str.lower, names.values()):  # a finding counts, even if `counts` omits it
         found[severity] = max(found.get(severity, 0), 1)
     bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
     over = {severity: found[severity] for severity in bad if found.get(severity)}
     if not over:
-        return ScanVerdict(True, f"no finding of severity {threshold} or above")
+        return True, f"no finding of severity {threshold} or above"
     worst = [name for name, severity in sorted(names.items()) if severity.lower() in over][:5]
     listed = ", ".join(f"{count} {severity}" for severity, count in over.items())
-    return ScanVerdict(False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}")
+    return False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}"

@@ -115,11 +115,6 @@ def check_tags(level: str, content: str, digest: str) -> list[Tag]:
     return [Tag(checked_tag(level, content_tag(content), digest), moves=False, needed=False)]
 
 
-def custom_tags(names: Sequence[str]) -> list[Tag]:
-    """Return the tags that the user names, which move where the repository lets them."""
-    return [Tag(name, moves=True, needed=True) for name in dict.fromkeys(names)]
-
-
 def plan_tags(
     tags: Sequence[Tag], digest: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]
 ) -> list[TagStep]:

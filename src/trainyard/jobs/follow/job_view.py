@@ -5,7 +5,7 @@
                           ^ Workload, JobSet, events: read when the caller wants them
 
 A broken watch, an expired token and a restart of the API server are waited out; `trouble` says so meanwhile.
-No judgement is made here.
+What the state is, `jobs/state` decides.
 """
 
 import logging
@@ -20,9 +20,11 @@ from trainyard.cluster.object_path import path_part
 from trainyard.errors import PermissionRefusedError, ServiceError
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
+from trainyard.jobs.state.state_machine import after, judge_job
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -38,9 +40,9 @@ _logger = logging.getLogger(__name__)
 class JobView:
     """Known facts of one job. Use it with `with`: the watches end with it."""
 
-    def __init__(self, api: "Api", known: Observed) -> None:
+    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` names the job."""
-        self._api, self._reader = api, JobReader(api)
+        self._api, self._reader, self._clock = api, JobReader(api), clock
         self._known = known
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
@@ -89,13 +91,18 @@ class JobView:
         self._known = replace(self._known, pods=self.pods, now=self._api.cluster_time())
         return self._known
 
-    def observe_around(self) -> Observed:
-        """Read Workload, JobSet and events again, and return everything that is known."""
+    def observe_around(self) -> None:
+        """Read Workload, JobSet and events again."""
         try:
             self._known = self._reader.observe_around(self.observed())
         except ServiceError as error:
             _logger.debug("Workload and events are not seen now: %s", error)
-        return self._known
+
+    def judge(self) -> JobState:
+        """Return the state by everything that is known, and remember what was seen."""
+        observed = self.observed()
+        self.history = after(observed, self.history)
+        return judge_job(observed, self.history)
 
     def list_pods(self) -> None:
         """Read the pods again, because their watch may be broken; ignore an empty list."""
@@ -114,10 +121,10 @@ class JobView:
         except queue.Empty:
             return False
         self._apply_report(report)
-        settled = time.monotonic() + _SETTLE_SECONDS
+        settled = self._clock() + _SETTLE_SECONDS
         while True:
             try:
-                left = settled - time.monotonic()
+                left = settled - self._clock()
                 self._apply_report(
                     self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait()
                 )
@@ -129,11 +136,11 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         while True:
             waits = not self.is_seen and self.trouble is None
             try:
-                self._apply_report(self._reports.get(waits, max(0.0, deadline - time.monotonic())))
+                self._apply_report(self._reports.get(waits, max(0.0, deadline - self._clock())))
             except queue.Empty:
                 return
 

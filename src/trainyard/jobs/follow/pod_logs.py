@@ -77,17 +77,11 @@ def read_log(api: "Api", namespace: str, log: ContainerLog, *, tail: int | None 
     return [line.decode(errors="replace") for line in stream.lines()]
 
 
-@dataclass(frozen=True)
-class SavedLogs:
-    """The result of `save_logs`."""
+def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) -> tuple[list[Path], list[str]]:
+    """Write the log of every container of these pods into `folder`; a longer existing file is kept.
 
-    files: tuple[Path, ...]
-    missing: tuple[str, ...]
-    """Logs that could not be read, and why."""
-
-
-def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) -> SavedLogs:
-    """Write the log of every container of these pods into `folder`; a longer existing file is kept."""
+    Return the files, and the logs that could not be read, with the reasons.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     logs = container_logs(pods)
 
@@ -99,8 +93,7 @@ def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) ->
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="logs") as pool:
         done = list(pool.map(save, logs))
-    files = tuple(found for found in done if isinstance(found, Path))
-    return SavedLogs(files, tuple(found for found in done if isinstance(found, str)))
+    return [each for each in done if isinstance(each, Path)], [each for each in done if isinstance(each, str)]
 
 
 def _save_log(api: "Api", namespace: str, log: ContainerLog, folder: Path) -> Path:

@@ -171,7 +171,6 @@ KIND = JobKind(
     ),
     trial_spec=lambda template, _: {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
     adds_container=True,
-    resumes_on_hyperpod=True,
     longest_name=63 - len("-worker-00000"),
     find_problems=find_problems_without_ray,
     render=render,

@@ -214,17 +214,13 @@ def read_status(observed: Observed) -> Reading:
         return Reading(Phase.SUSPENDED, "it is suspended", wanted)
     if "ReplicaFailure" in true:
         return Reading(Phase.WAITING, message_of(true["ReplicaFailure"]), wanted)
-    if status.get("state") == "ready" and _head_is_ready(cluster):
+    # The state stays `ready` while the head is created again.
+    is_headed = conditions(cluster).get("HeadPodReady", {"status": "True"}).get("status") == "True"
+    if status.get("state") == "ready" and is_headed:
         return Reading(Phase.RUNNING, "the RayCluster is ready", wanted)
     if not status:
         return Reading(Phase.NEW, NOT_ACTED, wanted)
     return Reading(Phase.WAITING, "the RayCluster is not ready", wanted)
-
-
-def _head_is_ready(cluster: Json) -> bool:
-    """Return whether the head is ready, by its condition: `state` stays `ready` while it is created again."""
-    head = conditions(cluster).get("HeadPodReady")
-    return head is None or head.get("status") == "True"
 
 
 def count_ray_pods(spec: Json) -> int | None:

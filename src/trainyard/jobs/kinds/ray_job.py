@@ -29,7 +29,7 @@ from trainyard.jobs.kinds.ray_cluster import (
     submitter,
 )
 from trainyard.jobs.state.pod_troubles import PATIENCE
-from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, time_of
+from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, one_line, time_of
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -70,7 +70,7 @@ def read_status(observed: Observed) -> Reading:
     deployment, command = str(status.get("jobDeploymentStatus") or ""), str(status.get("jobStatus") or "")
     wanted = count_ray_pods(field_of(job, "spec", "rayClusterSpec") or {})
     anew = max(0, count(status.get("failed")) - (1 if deployment == "Failed" else 0))
-    message = " ".join(str(status.get("message") or "").split())
+    message = one_line(status.get("message"))
     if deployment in ("Failed", "ValidationFailed", "Complete"):
         phase, found = _end_of(deployment, command, str(status.get("reason") or ""))
         reason = message or f"the operator says {deployment}, Ray says {command or 'nothing'}"

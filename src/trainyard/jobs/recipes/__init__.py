@@ -11,21 +11,14 @@ from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import JobPlan, Program
-from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
-from trainyard.jobs.recipes.preset_recipe import PresetRecipe
-from trainyard.programs.presets import load_preset
+from trainyard.jobs.recipes import any_program, own_command, preset_recipe, trainyard_trainer
 
 
 class JobRecipe(Protocol):
-    """A module of this folder, or a preset.
+    """A module of this folder.
 
     The plan that it receives has the user's own command as its program.
     """
-
-    @property
-    def NAME(self) -> str:  # noqa: N802
-        """The value of `--recipe`."""
-        ...
 
     def problems(self, config: Config, plan: JobPlan, /) -> Iterator[str]:
         """Yield the reasons why this recipe cannot run the job."""
@@ -42,4 +35,4 @@ def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
         return own_command
     if config.recipe == COMMAND:
         return any_program
-    return trainyard_trainer if config.kind is RunKind.TRAINER else PresetRecipe(load_preset(config.recipe))
+    return trainyard_trainer if config.kind is RunKind.TRAINER else preset_recipe

@@ -7,11 +7,10 @@ there are several processes. The image needs the packages of the program and, be
 
 from collections.abc import Iterator
 
-from trainyard.config.load import dump_yaml
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import JobPlan, Program
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
+from trainyard.jobs.recipes.wrapped_program import pod_program
 
 NAME = "program"
 
@@ -35,12 +34,4 @@ def problems(config: Config, plan: JobPlan) -> Iterator[str]:
 
 def program(config: Config, plan: JobPlan) -> Program:
     """The program that runs the command in a run directory of the job's name."""
-    pod = config.cluster.pod
-    return Program(
-        NAME,
-        run_pod_command(config, plan),
-        once=KINDS[plan.kind].on_ray,
-        directory=pod.directory or "",
-        python=pod.python,
-        files={CONFIG_FILE: dump_yaml(config)},
-    )
+    return pod_program(NAME, config, plan, once=KINDS[plan.kind].on_ray)

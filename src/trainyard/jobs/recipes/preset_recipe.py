@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.wrapped_program import kept_program
+from trainyard.jobs.recipes.wrapped_program import make_described_program
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
@@ -49,66 +49,57 @@ _DEGREES = {
 """Key of section compute -> the name that a preset may use instead."""
 
 
-class PresetRecipe:
-    """A preset as the recipe of a job."""
-
-    def __init__(self, preset: Preset) -> None:
-        self.preset = preset
-
-    @property
-    def NAME(self) -> str:  # noqa: N802
-        return self.preset.name
-
-    def problems(self, config: Config, plan: JobPlan) -> Iterator[str]:
-        preset, values, kind = self.preset, self._values(config, plan), KINDS[plan.kind]
-        processes, gpus = plan.processes_per_node, plan.resources.gpus
-        degrees = _degrees(preset, config, nodes=plan.nodes, processes=processes)
-        if preset.launcher == "auto":
-            yield from any_program.ray_problems(config, plan)
-        if preset.launcher == "ray" and not kind.on_ray and plan.nodes > 1:
-            yield (f"--kind {kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
-        if preset.launcher == "torchrun" and gpus and processes != gpus:
+def problems(config: Config, plan: JobPlan) -> Iterator[str]:
+    preset, values, kind = load_preset(config.recipe), _values_in_pods(config, plan), KINDS[plan.kind]
+    processes, gpus = plan.processes_per_node, plan.resources.gpus
+    degrees = _degrees(preset, config, nodes=plan.nodes, processes=processes)
+    if preset.launcher == "auto":
+        yield from any_program.ray_problems(config, plan)
+    if preset.launcher == "ray" and not kind.on_ray and plan.nodes > 1:
+        yield (f"--kind {kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
+    if preset.launcher == "torchrun" and gpus and processes != gpus:
+        yield (f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}")
+    yield from preset_problems(preset, config, values, degrees)
+    for key, what in preset.paths.items() if preset.log else ():
+        path = evaluate(key, config.to_plain())
+        if path is not None and not PurePosixPath(path).is_absolute():
             yield (
-                f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}"
+                f"{key}: {path} is not absolute; name {what}, as a place in the pods such as "
+                f"{plan.run_directory}/{path}"
             )
-        yield from preset_problems(preset, config, values, degrees)
-        for key, what in preset.paths.items() if preset.log else ():
-            path = evaluate(key, config.to_plain())
-            if path is not None and not PurePosixPath(path).is_absolute():
-                yield (
-                    f"{key}: {path} is not absolute; name {what}, as a place in the pods such as "
-                    f"{plan.run_directory}/{path}"
-                )
-        instance = instance_called(plan.instance_type)
-        if instance is not None and gpus and (needed := fill(preset.memory, values)) is not None:
-            yield from _memory_problems(config, degrees, needed, instance)
+    instance = instance_called(plan.instance_type)
+    if instance is not None and gpus and (needed := fill(preset.memory, values)) is not None:
+        yield from _memory_problems(config, degrees, needed, instance)
 
-    def program(self, config: Config, plan: JobPlan) -> Program:
-        if not self.preset.log:
-            return any_program.program(config, plan)
-        rendered = render_preset(self.preset, config, self._values(config, plan))
-        torchrun = self.preset.launcher == "torchrun"
-        return kept_program(
-            self.NAME,
-            config,
-            plan,
-            rendered.command[1:] if torchrun else rendered.command,
-            torchrun=torchrun,
-            once=self.preset.launcher == "ray" and KINDS[plan.kind].on_ray,
-            environment=rendered.environment,
-            files=rendered.files,
-        )
 
-    def _values(self, config: Config, plan: JobPlan) -> Values:
-        return _values(
-            self.preset,
-            config,
-            nodes=plan.nodes,
-            processes=plan.processes_per_node,
-            name=plan.name,
-            directory=plan.run_directory,
-            files=FILES_DIRECTORY,
-        )
+def program(config: Config, plan: JobPlan) -> Program:
+    preset = load_preset(config.recipe)
+    if not preset.log:
+        return any_program.program(config, plan)
+    rendered = render_preset(preset, config, _values_in_pods(config, plan))
+    torchrun = preset.launcher == "torchrun"
+    return make_described_program(
+        preset.name,
+        config,
+        plan,
+        rendered.command[1:] if torchrun else rendered.command,
+        torchrun=torchrun,
+        once=preset.launcher == "ray" and KINDS[plan.kind].on_ray,
+        environment=rendered.environment,
+        files=rendered.files,
+    )
+
+
+def _values_in_pods(config: Config, plan: JobPlan) -> Values:
+    return _values(
+        load_preset(config.recipe),
+        config,
+        nodes=plan.nodes,
+        processes=plan.processes_per_node,
+        name=plan.name,
+        directory=plan.run_directory,
+        files=FILES_DIRECTORY,
+    )
 
 
 def program_here(

@@ -7,13 +7,12 @@ run.
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from trainyard.config.load import dump_yaml
 from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import SCRATCH, JobPlan, Program
-from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
+from trainyard.jobs.recipes.wrapped_program import pod_program
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import instance_called
@@ -52,17 +51,10 @@ def problems(config: Config, plan: JobPlan) -> Iterator[str]:
 
 def program(config: Config, plan: JobPlan) -> Program:
     """The program that trains in a run directory of the job's name."""
-    pod = config.cluster.pod
-    return Program(
-        NAME,
-        run_pod_command(config, plan),
-        directory=pod.directory or "",
-        python=pod.python,
-        files={CONFIG_FILE: dump_yaml(config)},
-    )
+    return pod_program(NAME, config, plan)
 
 
-def settled_config(config: Config, *, efa: bool) -> Config:
+def config_in_pods(config: Config, *, efa: bool) -> Config:
     """The configuration that the pods train with: their network, and a folder of prepared data for all.
 
     `efa` says whether the pods have EFA interfaces, and decides a network of `auto`; `plan_problems` refuses

@@ -64,7 +64,7 @@ class ProgramDescription:
         )
 
 
-def kept_program(
+def make_described_program(
     recipe: str,
     config: Config,
     plan: JobPlan,
@@ -80,7 +80,7 @@ def kept_program(
     With `torchrun` the command is a script and its arguments, run in a process per GPU. With `once` it runs
     in one place. `files` are further files beside `program.json`, by name.
     """
-    pod, log = config.cluster.pod, ""
+    log = ""
     if once and plan.nodes > 1:
         log = nccl_log(PurePosixPath(plan.run_directory, "logs"), 0)
     sheet = ProgramDescription(
@@ -92,18 +92,30 @@ def kept_program(
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
         nodes=plan.nodes,
     )
+    words = ("--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}")
+    sheets = {PROGRAM_FILE: json.dumps(asdict(sheet), indent=1) + "\n", **(files or {})}
+    return pod_program(recipe, config, plan, *words, once=once, files=sheets, nccl_log=log)
+
+
+def pod_program(
+    name: str,
+    config: Config,
+    plan: JobPlan,
+    *words: str,
+    once: bool = False,
+    files: Mapping[str, str] | None = None,
+    nccl_log: str = "",
+) -> Program:
+    """Return the program of pods that run `trainyard pod` with the further `words`."""
+    pod = config.cluster.pod
     return Program(
-        recipe,
-        run_pod_command(config, plan, "--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
+        name,
+        run_pod_command(config, plan, *words),
         once=once,
         directory=pod.directory or "",
         python=pod.python,
-        files={
-            CONFIG_FILE: dump_yaml(config),
-            PROGRAM_FILE: json.dumps(asdict(sheet), indent=1) + "\n",
-            **(files or {}),
-        },
-        nccl_log=log,
+        files={CONFIG_FILE: dump_yaml(config), **(files or {})},
+        nccl_log=nccl_log,
     )
 
 

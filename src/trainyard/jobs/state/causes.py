@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ExitCode
@@ -105,13 +105,13 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
         failure_class, retries = by_lines.klass, by_lines.retryable or by_lines.other_node
         evidence.append(by_lines.evidence[0])
     if named is not None:
-        evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
+        evidence.append(f"torchrun names rank {named[0]} as the first that failed.")
     failure = JobFailure(
         failure_class=failure_class,
         evidence=(*evidence, reading.reason),
         recovers=retries,
-        rank=named.rank if named is not None else suspect.pod.rank,
-        exit_code=named.exit_code if named is not None and named.exit_code else suspect.exit_code,
+        rank=named[0] if named is not None else suspect.pod.rank,
+        exit_code=(named and named[1]) or suspect.exit_code,
         pod=suspect.pod.name,
         node=suspect.pod.node,
         lines=suspect.lines[-LAST_LINES:],
@@ -148,17 +148,12 @@ def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:
     return _with_advice(failure, by_lines)
 
 
-@dataclass(frozen=True)
-class FirstFailure:
-    """The process that torchrun names as the first that failed."""
+def first_failure(lines: Sequence[str]) -> tuple[int, int | None] | None:
+    """Return rank and exit code of the process that torchrun's last report names below `Root Cause`.
 
-    rank: int
-    exit_code: int | None
-    """As a shell reports it: 128 plus the signal's number if a signal ended it."""
-
-
-def first_failure(lines: Sequence[str]) -> FirstFailure | None:
-    """Return the process that torchrun's last report names below `Root Cause`; None if there is no report."""
+    The code is as a shell reports it: 128 plus the signal's number if a signal ended it. None if there is no
+    report.
+    """
     starts = [n for n, line in enumerate(lines) if _ROOT_CAUSE.search(line)]
     if not starts:
         return None
@@ -167,4 +162,4 @@ def first_failure(lines: Sequence[str]) -> FirstFailure | None:
     code = next((int(m[1]) for line in below if (m := _EXIT_CODE.match(line))), None)
     if rank is None:
         return None
-    return FirstFailure(rank, _SIGNALS - code if code is not None and code < 0 else code)
+    return rank, _SIGNALS - code if code is not None and code < 0 else code

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
-from trainyard.jobs.state.reading import annotations_of, read_labels, time_of
+from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
@@ -235,7 +235,7 @@ def _unschedulable(scheduled: Json) -> str:
 
 
 def _short(text: object) -> str:
-    return " ".join(str(text or "").split())[:_MOST_LETTERS]
+    return one_line(text)[:_MOST_LETTERS]
 
 
 def _tail(text: object) -> str:

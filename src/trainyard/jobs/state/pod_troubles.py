@@ -21,8 +21,10 @@ from trainyard.jobs.state.reading import (
     Reading,
     conditions,
     count,
+    event_time,
     field_of,
     message_of,
+    one_line,
     read_labels,
     time_of,
     true_conditions,
@@ -147,12 +149,14 @@ def _start_trouble(observed: "Observed") -> Trouble | None:
     failed = [
         e
         for e in observed.events
-        if e.get("reason") == "Failed" and _NO_PROGRAM.search(_message(e))
-        if (time_of(_moment(e)) or created) >= created
+        if e.get("reason") == "Failed" and _NO_PROGRAM.search(one_line(e.get("message")))
+        if (event_time(e) or created) >= created
     ]
     for pod in (pod for pod in observed.pods if not pod.running and not pod.helps):
         if about := [e for e in failed if (e.get("involvedObject") or {}).get("name") == pod.name]:
-            _, _, short = _message(max(about, key=_moment)).rpartition("error during container init: ")
+            _, _, short = one_line(max(about, key=_last_seen).get("message")).rpartition(
+                "error during container init: "
+            )
             text = f"{pod.name} cannot start: {short}"
             waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
             starts = sum(count(e.get("count"), 1) for e in about)
@@ -172,11 +176,11 @@ def _refusal(observed: "Observed", past: "History", reading: Reading) -> Trouble
         e
         for e in observed.events
         if e.get("type") == "Warning" and str(e.get("reason")).startswith(reasons)
-        if (e.get("involvedObject") or {}).get("kind") != "Pod" and (time_of(_moment(e)) or newest) >= newest
+        if (e.get("involvedObject") or {}).get("kind") != "Pod" and (event_time(e) or newest) >= newest
     ]
-    for event in sorted(refused, key=_moment, reverse=True):
-        message = _message(event)
-        begins = [time_of(e.get("firstTimestamp") or _moment(e)) or observed.now for e in refused]
+    for event in sorted(refused, key=_last_seen, reverse=True):
+        message = one_line(event.get("message"))
+        begins = [time_of(e.get("firstTimestamp")) or event_time(e) or observed.now for e in refused]
         lasting = observed.now - min(begins) >= _SOON
         if "failed calling webhook" in message:
             return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
@@ -249,10 +253,10 @@ def _has_waited(pod: "PodFacts", observed: "Observed", seconds: float) -> bool:
 def _mount_trouble(pod: "PodFacts", observed: "Observed") -> Trouble | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
     about = [e for e in observed.events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
-    last = max(about, key=_moment, default={})
+    last = max(about, key=_last_seen, default={})
     if pod.phase != "Pending" or last.get("reason") not in _MOUNT:
         return None
-    message = _message(last)
+    message = one_line(last.get("message"))
     named = explain_lines([message], None)
     waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
     limit = _SOON if _ABSENT.search(message) else PATIENCE
@@ -294,10 +298,5 @@ def _is_of(event: Json, pod: "PodFacts") -> bool:
     return (event.get("involvedObject") or {}).get("uid") == pod.uid
 
 
-def _message(event: Json) -> str:
-    return " ".join(str(event.get("message") or "").split())
-
-
-def _moment(event: Json) -> str:
-    last = event.get("lastTimestamp") or event.get("eventTime")
-    return str(last or (event.get("metadata") or {}).get("creationTimestamp") or "")
+def _last_seen(event: Json) -> float:
+    return event_time(event) or 0.0

@@ -84,7 +84,18 @@ def conditions(raw: Json | None) -> dict[str, Json]:
 
 def message_of(condition: Json) -> str:
     """Return the message of a condition in one line, else its reason."""
-    return " ".join(str(condition.get("message") or condition.get("reason") or "").split())
+    return one_line(condition.get("message") or condition.get("reason"))
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text or "").split())
+
+
+def event_time(event: Json) -> float | None:
+    """Return when an event was last seen, in Unix seconds."""
+    series, meta = event.get("series") or {}, event.get("metadata") or {}
+    times = series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")
+    return next(filter(None, map(time_of, (*times, meta.get("creationTimestamp")))), None)
 
 
 def since(condition: Json) -> float | None:

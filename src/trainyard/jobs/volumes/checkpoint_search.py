@@ -37,7 +37,6 @@ class Where:
 
     namespace: str
     pod: str = ""
-    container: str = ""
     claim: str = ""
     job: str = ""
     kind: str | None = None
@@ -57,7 +56,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
     Raises ConfigError if it does not exist, ServiceError, WaitTimeoutError.
     """
     if where.pod:
-        place = Place(where.namespace, where.pod, where.container)
+        place = Place(where.namespace, where.pod)
         require_running(api, place)
         if not where.path.startswith("/"):
             raise ConfigError(

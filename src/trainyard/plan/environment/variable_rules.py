@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.plan.environment.network_environment import ANY_PLUGIN
 from trainyard.plan.environment.surroundings import VariableScope
 
+ANY_PLUGIN = "AWS Libfabric"
+"""The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
+not work, instead of training over TCP. Up to 1.12.1 it is the plugin's name; from 1.13.0 any name works."""
 _PLUGIN_NAMES = ("ofi", "aws libfabric", "libfabric")
 
 
@@ -54,7 +56,8 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | N
     if re.fullmatch(r"NCCL_IB_\w+", name):
         return _info("settings of InfiniBand have no effect on EFA or TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
-        return _rule_nvls(value, place)
+        loss = "; 0 loses NVLink SHARP on Hopper and later GPUs" if value == "0" else ""
+        return _warning(f"NCCL and the plugin decide it by themselves{loss}")
     return None
 
 
@@ -170,14 +173,6 @@ def _debug(value: str, place: VariableScope) -> Judgement | None:
     return _warning("NCCL writes which network it uses only at level INFO", "set NCCL_DEBUG=INFO")
 
 
-def _rule_nvls(value: str, _place: VariableScope) -> Judgement | None:
-    return _warning(
-        "NCCL and the plugin decide it by themselves; 0 loses NVLink SHARP on Hopper and later GPUs"
-        if value == "0"
-        else "NCCL and the plugin decide it by themselves"
-    )
-
-
 def _library_path(value: str, place: VariableScope) -> Judgement | None:
     if not place.on_efa or "$LD_LIBRARY_PATH" in value or "${LD_LIBRARY_PATH" in value:
         return None
@@ -267,3 +262,16 @@ def missing_variables(names: frozenset[str], place: VariableScope) -> dict[str, 
             f"set NCCL_NET={ANY_PLUGIN!r}, so that NCCL fails at once without EFA",
         )
     return found
+
+
+def network_environment(place: VariableScope) -> dict[str, str]:
+    """Return the variables that the pods of a job get; none unless GPUs of several machines communicate.
+
+    They are few, because the EFA plugin sets its own.
+    """
+    if not place.gpus or not place.nodes or place.nodes == 1:
+        return {}
+    found = {"NCCL_DEBUG": "INFO"}  # NCCL writes which network it uses only at INFO
+    if not place.on_efa:
+        return {**found, "NCCL_NET": "Socket"}
+    return {**found, "NCCL_NET": ANY_PLUGIN}

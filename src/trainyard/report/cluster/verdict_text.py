@@ -8,7 +8,7 @@ from trainyard.report.cluster.table import wrap_table
 from trainyard.report.dashboard.markdown import escape_markdown
 
 Json = Mapping[str, Any]
-_MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
+_MARKS = {"error": "❌", "warning": "⚠️", "skipped": "➖", "passed": "✅"}
 
 
 def verdict_lines(data: Json, *, width: int) -> list[str]:
@@ -25,7 +25,7 @@ def verdict_lines(data: Json, *, width: int) -> list[str]:
 def summarize_verdict(data: Json) -> str:
     """The result in one line."""
     found = [entry["severity"] for entry in data["findings"]]
-    counts = [(name, found.count(name)) for name in ("error", "warning", "info", "skipped")]
+    counts = [(name, found.count(name)) for name in ("error", "warning", "skipped")]
     counted = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
     return f"{data['verdict'].capitalize()}: {counted or 'every check passed'}."
 
@@ -56,6 +56,6 @@ def verdict_refusal(data: Json) -> str:
 
 
 def _to_do(data: Json) -> list[Json]:
-    order = ("error", "warning", "info")
+    order = ("error", "warning")
     found = [entry for entry in data["findings"] if entry["severity"] in order and entry["remedy"]]
     return sorted(found, key=lambda entry: order.index(entry["severity"]))

@@ -141,7 +141,6 @@ _SENTENCES = {
     "checkpoint_saved": "checkpoint {name} saved: {megabytes:.1f} MB, blocked {milliseconds:.0f} ms",
     "checkpoint_removed": "checkpoint {name} removed (keep_last {keep_last})",
     "checkpoint_failed": "checkpoint {name} failed",
-    "profiled": "profile written to logs/: {files}",
     "network_degraded": "network: {reason}",
     "settings_changed": "resumed after step {step} with other settings: {changes}",
     "step_skipped": "step {step} skipped: {reason}",
@@ -160,8 +159,6 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     shown = {**fields, "name": f"step-{fields.get('step', 0):08d}"}
     if event == "checkpoint_saved":
         shown |= {"megabytes": fields["bytes"] / 1e6, "milliseconds": fields["seconds"] * 1e3}
-    elif event == "profiled":
-        shown["files"] = ", ".join(fields["files"])
     elif event == "settings_changed":
         changes = fields["changes"].items()
         shown["changes"] = ", ".join(f"{_CHANGES.get(key, key)} {old} → {new}" for key, (old, new) in changes)

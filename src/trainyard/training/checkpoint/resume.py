@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.keys import leaf_keys, section_at, settings_text
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
@@ -132,22 +131,9 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
     if different:
         raise IncompatibleCheckpointError(
             f"{path} does not fit this run:\n" + "\n".join(different) + "\n"
-            f"{_remedy(saved, fits)} Nothing was started."
+            "To resume, set these values back. Or start a new run with another --run-dir and --resume none. "
+            "Nothing was started."
         )
-
-
-def _remedy(saved: Mapping[str, Any], fits: Mapping[str, Any]) -> str:
-    """Return the settings of the checkpoint, as far as keys of the configuration differ."""
-    different = {name for name in saved.keys() | fits.keys() if saved.get(name) != fits.get(name)}
-    changed = {name: saved[name] for name in sorted(different) if name in saved and _is_key(name)}
-    others = sorted(name for name in different if name not in changed)
-    parts = [f"add {settings_text(changed)}"] if changed else []
-    parts += [f"set these back: {', '.join(others)}"] if others else []
-    return f"To resume, {', and '.join(parts)}. Or start a new run with another --run-dir and --resume none."
-
-
-def _is_key(name: str) -> bool:
-    return name in leaf_keys() or section_at(tuple(name.split("."))) is not None
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.untrusted_files import read_bytes
 
 INDEX_NAME = ".metadata"
-DAMAGED = (
+_DAMAGED = (
     *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
     *(RuntimeError, OSError, OverflowError, ImportError, MemoryError, RecursionError),
 )
@@ -53,21 +53,15 @@ def read_checkpoint_index(checkpoint: Path) -> Metadata:
         _require_places(index, sizes)
     except (FileNotFoundError, DamagedFileError) as error:
         raise CheckpointError(str(error)) from None
-    except DAMAGED as error:
-        raise CheckpointError(
-            f"{path}: is not an index of a checkpoint ({first_error_line(error)})"
-        ) from None
+    except _DAMAGED as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise CheckpointError(f"{path}: is not an index of a checkpoint ({reason})") from None
     return cast(Metadata, index)
 
 
 def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
     """The entry of each tensor in an index from `read_checkpoint_index`, by name."""
     return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
-
-
-def first_error_line(error: BaseException) -> str:
-    """The first line of an error of torch or pickle."""
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def load_tensors(

@@ -2,8 +2,8 @@
 
     as given ──values of the run for the open ones──> as the run has it ──> the same configuration, or another
 
-Values that can be open: architecture, tokenizer and commit of the weights, the commit of a dataset, and how
-validation data is held out. This module imports no torch, so that launchers can import it before they start.
+Values that can be open: architecture, tokenizer and commit of the weights, and the commit of a dataset. This
+module imports no torch, so that launchers can import it before they start.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,6 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings
 from trainyard.run.situation import differences, flat_values, inputs_of, recorded_run
-from trainyard.training.data.validation_split import with_split
 
 # The sections that affect only the work before and after training.
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
@@ -146,29 +145,16 @@ def has_changed_since(run_directory: Path, processes: int) -> bool:
 
 
 def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
-    """Return `config` with open values from the run in `run_directory`, so that it resumes with the same.
+    """Return `config` with the commit of its dataset from the run in `run_directory`, which it resumes with.
 
-    These are the commit of a dataset, which may have a newer one by now, and how validation data is held out
-    of the files.
+    There may be a newer commit by now.
     """
-    file = RunDirectory(run_directory).config_file if run_directory else None
-    if file is None or not file.is_file():
-        return config
     wanted = config.data.hugging_face
-    if wanted.dataset is None:
-        return _with_split_of(file, config)
-    if wanted.revision is not None:
+    file = RunDirectory(run_directory).config_file if run_directory else None
+    if file is None or not file.is_file() or wanted.dataset is None or wanted.revision is not None:
         return config
     recorded = load_config(file).config.data.hugging_face
     return with_revision(config, recorded.revision) if recorded.dataset == wanted.dataset else config
-
-
-def _with_split_of(file: Path, config: Config) -> Config:
-    """Fill in the validation split of the run; one that reads no text has `auto`, and keeps it."""
-    held_out = config.data.validation_path is None and config.data.validation_fraction > 0
-    if not held_out or config.data.validation_split != "auto":
-        return config
-    return with_split(config, load_config(file).config.data.validation_split)
 
 
 def with_revision(config: Config, revision: str | None) -> Config:

@@ -81,7 +81,7 @@ def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
 def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     """Find the files and decide what is held out. Reads only the tokenizer and writes nothing.
 
-    `data.validation_split: auto` yields several plans, because held-out files may have too few tokens for
+    Without data.validation_path it yields several plans, because held-out files may have too few tokens for
     validation, and their number of tokens is only known after preparation. Raises DataError when a path is
     missing or has nothing to read, ConfigError when the tokenizer is unusable.
     """
@@ -113,8 +113,6 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
 
     if data.validation_path is not None or data.validation_fraction == 0:
         yield build_plan(None)
-    elif data.validation_split != "auto":
-        yield build_plan(data.validation_split)
     else:
         by_files = build_plan("files")
         if by_files.validation:

@@ -19,7 +19,6 @@ from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.batches import TokenBatches, first_windows
 from trainyard.training.data.skipped_counts import SkipCount
 from trainyard.training.data.token_files import FileState, TokenFile
-from trainyard.training.data.validation_split import with_split
 
 INDEX_NAME = "index.json"
 _SCHEMA = 1
@@ -44,7 +43,7 @@ class PreparedData:
     reused: bool
     """Whether an earlier run had prepared it."""
     validation_split: str | None = None
-    """How validation data was held out of the training files (data.validation_split); None: it was not."""
+    """How validation data was held out of the training files, `files` or `within`; None: it was not."""
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
@@ -91,8 +90,8 @@ class PreparedData:
         return [int(token) for token in (self.validation or self.train).open()[:count]]
 
     def pinned_config(self, config: Config) -> Config:
-        """`config` with the validation split that was used, so that a resumed run uses the same one."""
-        return config if self.validation_split is None else with_split(config, self.validation_split)
+        """`config` itself: how validation data is held out follows from the files."""
+        return config
 
 
 def write_dataset_index(prepared: PreparedData, folder: Path) -> None:

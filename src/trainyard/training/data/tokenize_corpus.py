@@ -81,7 +81,7 @@ def _choose_plan(
         if prepared is None:
             return None
         prepared = replace(prepared, validation_split=plan.split)
-        if _can_validate(prepared, data.sequence_length) or data.validation_split != "auto":
+        if _can_validate(prepared, data.sequence_length):
             break
     assert prepared is not None
     return _with_usable_validation(prepared, data)

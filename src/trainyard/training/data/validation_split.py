@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from trainyard.config.schema import Config
-
 
 @dataclass(frozen=True)
 class Portion:
@@ -51,8 +49,3 @@ class Portion:
 
 
 WHOLE = Portion(0.0)
-
-
-def with_split(config: Config, split: str) -> Config:
-    """Return `config` with `data.validation_split` set."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})

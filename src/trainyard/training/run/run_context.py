@@ -14,7 +14,6 @@ from trainyard.run.records import Row, append_event
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.run.length import RunLength
-from trainyard.training.run.profiling import StepProfile
 from trainyard.training.run.trackers import Tracker
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
@@ -65,8 +64,6 @@ class RunContext:
     """Utilization and temperature as metrics; empty when unknown."""
     watchdog: Watchdog
     """Receives a beat for every sign of progress."""
-    profile: StepProfile
-    """Records the steps of which a trace was requested."""
     mfu: Callable[[float], float | None] = lambda _tokens_per_second: None
     """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
     network: "NetworkWatch | None" = None

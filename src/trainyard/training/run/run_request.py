@@ -48,8 +48,6 @@ class Request:
     """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
     peak_flops: Callable[[str], float | None] = lambda _name: None
     """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
-    profile: range = range(0)
-    """The steps, counted from 1, of which a profiler trace is written."""
     on_outcome: Callable[[Mapping[str, Any]], None] = lambda _outcome: None
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit

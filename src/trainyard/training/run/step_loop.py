@@ -15,7 +15,6 @@ from trainyard.run.rank_times import write_rank_time
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.network_fallback import record_network
-from trainyard.training.run.profiling import trace_name
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.hardware import memory_facts
 
@@ -62,8 +61,7 @@ class StepLoop:
         while self._state.step < self._context.length.steps:
             self._stop_if_requested()
             start = time.perf_counter()
-            with self._context.profile.record_step(self._state.step + 1):
-                row = step()
+            row = step()
             self._finish(row, time.perf_counter() - start)
         if self._slowest_step:  # some processes open further channels later, as for a validation
             record_network(self._context, self._network)
@@ -93,8 +91,6 @@ class StepLoop:
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
         self.saver.poll()
-        if self._context.profile.has_trace_to_write():
-            self._write_profile()
         if self._state.step % self._context.config.checkpointing.save_steps == 0:
             self.saver.save()
         if self._slowest_usual:
@@ -106,18 +102,8 @@ class StepLoop:
             raise self.saver.stop()
 
     def close(self) -> None:
-        self._write_profile()
         if self._metrics is not None:
             self._metrics.close()
-
-    def _write_profile(self) -> None:
-        if self._context.stop.since_signal() is not None:  # the grace period is for the checkpoint
-            return
-        with self._context.watchdog.slow_work():
-            steps = self._context.profile.write()
-        if steps is not None:
-            files = [trace_name(steps, rank) for rank in range(self._context.world.size)]
-            self._context.record_event("profiled", step=steps[-1], files=files)
 
     def _tokens_seen(self) -> int:
         return self._state.tokens_seen(self._context.length.tokens_per_step)

@@ -22,7 +22,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 
 if TYPE_CHECKING:
-    from tensorboard.compat.proto.summary_pb2 import Summary
     from torch.utils.tensorboard import SummaryWriter
 
 _logger = logging.getLogger(__name__)
@@ -33,13 +32,8 @@ _GROUPS = (
     (re.compile(r"(.*_seconds)"), r"time/\1"),
     (re.compile(r"(.*_per_second|mfu|.*memory.*_bytes|gpu_.*)"), r"perf/\1"),
 )
-# The sections of the configuration that are shown as hyperparameters, and the figures beside them, by tag.
+# The sections of the configuration that affect the result, by which W&B compares runs.
 _COMPARED = ("model.", "training.", "data.", "compute.")
-_COMPARED_BY = {
-    "train/loss": "training loss",
-    "validation/loss": "validation loss",
-    "perf/tokens_per_second": "tokens/s",
-}
 _CLOSING = "closing trackers"
 Scalar = bool | int | float | str
 
@@ -48,9 +42,6 @@ class Tracker(Protocol):
     """Shows rows of metrics to people."""
 
     def write(self, row: dict[str, Any]) -> None: ...
-
-    def show(self, sample: str, step: int) -> None:
-        """Show the text that the model wrote after `step`, the last step."""
 
     def close(self) -> None: ...
 
@@ -68,49 +59,25 @@ class TrackedRun:
 
 
 class TensorBoardTracker:
-    """Event files under `tensorboard/`; rows after the step resumed from, left by a killed run, are hidden.
-
-    TensorBoard draws the same tag of several folders in one chart. The validation figures are therefore
-    written a second time, into `tensorboard/validation/` under the tags of training.
-    """
+    """Event files under `tensorboard/`, without rows of a killed run after the step that it resumed from."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = run
         self._writer: SummaryWriter | None = None
-        self._validation: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
         """Write a row. The first one opens the file, so that importing TensorBoard does not delay step 1."""
         if self._writer is None:
-            folder = self._run.directory.tensorboard
-            self._writer = self._open_writer(folder)
-            for summary in _session_start(self._run.hyperparameters, folder.resolve().parent.name):
-                self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
+            from torch.utils.tensorboard import SummaryWriter
+
+            folder, resumed_at = self._run.directory.tensorboard, self._run.resumed_at
+            self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(tag_of(name), row[name], global_step=row["step"], walltime=row["time"])
-        shared = {f"train/{name[4:]}": value for name, value in row.items() if name.startswith("val_")}
-        if shared and self._validation is None:
-            self._validation = self._open_writer(self._run.directory.tensorboard / "validation")
-        for tag, value in shared.items():
-            assert self._validation is not None
-            self._validation.add_scalar(tag, value, global_step=row["step"], walltime=row["time"])
-
-    def show(self, sample: str, step: int) -> None:
-        if self._writer is not None:
-            # Markdown leaves text unchanged that is indented by four spaces.
-            indented = "\n".join(f"    {line}" for line in sample.splitlines())
-            self._writer.add_text("sample", indented, global_step=step)
 
     def close(self) -> None:
-        for writer in (self._writer, self._validation):
-            if writer is not None:
-                writer.close()
-
-    def _open_writer(self, path: Path) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter
-
-        resumed_at = self._run.resumed_at
-        return SummaryWriter(str(path), purge_step=resumed_at + 1 if resumed_at else None)
+        if self._writer is not None:
+            self._writer.close()
 
 
 def tag_of(name: str) -> str:
@@ -149,9 +116,6 @@ class WandbTracker:
     def write(self, row: dict[str, Any]) -> None:
         self._run.log({name: row[name] for name in row.keys() - _NOT_PLOTTED}, step=row["step"])
 
-    def show(self, sample: str, step: int) -> None:
-        self._run.summary.update({"sample": sample, "sample_step": step})
-
     def close(self) -> None:
         self._run.finish()
 
@@ -164,9 +128,6 @@ class PrometheusTracker:
 
     def write(self, row: dict[str, Any]) -> None:
         write_prometheus_file(self._path, row_samples(row, self._run_id))
-
-    def show(self, sample: str, step: int) -> None:
-        """Do nothing: text is no figure."""
 
     def close(self) -> None:
         """Keep the file: the time of its row shows how old the figures are."""
@@ -191,11 +152,6 @@ class GuardedTracker:
         with self._drop_on_failure():
             if self._tracker is not None:
                 self._tracker.write(row)
-
-    def show(self, sample: str, step: int) -> None:
-        with self._drop_on_failure():
-            if self._tracker is not None:
-                self._tracker.show(sample, step)
 
     def close(self) -> None:
         with self._drop_on_failure():
@@ -236,20 +192,9 @@ def open_trackers(run: TrackedRun) -> list[Tracker]:
 
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:
-    """The hyperparameters of a run: every value of the sections that affect the result, by dotted key."""
+    """The hyperparameters of a run: every value of the sections in `_COMPARED`, by dotted key."""
     values = ((key, attrgetter(key)(config)) for key in leaf_keys() if key.startswith(_COMPARED))
     return {key: value for key, value in values if isinstance(value, bool | int | float | str)}
-
-
-def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequence[Summary]":
-    """The summaries for TensorBoard's hparams view; `name` is the group of the run."""
-    from tensorboard.plugins.hparams import summary_v2 as hp
-
-    metrics = [hp.Metric(tag, display_name=words) for tag, words in _COMPARED_BY.items()]
-    return (
-        hp.hparams_config_pb([hp.HParam(key) for key in sorted(hyperparameters)], metrics),
-        hp.hparams_pb(dict(hyperparameters), trial_id=name),
-    )
 
 
 def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:

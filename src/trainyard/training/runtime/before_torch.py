@@ -11,8 +11,6 @@ _VARIABLES = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Waiting threads do not spin.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # The profiler logs errors only; otherwise it would report that a machine without a GPU has none.
-    "KINETO_LOG_LEVEL": "5",
     # NCCL records its last collectives, which a hang writes to `logs/` (it takes no measurable time).
     "TORCH_FR_BUFFER_SIZE": "2000",
 }

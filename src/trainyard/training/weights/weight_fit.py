@@ -6,7 +6,6 @@ It compares names, shapes and the keys that the file declares. It reads no tenso
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.keys import settings_text
@@ -19,26 +18,15 @@ OUTPUT = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_Shape = tuple[int, ...]
+_SHAPED, _MISSING = " in the configuration", ": not in the file"
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """One dimension of a parameter and the configuration keys that determine it."""
-
-    size: int
-    keys: str
-
-
-def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension, ...]]:
-    """The parameters of our model by name; a tied output is not a separate parameter."""
+def parameters_of(architecture: ArchitectureConfig) -> dict[str, _Shape]:
+    """The shapes of the parameters of our model by name; a tied output is not a separate parameter."""
     a = architecture
-    head = a.hidden_size // a.num_attention_heads
-    width = Dimension(a.hidden_size, f"hidden_size {a.hidden_size}")
-    inner = Dimension(a.intermediate_size, f"intermediate_size {a.intermediate_size}")
-    words = Dimension(a.vocab_size, f"vocab_size {a.vocab_size}")
-    keys = Dimension(
-        a.num_key_value_heads * head, f"num_key_value_heads {a.num_key_value_heads} of {head} each"
-    )
+    width, inner = a.hidden_size, a.intermediate_size
+    keys = a.num_key_value_heads * (width // a.num_attention_heads)
     layer = {
         "input_layernorm": (width,),
         "self_attn.q_proj": (width, width),
@@ -50,9 +38,10 @@ def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension
         "mlp.up_proj": (inner, width),
         "mlp.down_proj": (width, inner),
     }
-    output = {} if a.tie_word_embeddings else {OUTPUT: (words, width)}
+    table = (a.vocab_size, width)
+    output = {} if a.tie_word_embeddings else {OUTPUT: table}
     layers = {f"model.layers.{n}.{part}.weight": s for n in range(a.num_layers) for part, s in layer.items()}
-    return {_EMBEDDING: (words, width), **layers, "model.norm.weight": (width,), **output}
+    return {_EMBEDDING: table, **layers, "model.norm.weight": (width,), **output}
 
 
 def layers_in(names: Iterable[str]) -> int:
@@ -62,47 +51,24 @@ def layers_in(names: Iterable[str]) -> int:
 
 def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
     """Raise ConfigError naming every difference between the file and `model.architecture`."""
-    if found := _differences(source, architecture):
-        raise ConfigError(
-            f"model.path: {source.path} does not fit model.architecture:\n"
-            + "".join(f"  {line}\n" for line in found)
-            + f"{_remedy(source, architecture)} To start from random weights: --set model.path=null. "
-            "Nothing was started."
-        )
-
-
-def _differences(source: WeightSource, architecture: ArchitectureConfig) -> list[str]:
-    return [
+    lines = [
         *_contradicted_keys(source, architecture),
         *source.contradictions(architecture),
         *_different_tensors(source, architecture),
     ]
-
-
-def _remedy(source: WeightSource, architecture: ArchitectureConfig) -> str:
-    """Return the settings with which the weights fit, or else that no setting does."""
-    try:
-        fitting = ArchitectureConfig.model_validate(_keys_of(source, architecture))
-    except ValueError:
-        fitting = architecture
-    remaining = _differences(source, fitting)
-    if not remaining:
-        ours = architecture.model_dump()
-        changed = {k: value for k, value in fitting.model_dump().items() if not _is_same(value, ours[k])}
-        return f"To take what the weights have: {settings_text({'model.architecture': changed})}."
-    if all(": not in the file;" in line for line in remaining):
-        return "The file lacks parts of the model: download or export it again."
-    return f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
-
-
-def _keys_of(source: WeightSource, architecture: ArchitectureConfig) -> dict[str, Any]:
-    """Return `architecture` with every key that the file declares or that its shapes show."""
-    names, found = set(source.names()), architecture.model_dump()
-    if _EMBEDDING in names and len(source.shape(_EMBEDDING)) == 2:
-        found["vocab_size"], found["hidden_size"] = source.shape(_EMBEDDING)
-    if (gate := "model.layers.0.mlp.gate_proj.weight") in names:
-        found["intermediate_size"] = source.shape(gate)[0]
-    return found | dict(source.declared)
+    if not lines:
+        return
+    if any(line.startswith("model.architecture.") or _SHAPED in line for line in lines):
+        remedy = f"To take what the weights have: {settings_text({'model.path': str(source.path)})}."
+    elif all(_MISSING in line for line in lines):
+        remedy = "The file lacks parts of the model: download or export it again."
+    else:
+        remedy = f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
+    raise ConfigError(
+        f"model.path: {source.path} does not fit model.architecture:\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + f"{remedy} To start from random weights: --set model.path=null. Nothing was started."
+    )
 
 
 def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
@@ -128,10 +94,10 @@ def _is_same(value: Any, ours: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict):  # rope_scaling; the default kind has no values to show
-        kind, rest = value.get("rope_type"), {k: v for k, v in value.items() if k != "rope_type"}
-        values = ", ".join(f"{key} {_text(rest[key])}" for key in rest)
-        return f"{kind} ({values})" if values and kind != "default" else str(kind)
+    if isinstance(value, dict):
+        if value.get("rope_type") == "default":
+            return "default"
+        return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -144,7 +110,7 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
     depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
     tie_differs = source.declared.get("tie_word_embeddings") != architecture.tie_word_embeddings
     lines: dict[str, list[str]] = {}
-    for name in sorted(names | expected.keys(), key=_sort_key):
+    for name in sorted(names | expected.keys()):
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= depth:
             continue  # the number of layers differs, which another line reports
@@ -156,21 +122,11 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
         yield each[0] if len(each) == 1 else f"{line}, in {len(each)} layers"
 
 
-def _sort_key(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
-
-
-def _difference(source: WeightSource, name: str, expected: tuple[Dimension, ...] | None) -> str | None:
+def _difference(source: WeightSource, name: str, expected: _Shape | None) -> str | None:
     stored = source.stored_name(name)
     if expected is None:
         return f"{stored}: no part of the model; {list(source.shape(name))} in the file"
-    wanted = [dimension.size for dimension in expected]
     if name not in source.names():
-        return f"{stored}: not in the file; the configuration has {wanted}"
-    shape = list(source.shape(name))
-    if shape == wanted:
-        return None
-    same_rank = len(shape) == len(wanted)
-    different = [d.keys for i, d in enumerate(expected) if not same_rank or shape[i] != d.size]
-    keys = ", ".join(dict.fromkeys(different))
-    return f"{stored}: {shape} in the file, {wanted} in the configuration ({keys})"
+        return f"{stored}{_MISSING}; the configuration has {list(expected)}"
+    shape = source.shape(name)
+    return None if shape == expected else f"{stored}: {list(shape)} in the file, {list(expected)}{_SHAPED}"

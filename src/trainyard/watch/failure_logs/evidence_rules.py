@@ -37,8 +37,6 @@ class Nearness(IntEnum):
     """The job waited before its start; this wait may have ended well."""
     AFTERMATH = 7
     """The processes are being ended: signals, cancelled steps, launchers that count their children."""
-    WORDING = 8
-    """An error that no rule knows, by its words: it decides only where nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -220,11 +218,6 @@ OF_ANOTHER = re.compile(
 )
 """Messages of exceptions that report what happened elsewhere, on the GPU or in a command that the program
 started: not a mistake of the program."""
-CARRIER = re.compile(
-    r"(?i)exit(?:ed)? (?:code|status|with)|non-zero|killed|\bsignal\b|OCI runtime|\boom\b|root cause"
-    r"|died|\bNVRM\b|\b(?:srun|slurmstepd|slurmctld|slurmd):"
-)
-"""Errors that report how something ended: their words are not those of the cause."""
 LAUNCHER_EXCEPTIONS = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError"
     r"|ProcessExitedException|ProcessRaisedException|CalledProcessError|SystemExit|KeyboardInterrupt"

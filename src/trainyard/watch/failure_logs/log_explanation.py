@@ -20,7 +20,6 @@ from typing import Any
 from trainyard.run.untrusted_files import open_regular
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.evidence_rules import (
-    CARRIER,
     GLOSSARY,
     GOES_ON,
     HARMLESS,
@@ -47,12 +46,6 @@ _STEPS_THAT_SHOW_LIFE = 3
 """A line did not end the training if this many steps follow it; slower ranks may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
-_END_LINES = 40
-"""An error counts by its words only within this many lines of the end of a log."""
-_END_RETRIES = 8
-"""A connection that a program still retries is the cause only if at most this many lines follow."""
-_RETRIED = re.compile(r"(?i)\bretr(?:y|ying|ies)\b")
-_OF_CONNECTIONS = frozenset({FailureClass.NETWORK, FailureClass.SERVICE})
 _WORDS_BEFORE = 200
 """Characters before the evidence in which a line may say that it only mentions it."""
 _MOST_BYTES = 256 << 20
@@ -210,11 +203,7 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     if exit_code == _STOPPED:
         found = [each for each in found if _counts_despite_75(each)]
-    worded = [each for each in found if each.rule.nearness is Nearness.WORDING]
-    found = [each for each in found if each.rule.nearness is not Nearness.WORDING]
     first = _first_causes(found)
-    if all(_says_nothing(each) for each in first) and worded:
-        found = first = _last_of_each(worded)
     if not first:
         return _explain_exit_code(exit_code, logs)
     cut = _cut_logs(logs)
@@ -240,11 +229,6 @@ def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogEx
 def _says_nothing(each: Evidence) -> bool:
     """Return whether the line only reports that something ended."""
     return each.rule.nearness is Nearness.AFTERMATH and each.rule.klass is FailureClass.UNKNOWN
-
-
-def _last_of_each(worded: list[Evidence]) -> list[Evidence]:
-    """Return the last error of each log; programs often survive earlier ones."""
-    return list({each.log: each for each in worded}.values())
 
 
 def _is_another_cause(each: Evidence, decisive: Evidence) -> bool:
@@ -416,26 +400,21 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         matching = [
             rule
             for rule, match in _matches(line)
-            if _reports(rule, match, raised) and _is_after(rule, lines[:number])
+            if _reports(rule, match, raised)
+            and (rule.after is None or any(rule.after.search(earlier) for earlier in lines[:number]))
         ]
         if not matching and raised is not None and raised.is_own:
             matching = [_rule_of_exception(raised)]
-        if not matching and number >= len(lines) - _END_RETRIES and _RETRIED.search(line):
-            matching = [
-                replace(rule, nearness=Nearness.WORDING)
-                for rule, match in _matches(line)
-                if rule.klass in _OF_CONNECTIONS and QUOTED.search(line[: match.start()]) is None
-            ]
-        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):
-            matching = [rule for rule in matching if _is_of_pull(rule)]
+        if any(rule.klass is FailureClass.IMAGE_PULL for rule in matching):  # other errors are the registry's
+            pulls = FailureClass.IMAGE_PULL
+            matching = [r for r in matching if r.klass is pulls or r.nearness is Nearness.PLATFORM]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
         if rule.nearness is Nearness.RAISED and by_signal:
             continue
-        if rule.nearness is Nearness.WORDING and number < len(lines) - _END_LINES:
-            continue
-        if not _is_resolved(rule.klass, log.lines[number + 1 :]):
+        ends = RESOLVED_BY.get(rule.klass)
+        if ends is None or not any(ends.search(later) for later in log.lines[number + 1 :]):
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
@@ -449,20 +428,11 @@ def _rule_of_exception(raised: Raised) -> Rule:
     return replace(rule, cause=f"{rule.cause} ({where})")
 
 
-def _is_of_pull(rule: Rule) -> bool:
-    """Return whether a rule counts on a line about a pull, where other errors are the registry's."""
-    return rule.klass is FailureClass.IMAGE_PULL or rule.nearness is Nearness.PLATFORM
-
-
 @functools.lru_cache(maxsize=1024)
 def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     """Return the rules that match a line, and where. The processes of a run write many equal lines."""
     found = rule_index().candidates(line)
     return tuple((rule, match) for rule, pattern in found if (match := pattern.search(line)))
-
-
-def _is_after(rule: Rule, earlier: Sequence[str]) -> bool:
-    return rule.after is None or any(rule.after.search(line) for line in earlier)
 
 
 def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
@@ -472,8 +442,6 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     if rule.nearness is Nearness.RAISED:
         return False
     line = match.string
-    if rule.nearness is Nearness.WORDING and not rule.exact and CARRIER.search(line):
-        return False
     if rule.exact:
         return QUOTED.search(line[: match.start()]) is None
     if HARMLESS.search(line):
@@ -487,18 +455,8 @@ def _reports(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
 
 
 def _only_warns(rule: Rule, line: str) -> bool:
-    is_cause = rule.nearness in (
-        Nearness.CAUSE,
-        Nearness.SYMPTOM,
-        Nearness.COMMUNICATION,
-        Nearness.WORDING,
-    )
+    is_cause = rule.nearness in (Nearness.CAUSE, Nearness.SYMPTOM, Nearness.COMMUNICATION)
     return is_cause and "NCCL" not in line and bool(WARNING.search(line))
-
-
-def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
-    ends = RESOLVED_BY.get(klass)
-    return ends is not None and any(ends.search(line) for line in later)
 
 
 def _last_sign_of_life(log: LogText) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -469,3 +470,14 @@ def memory_cluster() -> Iterator[MemoryCluster]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def write_kubeconfig(path: Path, server: str, namespace: str = "team") -> None:
+    """Write a kubeconfig whose only context names the server and the namespace."""
+    document = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": namespace}}],
+        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "users": [{"name": "me", "user": {"token": "none"}}],
+    }
+    path.write_text(json.dumps(document))

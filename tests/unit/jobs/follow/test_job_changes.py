@@ -1,6 +1,5 @@
 """Jobs are cancelled, deleted and submitted again completely or not at all, whatever the cluster refuses."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_AFTER,
     CUT_BEFORE,
     MemoryCluster,
-    memory_cluster,
 )
 from tests.unit.jobs.state.shapes import condition, pod
 
@@ -57,12 +55,6 @@ READS: dict[int, type[ServiceError]] = {
     500: ServiceTroubleError,
     CUT_BEFORE: ServiceTroubleError,
 }
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Following a job over a scripted API server: its cost, and its reports when nothing can be read."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,9 +17,6 @@ from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
-PODS = 1000
-MOST_SHARE = 0.05
-"""Of a core, while PODS pods of a job run; an idle machine takes 0.0036, but this one may be busy."""
 QUIET = Answer(silent=60.0)
 
 
@@ -223,45 +218,3 @@ def test_a_pod_that_is_made_anew_is_told() -> None:
     )
     assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
     assert State.RESTARTING in [s.state for s in told] or any(s.restarts == 1 for s in told)
-
-
-FOLLOWER = """
-import resource, sys, threading, time
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.jobs.follow.job_follower import follow_job
-begun = threading.Event()
-api = Api(Access(server=sys.argv[1], credentials=Credentials()))
-arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0)
-arguments["on_state"] = lambda _: begun.set()
-threading.Thread(target=follow_job, args=(api,), kwargs=arguments, daemon=True).start()
-begun.wait(30)
-time.sleep(1.0)
-before, started = time.process_time(), time.monotonic()
-time.sleep(4.0)
-used = time.process_time() - before
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
-print(used / (time.monotonic() - started), peak.split()[1])
-"""
-
-
-@pytest.mark.slow
-def test_a_thousand_pods_are_followed_with_a_small_share_of_a_core() -> None:
-    """One watch, 1,000 pods of 5 kB, and the kubelets change one of them every second."""
-    padding = {"annotations": {"filler": "x" * 4000}}
-    pods = [pod(f"job-{n}", rank=n, uid=f"uid-{n}") for n in range(PODS)]
-    for raw in pods:
-        raw["metadata"] |= padding
-    raw_job = says("Running")
-    raw_job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = PODS - 1
-    script = TwoPaths(
-        Script([list_of(raw_job)], [QUIET]),
-        Script([list_of(*pods)], [Answer(events=[change(raw) for raw in pods[:20]], silent=60.0, pause=1.0)]),
-    )
-    with serving(script) as served:
-        line = [sys.executable, "-c", FOLLOWER, served.server]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=90, check=True)
-    share, memory_kb = done.stdout.split()
-    assert float(share) < MOST_SHARE, share
-    assert int(memory_kb) < 200_000
-    assert [which for which, _ in script.pods.asked].count("watch") <= 2

@@ -364,7 +364,10 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
         found = healer(cluster, 7, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
     assert found.why == "the retry as llama-2 waits; watch again to continue"
     assert found.is_waiting
-    assert said == ["llama is sent again as llama-2: a retry can recover from nccl-error, from step 7"]
+    assert said == [
+        "llama is sent again as llama-2: a retry can recover from nccl-error, from step 7",
+        f"llama: {found.why}",
+    ]
     assert cluster.names() == ["llama"]
     look = JobReader(Api(cluster.store.access()))
     decided = healer(cluster).preview(look.find_job("team", "llama"))

@@ -1,6 +1,5 @@
 """Logs are saved completely, or the missing part is reported; no partial file is left in the folder."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     CUT_BEFORE,
     MemoryCluster,
     PodLog,
-    memory_cluster,
 )
 from tests.unit.jobs.state.shapes import pod, terminated, waiting
 
@@ -32,12 +30,6 @@ REFUSALS: dict[int, type[ServiceError]] = {
     CUT_BEFORE: ServiceTroubleError,
 }
 FIRST = ContainerLog("a", "uid-of-a", "pytorch", 0)
-
-
-@pytest.fixture
-def cluster() -> Iterator[MemoryCluster]:
-    with memory_cluster() as cluster:
-        yield cluster
 
 
 def wrote(*texts: str) -> PodLog:
@@ -104,9 +96,9 @@ def test_what_is_saved_is_what_was_written(cluster: MemoryCluster, tmp_path: Pat
     cluster.logs["a", "pytorch", False] = wrote("now")
     cluster.logs["a", "pytorch", True] = wrote("before", "the restart")
     pods = [pod("a", uid="uid-of-a", restarts=1, last=terminated(1))]
-    saved = save_logs(Api(cluster.access()), "team", pods, tmp_path / "new" / "logs")
-    assert saved.missing == ()
-    assert {path.name: path.read_text() for path in saved.files} == {
+    files, missing = save_logs(Api(cluster.access()), "team", pods, tmp_path / "new" / "logs")
+    assert missing == []
+    assert {path.name: path.read_text() for path in files} == {
         "a.uid-of-a.pytorch.log": "before\nthe restart\n",
         "a.uid-of-a.pytorch.restart-1.log": "now\n",
     }
@@ -120,21 +112,22 @@ def test_one_log_that_cannot_be_saved_is_named_and_the_others_are_saved(
     for name in "abc":
         cluster.logs[name, "pytorch", False] = wrote(f"of {name}")
     cluster.fault("GET", "/pods/b/log", status)
-    saved = save_logs(Api(cluster.access()), "team", [pod(name, uid=f"u-{name}") for name in "abc"], tmp_path)
-    assert sorted(path.read_text() for path in saved.files) == ["of a\n", "of c\n"]
-    assert [text.partition(":")[0] for text in saved.missing] == ["b/pytorch"]
-    assert len(saved.missing[0]) > len("b/pytorch: ")
-    assert sorted(tmp_path.iterdir()) == sorted(saved.files)
+    pods = [pod(name, uid=f"u-{name}") for name in "abc"]
+    files, missing = save_logs(Api(cluster.access()), "team", pods, tmp_path)
+    assert sorted(path.read_text() for path in files) == ["of a\n", "of c\n"]
+    assert [text.partition(":")[0] for text in missing] == ["b/pytorch"]
+    assert len(missing[0]) > len("b/pytorch: ")
+    assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
 def test_a_log_that_breaks_off_leaves_what_was_saved_before(cluster: MemoryCluster, tmp_path: Path) -> None:
     api, pods = Api(cluster.access()), [pod("a", uid="uid-of-a")]
     cluster.logs["a", "pytorch", False] = wrote("one")
-    (path,) = save_logs(api, "team", pods, tmp_path).files
+    (path,), _ = save_logs(api, "team", pods, tmp_path)
     cluster.logs["a", "pytorch", False] = wrote("one", "two", "three")
     cluster.logs["a", "pytorch", False].cuts = [2]
-    saved = save_logs(api, "team", pods, tmp_path)
-    assert (saved.files, len(saved.missing)) == ((), 1)
+    files, missing = save_logs(api, "team", pods, tmp_path)
+    assert (files, len(missing)) == ([], 1)
     assert path.read_text() == "one\n"
     assert list(tmp_path.iterdir()) == [path]
     save_logs(api, "team", pods, tmp_path)

@@ -16,13 +16,13 @@ from trainyard.report.cluster.verdict_text import (
     verdict_refusal,
 )
 
-MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
-SHOWN = {"error": "error", "warning": "warning", "info": "info", "skipped": "skipped", "passed": "ok"}
+MARKS = {"error": "❌", "warning": "⚠️", "skipped": "➖", "passed": "✅"}
+SHOWN = {"error": "error", "warning": "warning", "skipped": "skipped", "passed": "ok"}
 ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"}
 
 
 def entry(severity: str, number: int = 1, remedy: str | None = None) -> dict[str, str]:
-    remedies = severity in ("error", "warning", "info")
+    remedies = severity in ("error", "warning")
     return {
         "check": f"{severity}-{number}",
         "severity": severity,
@@ -42,31 +42,29 @@ def data(*checks: dict[str, str], verdict: str = "not ready") -> dict[str, Any]:
     }
 
 
-EVERY = [entry(severity) for severity in ("passed", "skipped", "info", "warning", "error")]
+EVERY = [entry(severity) for severity in ("passed", "skipped", "warning", "error")]
 
 
 def test_the_whole_text_is_the_answer_then_the_checks_then_what_to_do_worst_first() -> None:
     assert verdict_lines(data(*EVERY), width=80) == [
         "train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
         "",
-        "Not ready: 1 error, 1 warning, 1 info, 1 skipped.",
+        "Not ready: 1 error, 1 warning, 1 skipped.",
         "",
         "         check      evidence",
         "ok       passed-1   evidence of passed 1",
         "skipped  skipped-1  evidence of skipped 1",
-        "info     info-1     evidence of info 1",
         "warning  warning-1  evidence of warning 1",
         "error    error-1    evidence of error 1",
         "",
         "check      what to do",
         "error-1    mend error 1",
         "warning-1  mend warning 1",
-        "info-1     mend info 1",
     ]
 
 
 def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> None:
-    assert verdict_markdown(data(EVERY[0], EVERY[4])).splitlines() == [
+    assert verdict_markdown(data(EVERY[0], EVERY[3])).splitlines() == [
         "### ❌ Not ready · train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
         "",
         "Not ready: 1 error.",
@@ -101,17 +99,17 @@ def test_each_state_and_severity_is_said_and_counted(
     assert text.count(f"evidence of {name}") == count
     assert len(re.findall(rf"^{SHOWN[name]} +{name}-", text, re.M)) == count
     assert summary.startswith(f"### {'✅' if state is Readiness.READY else '❌'} {ANSWERS[state.value]} · ")
-    wrong = name in ("error", "warning", "info")
+    wrong = name in ("error", "warning")
     assert summary.count(f"| {MARKS[name]} |") == count * (2 if wrong else 1)
     assert text.count(f"mend {name}") == (count if wrong else 0)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(("error", "warning", "info"))))
+@pytest.mark.parametrize("order", list(itertools.permutations(("error", "warning"))))
 def test_what_to_do_is_in_the_order_of_severity_whatever_the_order_of_the_checks(
     order: tuple[str, ...],
 ) -> None:
     text = verdict_lines(data(*map(entry, order)), width=80)
-    assert [line.split()[0] for line in text[-3:]] == ["error-1", "warning-1", "info-1"]
+    assert [line.split()[0] for line in text[-2:]] == ["error-1", "warning-1"]
 
 
 def test_a_finding_without_a_remedy_is_no_task() -> None:

@@ -1,6 +1,5 @@
 import json
 import os
-import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from trainyard.config.load import load_config
 from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
@@ -19,7 +17,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint import shards
 from trainyard.training.checkpoint.checkpoint import load_checkpoint, newest_good_checkpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
-from trainyard.training.checkpoint.resume import check_fit, values_to_fit
+from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.save_executors import ForegroundEngine
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
@@ -217,15 +215,4 @@ def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: Run
     assert "c: the checkpoint has 3, this run has None" in str(failure.value)
     assert "d: the checkpoint has None, this run has 4" in str(failure.value)
     assert " a: " not in str(failure.value)
-    assert "To resume, set these back: b, c, d. Or start a new run" in str(failure.value)
-
-
-def test_the_settings_of_another_model_are_printed_and_resume_it(directory: RunDirectory) -> None:
-    of_run = ["model.architecture.rope_scaling.factor=16.0", "training.seed=7", "data.sequence_length=64"]
-    saved, ours = (load_config(SMOKE, settings).config for settings in (of_run, []))
-    path = save_state(directory, state_after(1), fits=values_to_fit(saved, "f", 8))
-    with pytest.raises(IncompatibleCheckpointError) as failure:
-        check_fit(path, values_to_fit(ours, "f", 8))
-    remedy = re.findall(r"--set (\S+?)[.]?(?= |$)", str(failure.value).partition("To resume")[2])
-    assert "training.seed=7" in remedy
-    check_fit(path, values_to_fit(load_config(SMOKE, remedy).config, "f", 8))
+    assert "To resume, set these values back. Or start a new run" in str(failure.value)

@@ -14,7 +14,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 from trainyard.training.data.config_of_run import config_of_run, has_been_trained, with_revision
-from trainyard.training.data.validation_split import with_split
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMIT = "c" * 40
@@ -43,10 +42,8 @@ def with_weights(config: Config) -> Config:
 
 RESOLVED: dict[str, tuple[tuple[str, ...], Callable[[Config], Config]]] = {
     "nothing": ((), unchanged),
-    "split into files": ((), lambda config: with_split(config, "files")),
-    "split within files": ((), lambda config: with_split(config, "within")),
     "commit of a dataset": (DATASET, lambda config: with_revision(config, COMMIT)),
-    "weights": (WEIGHTS, lambda config: with_split(with_weights(config), "files")),
+    "weights": (WEIGHTS, with_weights),
 }
 """The resolved value -> the settings that leave it open, and the recorded configuration."""
 OTHERS = ("training.max_steps=8", "training.learning_rate=0.5", "training.seed=9", "data.sequence_length=32")
@@ -107,7 +104,8 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
     assert not has_been_trained(directory.path, path, [])
-    write_finished_run(directory, with_split(load_config(path).config, "files"))
+    write_finished_run(directory, load_config(path, ["artifacts.store=file:///runs"]).config)
+    assert has_been_trained(directory.path, path, [])
     directory.config_file.unlink()
     assert not has_been_trained(directory.path, path, [])
     directory.run_file.write_text("{")
@@ -119,7 +117,7 @@ def test_asking_imports_no_torch(tmp_path: Path) -> None:
 
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
-    write_finished_run(directory, with_split(load_config(path).config, "files"))
+    write_finished_run(directory, load_config(path).config)
     code = (
         "import sys; from pathlib import Path\n"
         "from trainyard.training.data.config_of_run import has_been_trained\n"

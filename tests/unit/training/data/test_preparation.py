@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config.load import dump_yaml
-from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
-from trainyard.training.data.config_of_run import with_values_of_run
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.training.data.preparation import Preparation, plan_preparation
-from trainyard.training.data.tokenize_corpus import prepare_data
 
 MODEL = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=300))
 
@@ -86,42 +83,6 @@ def test_skipped_files_are_counted_in_their_part(folder: Path) -> None:
     found = plan(folder, validation_path=str(folder / "validation"))
     assert [str(skipped) for skipped in found.skipped] == ["1 file with another suffix (a.exe)"]
     assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]
-
-
-def settings_of_resumed_run(folder: Path, **data: object) -> Config:
-    """Return the configuration with which a run in `folder` resumes that was started with `data`."""
-    run = folder / "run"
-    run.mkdir()
-    values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}
-    loaded = Config.model_validate(values)
-    (run / "config.yaml").write_text(dump_yaml(loaded))
-    requested = loaded.data.model_copy(update={"validation_split": "auto"})
-    return with_values_of_run(loaded.model_copy(update={"data": requested}), run)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "resumed"),
-    [
-        ({"validation_split": "files"}, "files"),
-        ({"validation_split": "within"}, "within"),
-        ({"validation_fraction": 0.0}, "auto"),
-        ({"validation_path": "b.txt"}, "auto"),
-    ],
-)
-def test_a_run_resumes_with_the_split_it_started_with(
-    folder: Path, recorded: dict[str, object], resumed: str
-) -> None:
-    assert settings_of_resumed_run(folder, **recorded).data.validation_split == resumed
-
-
-def test_the_split_in_use_is_pinned_in_the_configuration(folder: Path) -> None:
-    (folder / "one.txt").write_text("a line of text\n" * 200)
-    for path, split in ((folder / "train", "files"), (folder / "one.txt", "within")):
-        values = {"train_path": str(path), "prepared_directory": str(folder / "p"), "sequence_length": 4}
-        data = DataConfig.model_validate({**values, "validation_fraction": 0.2})
-        complete = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
-        pinned = prepare_data(data, MODEL).pinned_config(complete)
-        assert pinned.data == data.model_copy(update={"validation_split": split})
 
 
 def test_a_home_folder_and_a_relative_path_are_understood(

@@ -76,7 +76,7 @@ class Processes:
     """The batches of a world of `size` processes, which are called one after the other."""
 
     def __init__(self, texts: list[str], size: int, *, batch_size: int = 12, shuffled: int = 24) -> None:
-        worlds = [CountingWorld(rank, size, 0, None) for rank in range(size)]
+        worlds = [SilentWorld(rank, size, 0, None) for rank in range(size)]
         self.groups = [DataShare(world) for world in worlds]
         self.sources = [batches(texts, batch_size=batch_size, shuffled=shuffled) for _ in worlds]
 
@@ -98,12 +98,11 @@ class Processes:
             source.close()
 
 
-class CountingWorld(World):
-    """A world whose other processes found as many targets as this one."""
+class SilentWorld(World):
+    """A world whose other processes report no error."""
 
     def gather(self, value: Any) -> list[Any]:
-        error, _, counts = value
-        return [(error, rank, counts) for rank in range(self.size)]
+        return [value]
 
 
 TEXT = st.text("abcdefgh", max_size=20)
@@ -165,7 +164,7 @@ def test_a_resumed_run_draws_the_same_batches_on_any_number_of_processes() -> No
 def test_a_process_reads_its_own_lane_alone() -> None:
     source, texts = batches(MANY, batch_size=4), Texts(MANY)
     source._stream = TokenStream(texts, ByteVocabulary(), "n")
-    rows_of(source, 0, DataShare(CountingWorld(1, 4, 0, None)))
+    rows_of(source, 0, DataShare(SilentWorld(1, 4, 0, None)))
     source.close()
     assert texts.lanes == [(1, 4)]
 
@@ -232,7 +231,7 @@ class WorldWithBrokenPeer(World):
 
     def gather(self, value: Any) -> list[Any]:
         assert threading.current_thread() is threading.main_thread(), "a collective behind training"
-        return [value, (DataError("a row of the other process is broken"), 1, None)]
+        return [value, DataError("a row of the other process is broken")]
 
 
 def test_an_error_in_another_process_is_raised_in_this_one_too() -> None:

@@ -447,16 +447,6 @@ def small_files(folder: Path) -> None:
         (folder / "train" / f"{number}.txt").write_text("x")
 
 
-def test_held_out_files_that_are_too_short_are_left_out_and_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    small_files(folder)
-    prepared = prepare(folder, validation_fraction=0.1, sequence_length=100, validation_split="files")
-    assert prepared.validation is None
-    assert prepared.validation_files == 0
-    assert caplog.text.count("no validation") == 1
-
-
 def test_each_file_is_split_when_held_out_files_are_too_short(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -502,7 +492,7 @@ def test_the_end_of_a_single_text_is_held_out(folder: Path, name: str) -> None:
 
 def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> None:
     def held_out_text() -> bytes:
-        prepared = prepare(folder, validation_fraction=0.2, validation_split="within")
+        prepared = prepare(folder, validation_fraction=0.2, sequence_length=100)
         assert prepared.validation is not None
         return prepared.validation.open().tobytes()
 
@@ -535,7 +525,7 @@ def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
     (folder / "train").mkdir()
     for name, first in (("1.bin", 0), ("0.bin", 500)):
         np.arange(first, first + 300, dtype="<u2").tofile(folder / "train" / name)
-    prepared = prepare(folder, 1000, validation_fraction=0.1, validation_split="within")
+    prepared = prepare(folder, 1000, validation_fraction=0.1)
     assert prepared.validation is not None
     assert prepared.train.open().tolist() == [*range(500, 770), *range(270)]
     assert prepared.validation.open().tolist() == [*range(770, 800), *range(270, 300)]
@@ -558,10 +548,10 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     assert advised.validation is not None
 
 
-def test_tokens_that_were_prepared_before_files_were_split_are_found_again(folder: Path) -> None:
+def test_tokens_of_a_text_that_is_too_short_to_split_are_those_of_the_complete_text(folder: Path) -> None:
     path = folder / "train" / "b.txt"
     before = prepare(folder, train_path=str(path), validation_fraction=0.0)
-    found = prepare(folder, train_path=str(path), validation_fraction=0.5, validation_split="files")
+    found = prepare(folder, train_path=str(path), validation_fraction=0.01)
     assert (found.reused, found.fingerprint, found.validation) == (True, before.fingerprint, None)
 
 

@@ -41,9 +41,6 @@ class FailingTracker:
     def write(self, _row: dict[str, Any]) -> None:
         self._called("write")
 
-    def show(self, _sample: str, _step: int) -> None:
-        self._called("show")
-
     def close(self) -> None:
         self._called("close")
 
@@ -77,43 +74,24 @@ def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
     assert caplog.text.count("A failed (disk full)") == 1
 
 
-def test_a_tracker_that_cannot_show_a_sample_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    failing, healthy = FailingTracker("show"), FailingTracker()
-    both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: healthy)]
-    for tracker in both:
-        tracker.show("def f", 3)
-    close_trackers(both)
-    assert (failing.calls, healthy.calls) == (["show"], ["show", "close"])
-    assert caplog.text.count("A failed (disk full)") == 1
+def test_tensorboard_draws_the_rows_of_the_segment_that_resumed(tmp_path: Path) -> None:
+    """Rows of a killed segment after its checkpoint of step 2 must not appear beside their replacements."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-
-def scalars_of(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """By TensorBoard's own reader: for each of its runs, the points of each tag."""
-    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
-
-    read = EventMultiplexer().AddRunsFromDirectory(str(folder))
-    read.Reload()
-    return {
-        run: {tag: [(e.step, e.value) for e in read.Scalars(run, tag)] for tag in tags["scalars"]}
-        for run, tags in read.Runs().items()
-    }
-
-
-def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_resume(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    # Rows of a killed segment after its checkpoint of step 2 must not appear beside their replacements.
+    directory = RunDirectory(tmp_path)
     for resumed_at, loss in ((0, 5.0), (2, 3.0)):
         tracker = TensorBoardTracker(TrackedRun(MonitoringConfig(), directory, "r", resumed_at, {}))
         for step in range(resumed_at + 1, resumed_at + 5):
             tracker.write({"step": step, "loss": loss, "val_loss": loss + 1, "time": 1.0})
         tracker.close()
         time.sleep(1.1)  # TensorBoard orders files of one second by a number that it compares as text
-    found = scalars_of(tmp_path)
-    assert set(found) == {"run/tensorboard", "run/tensorboard/validation"}
+    reader = EventAccumulator(str(directory.tensorboard))
+    reader.Reload()
+    found = {
+        tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
+    }
     steps = [(1, 5.0), (2, 5.0), (3, 3.0), (4, 3.0), (5, 3.0), (6, 3.0)]
-    assert found["run/tensorboard"]["train/loss"] == steps
-    assert found["run/tensorboard/validation"]["train/loss"] == [(step, value + 1) for step, value in steps]
-    assert found["run/tensorboard"]["validation/loss"] == found["run/tensorboard/validation"]["train/loss"]
+    assert found == {"train/loss": steps, "validation/loss": [(step, value + 1) for step, value in steps]}
 
 
 @each_case(
@@ -133,34 +111,6 @@ def test_tags_are_grouped(name: str, tag: str) -> None:
     assert tag_of(name) == tag
 
 
-def test_tensorboard_compares_runs_by_their_hyperparameters_and_shows_the_sample(
-    tiny_config: Callable[..., Config], run_training: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import metadata
-    from tensorboard.util.tensor_util import make_ndarray
-
-    outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
-    reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    reader.Reload()
-    content = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    started = metadata.parse_session_start_info_plugin_data(content)
-    shown = {key: value.number_value for key, value in started.hparams.items()}
-    assert (shown["training.max_steps"], started.group_name) == (3.0, "run")
-    content = reader.SummaryMetadata(metadata.EXPERIMENT_TAG).plugin_data.content
-    experiment = metadata.parse_experiment_plugin_data(content)
-    assert {metric.name.tag for metric in experiment.metric_infos} == {
-        "train/loss",
-        "validation/loss",
-        "perf/tokens_per_second",
-    }
-    assert {info.name for info in experiment.hparam_infos} == set(started.hparams)
-    (event,) = reader.Tensors("sample/text_summary")
-    (text,) = make_ndarray(event.tensor_proto)
-    assert event.step == 3
-    assert "\n".join(line[4:] for line in text.decode().split("\n")).split() == outcome["sample"].split()
-
-
 def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
     tiny_config: Callable[..., Config],
 ) -> None:
@@ -173,22 +123,17 @@ def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
 
 
 @pytest.mark.process
-def test_wandb_keeps_hyperparameters_and_sample_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_keeps_hyperparameters_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     (tmp_path / "logs").mkdir()
     config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
     opened = open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {"training.seed": 4711}))
     opened[0].write(ROW)
-    opened[0].show("def sampled", 1)
     close_trackers(opened)
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
     records = records_of(file)
     configured = {u.key: u.value_json for r in records for u in (*r.config.update, *r.run.config.update)}
-    summaries = {u.key or u.nested_key[0]: u.value_json for r in records for u in r.summary.update}
     assert configured["training.seed"] == "4711"
-    assert summaries["sample"] == '"def sampled"'
 
 
 def test_a_bug_in_a_tracker_is_not_hidden() -> None:

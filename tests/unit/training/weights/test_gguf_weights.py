@@ -62,8 +62,8 @@ def write(tmp_path: Path) -> Write:
             elif value is not None:
                 writer.add_uint32(key, value)
         random = np.random.default_rng(0)
-        for name, dimensions in parameters_of(SHAPE).items():
-            values = random.standard_normal([d.size for d in dimensions]).astype(np.float32)
+        for name, shape in parameters_of(SHAPE).items():
+            values = random.standard_normal(shape).astype(np.float32)
             used = Types.F32 if values.ndim == 1 else kind
             writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, used), raw_dtype=used)
         for name, values in (extra or {}).items():
@@ -129,9 +129,9 @@ def test_undoing_the_order_of_rows_gives_the_attention_that_the_file_means() -> 
 
 def test_tensors_are_read_one_by_one_with_the_shapes_that_were_announced(write: Write) -> None:
     source = GgufWeights(write())
-    for name, dimensions in parameters_of(SHAPE).items():
+    for name, shape in parameters_of(SHAPE).items():
         tensor = source.read(name)
-        assert tuple(tensor.shape) == source.shape(name) == tuple(d.size for d in dimensions)
+        assert tuple(tensor.shape) == source.shape(name) == shape
         assert tensor.dtype == torch.float32
         tensor.zero_()  # memory of its own, not the file's
     assert source.digest() == sha256_of_file(source.path)
@@ -150,7 +150,7 @@ def test_a_file_that_fits_is_taken(write: Write) -> None:
 
 def test_metadata_and_shapes_are_compared(write: Write) -> None:
     shape = SHAPE.model_copy(update={"intermediate_size": 128, "rope_theta": 5e5})
-    end = "in the configuration (intermediate_size 128), in 2 layers"
+    end = "in the configuration, in 2 layers"
     assert refusal_lines(write({"llama.attention.layer_norm_rms_epsilon": 1e-6}), shape) == [
         "model.architecture.rope_theta: the file has 10000, the configuration 500000",
         "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
@@ -184,7 +184,7 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     [
         (
             {"llama.rope.scaling.type": "linear"},
-            "model.architecture.rope_scaling: the file has linear, the configuration default",
+            "model.architecture.rope_scaling: the file has {rope_type: linear}, the configuration default",
         ),
         (
             {"llama.rope.dimension_count": 8},

@@ -351,8 +351,8 @@ def config_from_q8(tiny_config: Callable[..., Config], tmp_path: Path) -> Config
     writer.add_head_count_kv(architecture.num_key_value_heads)
     writer.add_layer_norm_rms_eps(architecture.rms_norm_eps)
     random = np.random.default_rng(0)
-    for name, dimensions in parameters_of(architecture).items():
-        values = random.standard_normal([d.size for d in dimensions], dtype=np.float32) * np.float32(0.1)
+    for name, shape in parameters_of(architecture).items():
+        values = random.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
         kind = kinds.F32 if values.ndim == 1 else kinds.Q8_0
         writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()

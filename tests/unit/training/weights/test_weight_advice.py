@@ -31,7 +31,7 @@ SHAPE = ArchitectureConfig(
     rope_theta=123456.7,
     rope_scaling=RopeScalingConfig(rope_type="llama3", factor=32.0, original_max_position_embeddings=64),
 )
-SETTING = re.compile(r"--set (\S+)")
+SETTING = re.compile(r"--set ('[^']+'|\S+)")
 
 
 def write_model(folder: Path, shape: ArchitectureConfig = SHAPE, **config: Any) -> Path:
@@ -62,7 +62,8 @@ def refusal(loaded: LoadedConfig) -> str:
 
 def settings_in(message: str) -> list[str]:
     """Return the settings of the remedy, without the one for random weights."""
-    return [each.rstrip(".") for each in SETTING.findall(message) if "model.path=null" not in each]
+    found = [shlex.split(each.rstrip("."))[0] for each in SETTING.findall(message)]
+    return [each for each in found if each != "model.path=null"]
 
 
 @pytest.mark.parametrize(

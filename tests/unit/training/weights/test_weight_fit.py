@@ -57,19 +57,18 @@ def test_every_difference_is_named_once_with_its_key(folder: Callable[..., Path]
     path = folder(weights(), rope_theta=500000.0, rms_norm_eps=1e-6)
     other = SHAPE.model_copy(update={"vocab_size": 300, "intermediate_size": 64, "num_key_value_heads": 4})
     here = "in the configuration"
-    words, inner = f"{here} (vocab_size 300)", f"{here} (intermediate_size 64), in 3 layers"
-    keys = f"{here} (num_key_value_heads 4 of 8 each), in 3 layers"
+    each = f"{here}, in 3 layers"
     assert refusal(path, other) == [
         "model.architecture.num_key_value_heads: the file has 2, the configuration 4",
         "model.architecture.rope_theta: the file has 500000, the configuration 10000",
         "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
-        f"lm_head.weight: [256, 32] in the file, [300, 32] {words}",
-        f"model.embed_tokens.weight: [256, 32] in the file, [300, 32] {words}",
-        f"model.layers.N.mlp.down_proj.weight: [32, 48] in the file, [32, 64] {inner}",
-        f"model.layers.N.mlp.gate_proj.weight: [48, 32] in the file, [64, 32] {inner}",
-        f"model.layers.N.mlp.up_proj.weight: [48, 32] in the file, [64, 32] {inner}",
-        f"model.layers.N.self_attn.k_proj.weight: [16, 32] in the file, [32, 32] {keys}",
-        f"model.layers.N.self_attn.v_proj.weight: [16, 32] in the file, [32, 32] {keys}",
+        f"lm_head.weight: [256, 32] in the file, [300, 32] {here}",
+        f"model.embed_tokens.weight: [256, 32] in the file, [300, 32] {here}",
+        f"model.layers.N.mlp.down_proj.weight: [32, 48] in the file, [32, 64] {each}",
+        f"model.layers.N.mlp.gate_proj.weight: [48, 32] in the file, [64, 32] {each}",
+        f"model.layers.N.mlp.up_proj.weight: [48, 32] in the file, [64, 32] {each}",
+        f"model.layers.N.self_attn.k_proj.weight: [16, 32] in the file, [32, 32] {each}",
+        f"model.layers.N.self_attn.v_proj.weight: [16, 32] in the file, [32, 32] {each}",
     ]
 
 
@@ -132,12 +131,13 @@ def test_a_single_file_without_a_config_is_judged_by_its_tensors(tmp_path: Path)
 def test_another_rotary_scaling_is_refused(folder: Callable[..., Path]) -> None:
     start = "model.architecture.rope_scaling: the file has"
     linear = folder(weights(), rope_scaling={"type": "linear", "factor": 2.0})
-    assert refusal(linear) == [f"{start} linear (factor 2), the configuration default"]
+    assert refusal(linear) == [f"{start} {{rope_type: linear, factor: 2}}, the configuration default"]
     scaling = RopeScalingConfig(rope_type="llama3", factor=8.0)
     scaled = folder(weights(), rope_scaling=scaling.model_dump() | {"factor": 32.0})
-    rest = "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192"
+    rest = "low_freq_factor: 1, high_freq_factor: 4, original_max_position_embeddings: 8192"
     assert refusal(scaled, SHAPE.model_copy(update={"rope_scaling": scaling})) == [
-        f"{start} llama3 (factor 32, {rest}), the configuration llama3 (factor 8, {rest})"
+        f"{start} {{rope_type: llama3, factor: 32, {rest}}}, "
+        f"the configuration {{rope_type: llama3, factor: 8, {rest}}}"
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
+from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import condition, job, pod
 
@@ -249,13 +250,7 @@ class Cluster:
             "/api/v1/nodes/n1": self.node,
         }
         self.kubeconfig = folder / "kubeconfig"
-        document = {
-            "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "team"}}],
-            "clusters": [{"name": "here", "cluster": {"server": server.server}}],
-            "users": [{"name": "me", "user": {"token": "none"}}],
-        }
-        self.kubeconfig.write_text(json.dumps(document))
+        write_kubeconfig(self.kubeconfig, server.server)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
-from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.config.load import load_config
 from trainyard.errors import ServiceError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.data import tokenize_corpus
@@ -132,18 +132,6 @@ def test_a_proven_run_of_the_same_is_found_and_named(
     assert "- stored: " in summary and "- trained: 20 of 20 steps" in summary
     assert "gh workflow run training_ci.yml -f config=" in summary
     assert "-f overrides=training.max_steps=20" in summary
-
-
-@pytest.mark.parametrize("split", ["files", "within"])
-def test_a_value_that_the_configuration_leaves_open_is_taken_from_the_run(
-    found: Callable[..., str], finished_run: RunDirectory, split: str
-) -> None:
-    """A run records how validation data was held out, where its configuration says `auto`."""
-    resolved = load_config(finished_run.config_file, [f"data.validation_split={split}"]).config
-    finished_run.config_file.write_text(dump_yaml(resolved))
-    change_record(finished_run, config_sha256=config_sha256(resolved))
-    sync(finished_run)
-    assert found() == "1"
 
 
 @pytest.mark.parametrize("state", BEFORE)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster
+from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster, write_kubeconfig
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.command import handler
@@ -155,13 +155,7 @@ def workflow(
 
     monkeypatch.setattr(step_eks, "notify", notify)
     with memory_cluster() as cluster:
-        document = {
-            "current-context": "here",
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-            "clusters": [{"name": "here", "cluster": {"server": cluster.access().server}}],
-            "users": [{"name": "me", "user": {"token": "none"}}],
-        }
-        (tmp_path / "kubeconfig").write_text(json.dumps(document))
+        write_kubeconfig(tmp_path / "kubeconfig", cluster.server, "default")
         yield Workflow(github, cluster, tmp_path, monkeypatch, messages)
 
 
@@ -351,7 +345,7 @@ def test_a_job_that_is_sent_again_has_not_ended(
     """Nor has one whose retry waits for the back-off: the next poll sends it."""
     put_job(workflow.cluster, state)
     found = JobReader(Api(workflow.cluster.access())).state(NAMESPACE, JOB, "pytorchjob")
-    loop = SimpleNamespace(follow_to_end=lambda *_: RetryOutcome(found, "why", is_waiting=is_waiting))
+    loop = SimpleNamespace(follow_to_end=lambda *_, **__: RetryOutcome(found, "why", is_waiting=is_waiting))
     monkeypatch.setattr(step_eks, "RetryLoop", lambda *_, **__: loop)
     code, outputs = workflow.step("watch", plan=plan_of(auto_retry="2"))
     has_ended = state == "Failed" and not is_waiting

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
+from trainyard.commands import step_continue
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways import github_api
 from trainyard.github import continuation
@@ -39,11 +41,6 @@ def words(**changes: str) -> list[str]:
 
 
 STORED = words()
-
-
-@pytest.fixture(scope="module")
-def continue_lineage(load_script: Any) -> Any:
-    return load_script("step_continue")
 
 
 @dataclass
@@ -113,17 +110,9 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
     return there
 
 
-@pytest.fixture
-def dispatched(actions: Actions) -> list[dict[str, Any]]:
-    """The dispatches that GitHub received."""
-    return actions.dispatched
-
-
-def test_the_next_segment_goes_on_from_what_was_stored(
-    continue_lineage: Any, dispatched: list[Any], tmp_path: Path
-) -> None:
-    assert continue_lineage.main(words(thread="C0123:1732140000.000100")) == 0
-    [asked] = dispatched
+def test_the_next_segment_goes_on_from_what_was_stored(actions: Actions, tmp_path: Path) -> None:
+    assert step_continue.main(words(thread="C0123:1732140000.000100")) == 0
+    [asked] = actions.dispatched
     assert (asked["workflow"], asked["ref"]) == ("training_ci.yml", "main")
     assert asked["inputs"]["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
     following = json.loads(asked["inputs"]["continues"])
@@ -132,7 +121,7 @@ def test_the_next_segment_goes_on_from_what_was_stored(
     assert "Continued: segment 2 of at most 20" in (tmp_path / "summary").read_text()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "reason"),
     [
         (words(manifest=""), "not in the store"),
@@ -143,15 +132,17 @@ def test_the_next_segment_goes_on_from_what_was_stored(
     ],
 )
 def test_what_does_not_go_on_is_red_and_says_why(
-    continue_lineage: Any,
-    dispatched: list[Any],
+    actions: Actions,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     arguments: list[str],
     reason: str,
-    tmp_path: Path,
 ) -> None:
-    assert continue_lineage.main([*arguments, "--json"]) == 1
-    assert dispatched == []
+    for name, file in (("GITHUB_STEP_SUMMARY", "summary"), ("GITHUB_OUTPUT", "output")):
+        monkeypatch.setenv(name, str(tmp_path / file))
+    assert step_continue.main([*arguments, "--json"]) == 1
+    assert actions.dispatched == []
     told = capsys.readouterr()
     assert "::error title=The run is not done%2C and there is no further segment::" in told.err
     assert reason in json.loads(told.out)["reason"]
@@ -161,23 +152,19 @@ def test_what_does_not_go_on_is_red_and_says_why(
     assert reason in (tmp_path / "output").read_text().partition("reason<<")[2]
 
 
-def test_a_dry_run_dispatches_nothing(
-    continue_lineage: Any, dispatched: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert continue_lineage.main([*STORED, "--dry-run"]) == 0
-    assert dispatched == []
+def test_a_dry_run_dispatches_nothing(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
+    assert step_continue.main([*STORED, "--dry-run"]) == 0
+    assert actions.dispatched == []
     assert json.loads(capsys.readouterr().out)["ref"] == "main"
 
 
-def test_a_segment_that_is_there_already_is_not_dispatched_again(
-    continue_lineage: Any, actions: Actions, tmp_path: Path
-) -> None:
+def test_a_segment_that_is_there_already_is_not_dispatched_again(actions: Actions, tmp_path: Path) -> None:
     actions.begin("lineage 4711 segment 22")
     actions.begin("lineage 47 segment 2")
-    assert continue_lineage.main(STORED) == 0
+    assert step_continue.main(STORED) == 0
     assert len(actions.dispatched) == 1
     (tmp_path / "summary").unlink()
-    assert continue_lineage.main(STORED) == 0  # the job was run again
+    assert step_continue.main(STORED) == 0  # the job was run again
     assert len(actions.dispatched) == 1
     told = (tmp_path / "summary").read_text()
     assert "nothing was dispatched now" in told
@@ -186,21 +173,21 @@ def test_a_segment_that_is_there_already_is_not_dispatched_again(
 
 @pytest.mark.parametrize(("did", "asked"), [(True, 1), (False, 2)])
 def test_a_server_in_trouble_is_asked_again_for_what_it_has_not_done(
-    continue_lineage: Any, actions: Actions, did: bool, asked: int
+    actions: Actions, did: bool, asked: int
 ) -> None:
     actions.troubles = [(502, did)]
-    assert continue_lineage.main(STORED) == 0
+    assert step_continue.main(STORED) == 0
     assert len(actions.dispatched) == asked
     assert len(actions.runs) == 1
 
 
 @pytest.mark.parametrize(("status", "kind", "asked"), [(503, ServiceTroubleError, 3), (422, ServiceError, 1)])
 def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
-    continue_lineage: Any, actions: Actions, status: int, kind: type[Exception], asked: int
+    actions: Actions, status: int, kind: type[Exception], asked: int
 ) -> None:
     actions.troubles = [(status, False)] * 5
     with pytest.raises(kind, match=str(status)):
-        continue_lineage.main(STORED)
+        step_continue.main(STORED)
     assert len(actions.dispatched) == asked
 
 
@@ -209,32 +196,32 @@ def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
     ("branch", "place"), [("same", "main"), ("newer", TAG), ("", TAG)], ids=["same", "newer", "deleted"]
 )
 def test_a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file(
-    continue_lineage: Any, actions: Actions, branch: str, place: str, refuses: bool
+    actions: Actions, branch: str, place: str, refuses: bool
 ) -> None:
     """GitHub lets no token of a workflow tag a commit whose workflow files are not on the default branch."""
     actions.refuses_tags = refuses
     actions.files = {FIRST.commit: "same"} | ({"main": branch} if branch else {})
     if refuses and place == TAG:
         with pytest.raises(ServiceError, match=f"git tag {TAG} {FIRST.commit} && git push origin {TAG}"):
-            continue_lineage.main(STORED)
+            step_continue.main(STORED)
         return
     for again in range(2):  # a job that is run again finds the tag
         actions.runs.clear()
-        assert continue_lineage.main(STORED) == 0
+        assert step_continue.main(STORED) == 0
         assert actions.dispatched[again]["ref"] == place
     assert actions.tags == ([] if refuses else [f"refs/tags/{TAG}"])
 
 
 @pytest.mark.parametrize("outages", range(8))
 def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for_ever(
-    continue_lineage: Any, actions: Actions, monkeypatch: pytest.MonkeyPatch, outages: int
+    actions: Actions, monkeypatch: pytest.MonkeyPatch, outages: int
 ) -> None:
     later = replace(FIRST, number=3, step=40, outages=outages)
     plan = {**PLAN, "segment": json.loads(later.to_text())}
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     end = {**END, "exit_code": "", "step": "", "stored": "", "manifest": "", "outage": "true"}
-    code = continue_lineage.main(["--plan", json.dumps(plan), "--end", json.dumps(end)])
+    code = step_continue.main(["--plan", json.dumps(plan), "--end", json.dumps(end)])
     if outages >= len(continuation.OUTAGE_MINUTES):
         assert (code, actions.dispatched) == (1, [])
         return
@@ -247,7 +234,6 @@ def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for
 
 @pytest.mark.parametrize(("continues", "asked"), [("2", 1), ("1", 0), ("", 0), (None, 0)])
 def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
-    continue_lineage: Any,
     actions: Actions,
     monkeypatch: pytest.MonkeyPatch,
     continues: str | None,
@@ -258,5 +244,5 @@ def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
     end = "" if continues is None else json.dumps({**END, "continues": continues})
     monkeypatch.setenv("NEEDS", json.dumps({"train": {"result": "failure", "outputs": {"end": end}}}))
     monkeypatch.setenv("TRAINYARD_PLAN", json.dumps({"segment": "1", "plan": PLAN}))
-    assert continue_lineage.main([]) == 0
+    assert step_continue.main([]) == 0
     assert len(actions.dispatched) == asked

@@ -23,11 +23,7 @@ class Repository:
         if self.refuses and self.refuses in call:
             return 403, {"message": "GitHub Actions is not permitted to create or approve pull requests."}
         found = {"number": 57, "html_url": "https://github.invalid/pull/57"}
-        branch = (
-            [{"ref": "refs/heads/trainyard/locks"}]
-            if self.exists
-            else [{"ref": "refs/heads/trainyard/locks-2"}]
-        )
+        branch = [{"ref": f"refs/heads/trainyard/locks{'' if self.exists else '-2'}"}]
         answers = {
             "GET /git/commits/base": {"tree": {"sha": "tree of base"}},
             "POST /git/trees": {"sha": "tree"},
@@ -49,16 +45,9 @@ def propose(
     serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[Repository], int]:
     def run(repository: Repository, *words: str) -> int:
-        known = {
-            "GITHUB_REPOSITORY": "o/r",
-            "GITHUB_TOKEN": "t",
-            "GITHUB_SHA": "base",
-            "GITHUB_REF_NAME": "main",
-        }
-        known |= {
-            "GITHUB_API_URL": serve_github(repository.answer),
-            "GITHUB_OUTPUT": str(tmp_path / "output"),
-        }
+        known = {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_SHA": "base"}
+        known |= {"GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": str(tmp_path / "output")}
+        known |= {"GITHUB_API_URL": serve_github(repository.answer)}
         for name, value in known.items():
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(tmp_path)
@@ -71,9 +60,11 @@ def propose(
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_one_pull_request_holds_the_newest_locks(
-    propose: Callable[[Repository], int], tmp_path: Path, exists: bool
+    propose: Callable[..., int], tmp_path: Path, exists: bool
 ) -> None:
     repository = Repository(exists=exists)
+    assert propose(repository, "--dry-run") == 0
+    assert repository.calls == []
     assert propose(repository) == 0
     [entry] = repository.body_of("POST /git/trees")["tree"]
     assert (entry["path"], entry["content"]) == ("requirements-core.txt", "a==2\n")
@@ -85,11 +76,8 @@ def test_one_pull_request_holds_the_newest_locks(
     else:
         assert repository.body_of("POST /git/refs") == {"ref": "refs/heads/trainyard/locks", "sha": "commit"}
         opened = repository.body_of("POST /pulls")
-        assert (opened["head"], opened["base"], opened["body"]) == (
-            "trainyard/locks",
-            "main",
-            "### Changes\n",
-        )
+        place = {"head": "trainyard/locks", "base": "main", "body": "### Changes\n"}
+        assert place.items() <= opened.items()
     output = (tmp_path / "output").read_text()
     assert "commit" in output and "57" in output
     assert repository.calls[-1][0] == "POST /actions/workflows/ci.yml/dispatches"
@@ -97,22 +85,12 @@ def test_one_pull_request_holds_the_newest_locks(
 
 
 def test_a_repository_that_does_not_let_actions_open_pull_requests_gets_the_setting_named(
-    propose: Callable[[Repository], int], capsys: pytest.CaptureFixture[str]
+    propose: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = Repository(exists=False, refuses="POST /pulls")
     assert propose(repository) == 4
     error = capsys.readouterr().err
     assert "Settings, Actions, General" in error and "gh pr create --head trainyard/locks" in error
-
-
-def test_a_dry_run_asks_nobody(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "requirements-core.txt").write_text("")
-    (tmp_path / "notes.md").write_text("### Changes\n")
-    assert step_propose_locks.main(["--notes", "notes.md", "--dry-run"]) == 0
-    assert "requirements-core.txt would be proposed on trainyard/locks" in capsys.readouterr().out
 
 
 def test_tables_are_proposed_on_a_branch_of_their_own(propose: Callable[..., int], tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
+from trainyard.commands import step_watch_runners
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import slack
 from trainyard.github import runner_watchdog
@@ -54,15 +56,10 @@ class Repository:
         return ""
 
 
-@pytest.fixture(scope="module")
-def watch_runners(load_script: Any) -> Any:
-    return load_script("step_watch_runners")
-
-
 @pytest.fixture
-def repository(watch_runners: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     there = Repository()
-    monkeypatch.setattr(watch_runners, "github_from", lambda **_: there)
+    monkeypatch.setattr(step_watch_runners, "github_from", lambda **_: there)
     monkeypatch.setenv("RUNNERS_TOKEN", "t")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
@@ -71,10 +68,10 @@ def repository(watch_runners: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_each_look_that_finds_an_outage_is_red(
-    watch_runners: Any, repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line in (["--dry-run"], ["--json"]):
-        assert watch_runners.main([*LABELS, *line]) == 1
+        assert step_watch_runners.main([*LABELS, *line]) == 1
     told = capsys.readouterr()
     assert "::error title=An outage::GPU runner gpu-1 is offline" in told.err
     assert json.loads(told.out)["outages"][0]["key"] == "offline gpu-1"
@@ -82,22 +79,19 @@ def test_each_look_that_finds_an_outage_is_red(
 
     repository.runners[0]["status"] = "online"
     (tmp_path / "summary").unlink()
-    assert watch_runners.main(LABELS) == 0
+    assert step_watch_runners.main(LABELS) == 0
     assert (tmp_path / "summary").read_text() == "- No outage.\n"
 
 
-def test_a_runner_that_is_back_at_the_second_look_is_no_outage(
-    watch_runners: Any, repository: Repository
-) -> None:
+def test_a_runner_that_is_back_at_the_second_look_is_no_outage(repository: Repository) -> None:
     repository.looks = ["offline", "online"]
-    assert watch_runners.main([*LABELS, "--again", "0.01"]) == 0
+    assert step_watch_runners.main([*LABELS, "--again", "0.01"]) == 0
     assert repository.looks == []
     repository.looks = ["offline", "offline"]
-    assert watch_runners.main([*LABELS, "--again", "0.01"]) == 1
+    assert step_watch_runners.main([*LABELS, "--again", "0.01"]) == 1
 
 
 def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
-    watch_runners: Any,
     repository: Repository,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -106,19 +100,19 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
     segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
     dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
     monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
-    assert watch_runners.main(["--labels", ""]) == 0
+    assert step_watch_runners.main(["--labels", ""]) == 0
     assert repository.dispatched == ["training_ci.yml@main"]
     assert "your own runners are not watched" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["gpu", "[]", "[1]"])
-def test_labels_that_are_none_are_refused(watch_runners: Any, repository: Repository, text: str) -> None:
+@each_case("text", ["gpu", "[]", "[1]"])
+def test_labels_that_are_none_are_refused(repository: Repository, text: str) -> None:
     with pytest.raises(ConfigError, match="--labels"):
-        watch_runners.main(["--labels", text])
+        step_watch_runners.main(["--labels", text])
 
 
 def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
-    watch_runners: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[str] = []
 
@@ -127,32 +121,25 @@ def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
         return "posted"
 
     monkeypatch.setattr(slack, "post", post)
-    assert watch_runners.main(["--tell", "gpu-1 is <offline>.\n\nanother"]) == 0
+    assert step_watch_runners.main(["--tell", "gpu-1 is <offline>.\n\nanother"]) == 0
     assert sent == ["❌ gpu-1 is &lt;offline&gt;.\n❌ another"]
 
     def refuse(text: str, blocks: Any) -> None:
         raise ServiceError("channel_not_found")
 
     monkeypatch.setattr(slack, "post", refuse)
-    assert watch_runners.main(["--tell", "x"]) == 0
+    assert step_watch_runners.main(["--tell", "x"]) == 0
     assert "no message was sent: channel_not_found" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["step watch-runners", "--dry-run"],
-        ["step continue", "--plan", "{}", "--exit-code", "75"],
-    ],
-)
-def test_hosted_jobs_call_it_without_any_package(line: list[str]) -> None:
+def test_hosted_jobs_call_it_without_any_package() -> None:
     """These jobs take seconds, and install nothing of the lock. Wrong usage ends the command here."""
-    command = [sys.executable, "-S", str(ROOT / "scripts" / line[0]), *line[1:]]
-    done = subprocess.run(
-        command, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    environment = {"PYTHONPATH": str(ROOT / "src")}
+    for words in (["watch-runners", "--no-such"], ["continue", "--plan", "{}", "--no-such"]):
+        line = [sys.executable, "-S", "-m", "trainyard", "step", *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        assert "--no-such" in done.stderr
 
 
 TRAINING = 101
@@ -238,10 +225,9 @@ def test_only_runs_of_the_own_training_workflow_are_cancelled(
     assert {each: cases[int(each.split("/")[3])] for each in sorted(set(cancelled) ^ expected)} == {}
 
 
-@pytest.mark.parametrize("version", ["2.340.0", "2.341.0", ""])
-@pytest.mark.parametrize("are_read", [True, False], ids=["releases", "no releases"])
+@each_case("version", ["2.340.0", "2.341.0", ""])
+@each_case("are_read", [True, False], ids=["releases", "no releases"])
 def test_a_runner_that_github_refuses_is_an_outage(
-    watch_runners: Any,
     repository: Repository,
     capsys: pytest.CaptureFixture[str],
     version: str,
@@ -249,10 +235,10 @@ def test_a_runner_that_github_refuses_is_an_outage(
 ) -> None:
     repository.runners[0] |= {"status": "online", "version": version}
     published = (datetime.now(UTC) - timedelta(days=40)).isoformat()
-    if are_read:
-        repository.releases = [{"tag_name": "v2.341.0", "published_at": published}]
+    released = [{"tag_name": "v2.341.0", "published_at": published}]
+    repository.releases = released if are_read else None
     is_refused = are_read and version == "2.340.0"
-    assert watch_runners.main([*LABELS, "--dry-run", "--json"]) == (1 if is_refused else 0)
+    assert step_watch_runners.main([*LABELS, "--dry-run", "--json"]) == (1 if is_refused else 0)
     told = capsys.readouterr()
     assert [each["key"] for each in json.loads(told.out)["outages"]] == ["version 2.340.0"] * is_refused
     assert ("were not checked" in told.err) is not are_read
