@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,8 +70,6 @@ class OwnFiles:
     """Device -> when the marker was written there, in nanoseconds."""
     default: int = 0
     """When the run started on this machine's clock, for any other device."""
-    searches: bool = True
-    """Whether the folder of the program is searched for its files."""
 
     def has_written(self, path: Path) -> bool:
         """Return whether the file was written or changed since; False for one that is gone."""
@@ -86,21 +85,23 @@ def in_run(text: str, run_directory: str) -> str:
     return text.replace(RUN_DIRECTORY, run_directory)
 
 
+def names_run(command: Sequence[str]) -> bool:
+    """Return whether a command says that its files lie in the run directory."""
+    return any(RUN_DIRECTORY in word or OUTPUT_VARIABLE in word for word in command)
+
+
 def places_of(
     directory: Path, run_directory: Path, command: Sequence[str], checkpoints: str, metrics: str
-) -> tuple[Places, ...]:
-    """Return the places of a program that runs in `directory`; if there are several, each is sufficient.
+) -> Places:
+    """Return the places of a program that runs in `directory`.
 
-    A command that names its run directory has its files there, even if nothing else says where they are.
+    A command that names its run directory has its files there, unless a setting says otherwise.
     """
     run = os.path.realpath(run_directory)
     settings = {in_run(setting, run) for setting in (checkpoints, metrics) if setting != AUTO}
     named = tuple(sorted({_beginning(directory, setting) for setting in settings}))
-    if AUTO not in (checkpoints, metrics):
-        return (Places(run, named),)
-    everywhere = Places(run, named, _as_folder(os.path.realpath(directory)))
-    names_run = any(RUN_DIRECTORY in word or OUTPUT_VARIABLE in word for word in command)
-    return (everywhere, Places(run, (*named, f"{run}/"))) if names_run else (everywhere,)
+    is_searched = AUTO in (checkpoints, metrics) and not names_run(command)
+    return Places(run, named, _as_folder(os.path.realpath(directory)) if is_searched else None)
 
 
 def _beginning(directory: Path, setting: str) -> str:
@@ -117,22 +118,22 @@ def _as_folder(path: str) -> str:
 
 
 @contextmanager
-def claimed(choices: Sequence[Places], *, is_training: Callable[[Path], bool]) -> Iterator[OwnFiles]:
-    """Hold the first of `choices` that no other run uses, and yield which files are written from now on.
+def claimed(places: Places, *, is_training: Callable[[Path], bool]) -> Iterator[OwnFiles]:
+    """Hold the places of a run, and yield which files are written there from now on.
 
     The process that holds the places of a run may claim them again. `is_training` says whether the program of
-    a run lives, whose command was killed. Raises ConfigError if other runs use all of `choices`.
+    a run lives, whose command was killed. Raises ConfigError if another run uses one of the places.
     """
     folder = _state_folder()
     if folder is None:
         LOG.warning("no state folder can be written: a second run at once in this folder is not noticed")
-        yield _mark(choices[0], {})
+        yield _mark(places, {})
         return
     with ExitStack() as opened:
         with _alone(folder):
-            path = folder / _name(choices[0].run_directory)
+            path = folder / _name(places.run_directory)
             file = opened.enter_context(path.open("a+", encoding="utf-8"))
-            own = _claim(folder, file, choices, is_training)
+            own = _claim(folder, file, places, is_training)
         try:
             yield own
         finally:
@@ -149,43 +150,41 @@ def recorded(run_directory: Path) -> OwnFiles:
     return OwnFiles(default=time.time_ns())
 
 
-def _claim(
-    folder: Path, file: IO[str], choices: Sequence[Places], is_training: Callable[[Path], bool]
-) -> OwnFiles:
+def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> OwnFiles:
     """Write the claim into its `file`, and remove those of ended runs for the same places."""
     before = _content(file)
     if not _lock(file) and before.get("pid") != os.getpid():
         raise ConfigError(
-            f"{choices[0].run_directory} is in use by process {before.get('pid')}. Nothing was started."
+            f"{places.run_directory} is in use by process {before.get('pid')}. Nothing was started."
         )
     others = [
         (path, found) for path in folder.glob("*.json") if str(path) != file.name and (found := _at(path))
     ]
     live = [found for path, found in others if _is_live(path, found, is_training)]
-    places = next((each for each in choices if not any(map(each.shared_with, map(_places, live)))), None)
-    if places is None:
+    if shared := next((each for each in live if places.shared_with(_places(each))), None):
         if not before:
             Path(file.name).unlink()
-        raise _in_use(choices[-1], live)
+        raise _in_use(places, shared)
     for path, found in others:
         is_old = time.time() - path.stat().st_mtime > _OLD_SECONDS
-        if found not in live and (is_old or places.shared_with(_places(found))):
+        is_ours = found.get("host") == socket.gethostname() and places.shared_with(_places(found))
+        if found not in live and (is_old or is_ours):
             path.unlink()
     is_resumed = _places(before) == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before if is_resumed else {})
-    holder = {"machine": machine(), "pid": os.getpid(), "started": time.time(), "is_over": False}
+    holder = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": time.time()}
     start = {"since": {str(device): moment for device, moment in own.since.items()}, "default": own.default}
-    _write(file, {**holder, **start, "places": asdict(places)})
+    _write(file, {**holder, "is_over": False, **start, "places": asdict(places)})
     return own
 
 
-def _in_use(places: Places, live: Sequence[Mapping[str, Any]]) -> ConfigError:
-    other, place = next((found, place) for found in live if (place := places.shared_with(_places(found))))
+def _in_use(places: Places, other: Mapping[str, Any]) -> ConfigError:
+    place, run = places.shared_with(_places(other)), _places(other).run_directory
     return ConfigError(
-        f"{place} is in use by run {_places(other).run_directory} (process {other.get('pid')}"
-        f"{since(other.get('started'))}). The files of two runs in one place cannot be told apart. Wait for "
-        "it, or give each run places of its own: write {run_dir} into program.command, such as --output "
-        "{run_dir}/output, or set program.checkpoints and program.metrics. Nothing was started."
+        f"{place} is in use by run {run} (process {other.get('pid')}{since(other.get('started'))}). The "
+        "files of two runs in one place cannot be told apart. Wait for it, or give each run places of its "
+        "own: write {run_dir} into program.command, such as --output {run_dir}/output, or set "
+        "program.checkpoints and program.metrics. Nothing was started."
     )
 
 
@@ -205,8 +204,8 @@ def _mark(places: Places, before: Mapping[str, Any]) -> OwnFiles:
     """Return when the run started, by markers in its places; those of `before` stay."""
     given = _own_files(before) if before else OwnFiles(default=time.time_ns() - _TICK_NS)
     searched = [] if places.searched is None else [places.searched, *_mounts_below(places.searched)]
-    moments = dict(filter(None, map(_marker, (*places.named, *searched))))
-    return OwnFiles({**moments, **given.since}, given.default, places.searched is not None)
+    moments = dict(filter(None, map(_marker, (places.run_directory, *places.named, *searched))))
+    return OwnFiles({**moments, **given.since}, given.default)
 
 
 def _marker(place: str) -> tuple[int, int] | None:
@@ -267,7 +266,9 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _name(run_directory: str) -> str:
-    return f"{hashlib.sha256(os.fsencode(run_directory)).hexdigest()[:32]}.json"
+    """Return the name of a run's claim; machines with one home may have other folders of the same path."""
+    scope = os.fsencode(f"{socket.gethostname()}\0{run_directory}")
+    return f"{hashlib.sha256(scope).hexdigest()[:32]}.json"
 
 
 def _at(path: Path) -> dict[str, Any]:
@@ -302,4 +303,4 @@ def _places(record: Mapping[str, Any]) -> Places:
 
 def _own_files(record: Mapping[str, Any]) -> OwnFiles:
     moments = {int(device): int(moment) for device, moment in record.get("since", {}).items()}
-    return OwnFiles(moments, int(record.get("default", 0)), _places(record).searched is not None)
+    return OwnFiles(moments, int(record.get("default", 0)))

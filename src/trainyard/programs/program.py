@@ -14,7 +14,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
-from trainyard.programs.own_files import OUTPUT_VARIABLE, Places, in_run, places_of
+from trainyard.programs.own_files import OUTPUT_VARIABLE, Places, in_run, names_run, places_of
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher, launcher_options, nccl_log, nccl_log_variables
@@ -100,9 +100,14 @@ class Program:
             self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
         )
 
-    def places_in(self, run_directory: Path) -> tuple[Places, ...]:
-        """Return where it keeps its files; if there are several answers, each is sufficient."""
+    def places_in(self, run_directory: Path) -> Places:
+        """Return where it keeps its files."""
         return places_of(self.directory, run_directory, self.command, self.checkpoints, self.metrics)
+
+    @property
+    def searched(self) -> Path | None:
+        """The folder that is searched for its files; None if it has them in the run directory."""
+        return None if names_run(self.command) else self.directory
 
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
         """Return the command, with the arguments that resume from `checkpoint`; None starts anew."""

@@ -19,7 +19,7 @@ from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
-from trainyard.programs.own_files import in_run
+from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
 from trainyard.programs.program_records import Reach, has_other_rows, note_other_rows
@@ -172,12 +172,14 @@ class RunRows:
         program, directory = self._program, self._directory
         # The plan names the form of the log, so the program's folder is not searched for metrics.
         place = directory.tensorboard if self._is_planned else program.directory
+        if program.metrics == AUTO and program.searched is None:
+            place = directory.path
         files = MetricFiles(
             place,
             started,
             in_run(program.metrics, str(directory.path)),
-            output=None if self._is_planned else directory.output,
-            ignored=own_folders(directory),
+            run_directory=None if self._is_planned else directory.path,
+            ignored=(*own_folders(directory), *directory.own_paths),
             created=self._created(),
             resumed_from=found.path if found else None,
         )

@@ -255,7 +255,8 @@ def _seen_weights(run: RecordedFacts, course: Course) -> str:
     unread = [str(each) for each in tensors.get("unread") or ()]
     count = integer_or_none(tensors.get("count")) or 0
     words = "without NaN" if tensors.get("infinite") else "finite"
-    read = f", last weights {words} ({count:,} tensors)" if count else ", last weights not read"
+    tensors_read = f"{count:,} tensor{'' if count == 1 else 's'}"
+    read = f", last weights {words} ({tensors_read})" if count else ", last weights not read"
     more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
     return f"{read} (unread: {unread[0]}{more})" if unread else read
 

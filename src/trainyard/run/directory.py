@@ -80,6 +80,12 @@ class RunDirectory:
     def report(self) -> Path:
         return self.path / "report"
 
+    @property
+    def own_paths(self) -> tuple[Path, ...]:
+        """What Trainyard writes; another program may write anything else."""
+        files = (self.metrics_file, self.events_file, self.evaluations_file)
+        return (*files, self.checkpoints, self.logs, self.tensorboard, self.report)
+
     def checkpoint(self, step: int) -> Path:
         """Return the directory of the checkpoint after `step` steps."""
         return self.checkpoints / step_name(step)

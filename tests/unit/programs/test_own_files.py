@@ -51,25 +51,20 @@ def test_places_are_shared_where_both_may_hold_one_file(mine: Places, theirs: Pl
 @each_case(
     ("command", "checkpoints", "metrics", "found"),
     [
-        (["train"], "auto", "auto", [Places(RUN, (), "/w/")]),
-        (["train"], "out/*.pt", "auto", [Places(RUN, ("/w/out/",), "/w/")]),
-        (["train"], "out/a_*.pt", "m.csv", [Places(RUN, ("/w/m.csv/", "/w/out/a_"))]),
-        (["train"], "{run_dir}/output/*.pt", "{run_dir}/output", [OUTPUT]),
-        (["train"], "*.pt", "/v/m.csv", [Places(RUN, ("/v/m.csv/", "/w/"))]),
-        (["--out={run_dir}/x"], "auto", "auto", [Places(RUN, (), "/w/"), Places(RUN, (f"{RUN}/",))]),
-        (["sh", "-c", "t $TRAINYARD_OUTPUT"], "auto", "auto", [AUTO, Places(RUN, (f"{RUN}/",))]),
-        (
-            ["--out={run_dir}"],
-            "o/*",
-            "auto",
-            [Places(RUN, ("/w/o/",), "/w/"), Places(RUN, ("/w/o/", f"{RUN}/"))],
-        ),
+        (["train"], "auto", "auto", AUTO),
+        (["train"], "out/*.pt", "auto", Places(RUN, ("/w/out/",), "/w/")),
+        (["train"], "out/a_*.pt", "m.csv", Places(RUN, ("/w/m.csv/", "/w/out/a_"))),
+        (["train"], "{run_dir}/output/*.pt", "{run_dir}/output", OUTPUT),
+        (["train"], "*.pt", "/v/m.csv", Places(RUN, ("/v/m.csv/", "/w/"))),
+        (["--out={run_dir}/x"], "auto", "auto", Places(RUN)),
+        (["sh", "-c", "t $TRAINYARD_OUTPUT"], "auto", "auto", Places(RUN)),
+        (["--out={run_dir}"], "o/*", "auto", Places(RUN, ("/w/o/",))),
     ],
 )
 def test_the_settings_and_the_command_say_where_files_are(
-    command: Sequence[str], checkpoints: str, metrics: str, found: list[Places]
+    command: Sequence[str], checkpoints: str, metrics: str, found: Places
 ) -> None:
-    assert [*places_of(Path("/w"), Path(RUN), command, checkpoints, metrics)] == found
+    assert places_of(Path("/w"), Path(RUN), command, checkpoints, metrics) == found
 
 
 def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
@@ -78,20 +73,19 @@ def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
 
 def test_a_second_run_is_refused_while_the_first_lives_and_only_in_its_places(tmp_path: Path) -> None:
     first, second = places(tmp_path / "a", tmp_path), places(tmp_path / "b", tmp_path)
-    own = places(tmp_path / "b", None, tmp_path / "b")
-    with claimed([first], is_training=never):
+    with claimed(first, is_training=never):
         with pytest.raises(
             ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
         ) as refused:
-            claimed([second], is_training=never).__enter__()
+            claimed(second, is_training=never).__enter__()
         assert "{run_dir}/output" in str(refused.value)
-        with claimed([second, own], is_training=never) as held:
-            assert not held.searches, "it keeps to the places that no other run uses"
-        with claimed([first], is_training=never) as again:
-            assert again.searches, "the same process holds the places for its later steps"
-        with claimed([second], is_training=never):
+        with claimed(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
+            pass
+        with claimed(first, is_training=never):
+            pass  # the same process holds the places for its later steps
+        with claimed(second, is_training=never):
             pass  # the training of the first is over; it is being stored
-    with claimed([second], is_training=never):
+    with claimed(second, is_training=never):
         pass
 
 
@@ -117,11 +111,11 @@ def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with claimed([places(tmp_path / "a", tmp_path)], is_training=never):
+    with claimed(places(tmp_path / "a", tmp_path), is_training=never):
         pass
     change(tmp_path / "trainyard" / "places", **values)
     second = claimed(
-        [places(tmp_path / "b", tmp_path)], is_training=lambda path: is_training and path.name == "a"
+        places(tmp_path / "b", tmp_path), is_training=lambda path: is_training and path.name == "a"
     )
     if refused:
         with pytest.raises(ConfigError):
@@ -154,7 +148,7 @@ def test_what_is_written_after_the_start_is_the_runs_whatever_its_time_says(
     before = tmp_path / "before.pt"
     before.touch()
     time.sleep(0.02)  # a tick of the file system's clock
-    with claimed([places(tmp_path / "a", tmp_path)], is_training=never) as own:
+    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
         write(tmp_path / "after.pt")
     assert own.has_written(tmp_path / "after.pt")
     assert not own.has_written(before)
@@ -168,24 +162,24 @@ def test_a_run_that_resumes_finds_its_files_unless_another_run_used_the_place(
 ) -> None:
     run = tmp_path / "a"
     run.mkdir()
-    with claimed([places(run, tmp_path)], is_training=never):
+    with claimed(places(run, tmp_path), is_training=never):
         (tmp_path / "ckpt.pt").touch()
         (run / "run.json").touch()
     time.sleep(0.02)
     if other is not None:
         searched = tmp_path if other == "the same place" else None
-        with claimed([places(tmp_path / "b", searched, tmp_path / "b")], is_training=never):
+        with claimed(places(tmp_path / "b", searched, tmp_path / "b"), is_training=never):
             pass
-    with claimed([places(run, tmp_path)], is_training=never) as own:
+    with claimed(places(run, tmp_path), is_training=never) as own:
         assert own.has_written(tmp_path / "ckpt.pt") is (other != "the same place")
     assert recorded(run) == own
 
 
 def test_a_run_directory_that_was_made_anew_has_no_files_of_before(tmp_path: Path) -> None:
-    with claimed([places(tmp_path / "a", tmp_path)], is_training=never):
+    with claimed(places(tmp_path / "a", tmp_path), is_training=never):
         (tmp_path / "ckpt.pt").touch()
     time.sleep(0.02)
-    with claimed([places(tmp_path / "a", tmp_path)], is_training=never) as own:
+    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
         assert not own.has_written(tmp_path / "ckpt.pt")
 
 
@@ -193,7 +187,7 @@ def test_without_a_folder_for_claims_only_the_second_run_is_not_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(own_files, "_state_folder", lambda: None)
-    with claimed([places(tmp_path / "a", tmp_path)], is_training=never) as own:
+    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
         (tmp_path / "ckpt.pt").touch()
         assert own.has_written(tmp_path / "ckpt.pt")
     assert "a second run at once" in caplog.text
@@ -204,3 +198,22 @@ def test_a_file_of_an_unknown_file_system_is_compared_with_this_machines_clock(t
     (tmp_path / "ckpt.pt").touch()
     assert OwnFiles({}, time.time_ns() - 10**9).has_written(tmp_path / "ckpt.pt")
     assert not OwnFiles({}, time.time_ns() + 10**9).has_written(tmp_path / "ckpt.pt")
+
+
+def test_a_machine_with_the_same_home_keeps_its_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods with one home have folders of their own at the same path."""
+    here = places(tmp_path / "a", tmp_path)
+    with claimed(here, is_training=never):
+        monkeypatch.setattr(own_files, "machine", lambda: "another")
+        monkeypatch.setattr("socket.gethostname", lambda: "another")
+        with (
+            claimed(here, is_training=never),
+            claimed(places(tmp_path / "c", tmp_path / "c"), is_training=never),
+        ):
+            pass
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        with pytest.raises(ConfigError):
+            claimed(places(tmp_path / "b", tmp_path), is_training=never).__enter__()

@@ -244,8 +244,9 @@ def _tensors_of_pickle(file: IO[bytes], members: Iterable[_Range]) -> list[_Tens
     if pickle is None or pickle.end - pickle.start > MOST_INDEX:
         return None
     file.seek(pickle.start)
-    content = inert_content(BytesIO(file.read(pickle.end - pickle.start)), _TensorUnpickler)
-    if content is None:
+    unreadable = object()  # the pickle of a program may hold nothing but None
+    content = inert_content(BytesIO(file.read(pickle.end - pickle.start)), _TensorUnpickler, unreadable)
+    if content is unreadable:
         return None
     root, tensors = pickle.name.removesuffix("/data.pkl"), list[_Tensor]()
     for name, view in _views_in(content):

@@ -221,14 +221,14 @@ class InertUnpickler(pickle.Unpickler):
         return Inert()
 
 
-def inert_content(file: Any, unpickler: type[InertUnpickler] = InertUnpickler) -> Any:
-    """Return the structure of a pickle; None if it cannot be read."""
+def inert_content(file: Any, unpickler: type[InertUnpickler] = InertUnpickler, unreadable: Any = None) -> Any:
+    """Return the structure of a pickle; `unreadable` if it cannot be read."""
     try:
         return unpickler(file).load()
     except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
-        return None
+        return unreadable
     except (OverflowError, RecursionError, MemoryError, ImportError):
-        return None
+        return unreadable
 
 
 def members_of(value: Any) -> dict[Any, Any]:

@@ -67,7 +67,7 @@ class MetricFiles:
         started: float,
         setting: str = AUTO,
         *,
-        output: Path | None = None,
+        run_directory: Path | None = None,
         ignored: Collection[Path] = (),
         created: float = 0.0,
         resumed_from: Path | None = None,
@@ -75,15 +75,14 @@ class MetricFiles:
         """Skip the rows that files have already. `started` is the start of the program in Unix seconds.
 
         `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then. With
-        `auto`, the folder `output` is searched too. `ignored` are folders that are not searched, and neither
-        are directories of runs. A row whose own time is before `created`, the start of the run, is of another
-        run. `resumed_from` is the checkpoint that the program resumes
-        from, at any place: later checkpoints repeat the rows of its history. Raises ConfigError for a file of
-        an unknown form.
+        `auto`, the run directory is searched too. `ignored` are files and folders that are not searched, and
+        neither are directories of other runs. A row whose own time is before `created`, the start of the run,
+        is of another run. `resumed_from` is the checkpoint that the program resumes from, at any place: later
+        checkpoints repeat the rows of its history. Raises ConfigError for a file of an unknown form.
         """
         self._started, self._created = started - _TICK_SECONDS, created - _CLOCK_SECONDS
         self._place = directory if setting == AUTO else directory / setting
-        self._output = output if setting == AUTO else None
+        self._run_directory = run_directory if setting == AUTO else None
         self._file_times_from = self._started + _clock_difference(self._place)
         self._is_named = setting != AUTO
         self._ignored = frozenset(path.absolute() for path in ignored)
@@ -175,7 +174,7 @@ class MetricFiles:
         if self._is_named and not self._place.is_dir():
             return [self._place] if self._place.is_file() else []
         found: list[Path] = []
-        places = [self._place, *([self._output] if self._output else [])]
+        places = dict.fromkeys(each for each in (self._place, self._run_directory) if each is not None)
         every = chain.from_iterable(self._files_below(place, _MOST_DEPTH) for place in places)
         for entries, path in enumerate(every):
             if entries >= _MOST_ENTRIES or len(found) >= _MOST_FILES:
@@ -202,7 +201,7 @@ class MetricFiles:
                 is_searched = not entry.name.startswith(".") and entry.name not in _NOT_OF_PROGRAMS
                 if depth and is_searched and path.absolute() not in self._ignored:
                     yield from self._files_below(path, depth - 1)
-            elif entry.is_file():
+            elif entry.is_file() and path.absolute() not in self._ignored:
                 yield path
 
 

@@ -32,7 +32,7 @@ class Case:
     checkpoints: str = "auto"
     rows: tuple[int, ...] = (10, 20, 30)
     declared: tuple[tuple[str, int], ...] = ()
-    searches: bool = True
+    command: tuple[str, ...] = ()
     step: int | None = None
     reason: str = ""
     is_red: bool = False
@@ -59,7 +59,10 @@ CASES = [
         "another run's directory", after=("runs/b/run.json", "runs/b/config.yaml", "runs/b/output/ckpt_30.pt")
     ),
     Case("its output folder", after=("run/output/ckpt_20.pt", "out/ckpt_30.pt"), step=20),
-    Case("places of its own", after=("out/ckpt_30.pt",), searches=False),
+    Case(
+        "{run_dir} named", after=("out/ckpt_30.pt",), command=("{run_dir}",), reason="program.command names"
+    ),
+    Case("{run_dir} used", after=("run/x/ckpt_30.pt", "out/ckpt_31.pt"), command=("{run_dir}/x",), step=30),
     Case("{run_dir}", after=("run/output/ckpt_30.pt",), checkpoints="{run_dir}/output/*.pt", step=30),
     Case("declared", after=("out/model.pt",), declared=(("out/model.pt", 20),), step=20),
     Case("declared with a number", after=("x/m_9312.pt",), declared=(("x/m_9312.pt", 30),), step=30),
@@ -86,12 +89,12 @@ def test_a_file_counts_that_the_run_has_written_within_its_rows(case: Case, tmp_
     write(tmp_path, case.before)
     time.sleep(0.02)  # a tick of the file system's clock
     (marker := tmp_path / "marker").touch()
-    own = OwnFiles({}, marker.stat().st_ctime_ns, searches=case.searches)
+    own = OwnFiles({}, marker.stat().st_ctime_ns)
     write(tmp_path, case.after)
     reach = Reach()
     for step in case.rows:
         reach.note({"step": step})
-    program = Program("command", (), tmp_path, checkpoints=case.checkpoints)
+    program = Program("command", case.command, tmp_path, checkpoints=case.checkpoints)
     found = RunCheckpoints(directory, program, keep_last=5, own=own)
     found.declared = {
         tmp_path / name: WrittenCheckpoint(step, tmp_path / name, time=time.time())
@@ -139,12 +142,14 @@ def test_folders_of_data_hide_no_checkpoint_and_a_search_that_was_cut_says_so(
     for number in range(150):
         (tmp_path / "data" / f"n{number:08}").mkdir(parents=True)
     write(tmp_path, ("z/a/b/c/ckpt_30.pt",))
-    monkeypatch.setattr(run_checkpoints, "_MOST_PLACES", 20 if is_cut else 1000)
+    monkeypatch.setattr(run_checkpoints, "_MOST_PLACES", (0, 20 if is_cut else 1000))
     directory = RunDirectory(tmp_path / "run")
     begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1).find(quiet_seconds=0)
+    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1).find(
+        quiet_seconds=0, is_over=True
+    )
     assert [each.path.name for each in found.complete] == ["ckpt_30.pt"]
-    assert ["ended after 20 folders" in note for note in found.rejections()] == ([True] if is_cut else [])
+    assert ["was cut after 20 folders" in note for note in found.rejections()] == ([True] if is_cut else [])
 
 
 SAVES: dict[str, tuple[list[dict[str, Any]], str]] = {

@@ -429,7 +429,7 @@ def test_a_search_leaves_the_directories_of_runs_out(path: str, counts: bool, tm
     for run in ("runs/b", "mine"):
         folder.write(f"{run}/run.json", "{}"), folder.write(f"{run}/config.yaml", "")
     mine = tmp_path / "mine"
-    files = MetricFiles(tmp_path, STARTED, output=mine / "output", ignored=[mine])
+    files = MetricFiles(tmp_path, STARTED, run_directory=mine, ignored=[mine])
     folder.write(path, json.dumps({"step": 1, "loss": 2.5}) + "\n")
     assert files.poll() == ([{"step": 1, "loss": 2.5}] if counts else [])
 
