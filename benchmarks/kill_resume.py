@@ -102,7 +102,7 @@ def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Rand
 
 
 TRAINER = HOUSE / "tests" / "integration" / "any_program" / "plain_trainer.py"
-PROGRAM_STEPS, KILLS_A_RUN = 12, 5
+PROGRAM_STEPS, KILLS_A_RUN, LIVES = 12, 5, 2
 
 
 def kill_programs(args: argparse.Namespace) -> int:
@@ -123,15 +123,20 @@ def kill_programs(args: argparse.Namespace) -> int:
         while found["kills"] < args.kills:
             name = f"killed-{found['runs']}"
             found["runs"] += 1
-            for attempt in range(KILLS_A_RUN + 1):
+            kills = 0
+            while True:
                 process = start_program(repository, name)
                 with suppress(subprocess.TimeoutExpired):
-                    last = attempt == KILLS_A_RUN or found["kills"] >= args.kills
+                    last = kills == KILLS_A_RUN or found["kills"] >= args.kills
                     process.wait(None if last else moments.uniform(args.earliest, args.latest))
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                    found["kills"] += 1
-                if process.wait() != -signal.SIGKILL:
+                    kills, found["kills"] = kills + 1, found["kills"] + 1
+                code = process.wait()
+                if code == LIVES:  # the program of the killed command, until it prints again
+                    found["refused"] += 1
+                    time.sleep(1)
+                elif code != -signal.SIGKILL:
                     break
             outcome = "equal" if facts_of_program(repository, name) == whole else "wrong"
             found[outcome] += 1

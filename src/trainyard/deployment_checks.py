@@ -56,7 +56,7 @@ from trainyard.machine.checklist import (
 )
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import choose_run_id, grace_needed, read_run
+from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run
 from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def query_readiness(
         run_id,
         again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
+        is_here=run_dir is not None and identity_in(run_dir) is not None,
         written=writes,
         role=role,
         role_problem=role_problem,

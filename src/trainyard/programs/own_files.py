@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -166,13 +167,14 @@ def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[P
         raise _in_use(places, shared)
     for path, found in others:
         is_old = time.time() - path.stat().st_mtime > _OLD_SECONDS
-        if found not in live and (is_old or places.shared_with(_places(found))):
+        is_ours = found.get("host") == socket.gethostname() and places.shared_with(_places(found))
+        if found not in live and (is_old or is_ours):
             path.unlink()
     is_resumed = _places(before) == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before if is_resumed else {})
-    holder = {"machine": machine(), "pid": os.getpid(), "started": time.time(), "is_over": False}
+    holder = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": time.time()}
     start = {"since": {str(device): moment for device, moment in own.since.items()}, "default": own.default}
-    _write(file, {**holder, **start, "places": asdict(places)})
+    _write(file, {**holder, "is_over": False, **start, "places": asdict(places)})
     return own
 
 
@@ -264,7 +266,9 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _name(run_directory: str) -> str:
-    return f"{hashlib.sha256(os.fsencode(run_directory)).hexdigest()[:32]}.json"
+    """Return the name of a run's claim; machines with one home may have other folders of the same path."""
+    scope = os.fsencode(f"{socket.gethostname()}\0{run_directory}")
+    return f"{hashlib.sha256(scope).hexdigest()[:32]}.json"
 
 
 def _at(path: Path) -> dict[str, Any]:

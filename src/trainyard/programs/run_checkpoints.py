@@ -63,8 +63,8 @@ _WEIGHTS = (*_FILES, ".bin", ".distcp", ".pkl")
 _FROM_NAME = (CheckpointFormat.TORCH_SAVE, CheckpointFormat.SAFETENSORS)
 """Formats whose step is only a number in a name."""
 _MOST_DEPTH = 6
-_MOST_PLACES = 20_000
-"""The most folders that a search reads."""
+_MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
+"""The most folders that a search reads, and for how long: while the program trains, and at its end."""
 _MANY_FOLDERS = 100
 """A folder with so many others in it is one of data; they are searched last."""
 
@@ -123,8 +123,8 @@ class RunCheckpoints:
                 return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
         return 0.0
 
-    def find(self, *, quiet_seconds: float = _QUIET_SECONDS) -> ProgramCheckpoints:
-        """Return the checkpoints that the program has written in this run.
+    def find(self, *, quiet_seconds: float = _QUIET_SECONDS, is_over: bool = False) -> ProgramCheckpoints:
+        """Return the checkpoints that the program has written in this run; with `is_over` it has ended.
 
         Those in the run directory come before a search: only this program knows it.
         """
@@ -143,12 +143,12 @@ class RunCheckpoints:
             (program.searched, own_folders(ours)),
         ):
             if folder is not None and not found.complete:
-                folders, is_cut = _search(folder, self._has_written, ignored)
+                folders, read = _search(folder, self._has_written, ignored, is_over=is_over)
                 parts += [look(f"{glob.escape(str(each))}/*") for each in folders]
-                if is_cut:
+                if read is not None:
                     notes.append(
-                        f"the search for checkpoints in {folder} ended after {_MOST_PLACES:,} folders: name "
-                        "them in program.checkpoints"
+                        f"the search for checkpoints in {folder} was cut after {read:,} folders: name them "
+                        "in program.checkpoints"
                     )
                 found = self._own_of(parts, notes=notes)
         if program.searched is None and not found.complete:
@@ -332,7 +332,7 @@ class RunCheckpoints:
         the run has come. With `is_over` the program writes no more.
         """
         before, self._searched = self._searched, time.time()
-        found = self.find(quiet_seconds=0 if is_over else _QUIET_SECONDS)
+        found = self.find(quiet_seconds=0 if is_over else _QUIET_SECONDS, is_over=is_over)
         found = self._until(found, reach, is_over=is_over)
         self.skipped = found.rejections()
         newest = found.newest
@@ -373,15 +373,17 @@ class RunCheckpoints:
 
 
 def _search(
-    directory: Path, is_own: Callable[[Path], bool], ignored: Collection[Path]
-) -> tuple[list[Path], bool]:
-    """Return the folders with something of this run that may be a checkpoint, and whether any was not read.
+    directory: Path, is_own: Callable[[Path], bool], ignored: Collection[Path], *, is_over: bool
+) -> tuple[list[Path], int | None]:
+    """Return the folders with something of this run that may be a checkpoint, and where the search was cut.
 
-    Directories of runs are left out, and folders of many others, such as the classes of ImageNet, come last.
+    That is the number of folders that were read; None if there are no others. Directories of runs are left
+    out, and folders of many others, such as the classes of ImageNet, come last.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
     waiting, last = deque([(directory, 0)]), deque[tuple[Path, int]]()
-    while (waiting or last) and seen < _MOST_PLACES:
+    most, until = _MOST_PLACES[is_over], time.monotonic() + _MOST_SECONDS[is_over]
+    while (waiting or last) and seen < most and time.monotonic() < until:
         folder, depth = (waiting or last).popleft()
         seen += 1
         try:
@@ -403,7 +405,7 @@ def _search(
             found.append(folder)
         if depth < _MOST_DEPTH:
             (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
-    return found, bool(waiting or last)
+    return found, seen if waiting or last else None
 
 
 def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
@@ -447,6 +449,19 @@ def newest_taken(directory: RunDirectory) -> ResumePoint | None:
             found = find_program_checkpoints(path.parent, name, formats=_OF_PROGRAMS, quiet_seconds=0)
             if not any(each.found.resumable is False for each in found.complete):
                 return ResumePoint(step, path)
+    return None
+
+
+def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:
+    """Return the run's own copy of the checkpoint that it resumed from; None if that is not of this run.
+
+    A program that was killed after its last save has nothing left to save when it starts again.
+    """
+    if found is None or found.parent_sha256 is not None:
+        return None
+    with suppress(CheckpointError, OSError):
+        manifest = directory.checkpoint(found.step) / MANIFEST_NAME
+        return TakenCheckpoint(read_manifest(manifest.parent).step, sha256_of_file(manifest))
     return None
 
 

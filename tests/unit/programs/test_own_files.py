@@ -198,3 +198,22 @@ def test_a_file_of_an_unknown_file_system_is_compared_with_this_machines_clock(t
     (tmp_path / "ckpt.pt").touch()
     assert OwnFiles({}, time.time_ns() - 10**9).has_written(tmp_path / "ckpt.pt")
     assert not OwnFiles({}, time.time_ns() + 10**9).has_written(tmp_path / "ckpt.pt")
+
+
+def test_a_machine_with_the_same_home_keeps_its_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods with one home have folders of their own at the same path."""
+    here = places(tmp_path / "a", tmp_path)
+    with claimed(here, is_training=never):
+        monkeypatch.setattr(own_files, "machine", lambda: "another")
+        monkeypatch.setattr("socket.gethostname", lambda: "another")
+        with (
+            claimed(here, is_training=never),
+            claimed(places(tmp_path / "c", tmp_path / "c"), is_training=never),
+        ):
+            pass
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        with pytest.raises(ConfigError):
+            claimed(places(tmp_path / "b", tmp_path), is_training=never).__enter__()

@@ -5,7 +5,7 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -83,8 +83,15 @@ class NamedObject:
 class JobEditor:
     """Changes one job."""
 
-    def __init__(self, reader: JobReader, job: FoundJob) -> None:
-        self._reader, self._api, self._job = reader, reader.api, job
+    def __init__(
+        self,
+        reader: JobReader,
+        job: FoundJob,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._reader, self._api, self._job, self._clock, self._wait = reader, reader.api, job, clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
@@ -137,7 +144,7 @@ class JobEditor:
 
         Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
-        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
+        deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
         objects = self._belongings(keep_claims=keep_claims)
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
@@ -149,13 +156,13 @@ class JobEditor:
         if refusals:
             raise refusals[0]
         while remaining := self._remaining_parts(keep_claims=keep_claims):
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
                     f"{self._own} is deleted; after {seconds:.0f} seconds this remains: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
@@ -306,15 +313,15 @@ class JobEditor:
     def _create(self, body: dict[str, Any]) -> Json:
         """Return the job that follows this one, as created now or by somebody else."""
         path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
-        deadline = time.monotonic() + _SEEN_SECONDS
+        deadline = self._clock() + _SEEN_SECONDS
         while True:
             try:
                 status, answer = self._api.create(path, body)
             except ServiceTroubleError:  # it may be created already; then a second try finds it
                 status, answer = self._api.create(path, body)
-            if status != 403 or UNSEEN not in str(answer.get("message")) or time.monotonic() >= deadline:
+            if status != 403 or UNSEEN not in str(answer.get("message")) or self._clock() >= deadline:
                 break
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         if status == 409:
             made = self._api.get(self._job.path_of(name_of(body))) or {}
             if annotations_of(made).get(BEFORE) == self._job.name:

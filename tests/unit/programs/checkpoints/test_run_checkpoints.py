@@ -142,12 +142,14 @@ def test_folders_of_data_hide_no_checkpoint_and_a_search_that_was_cut_says_so(
     for number in range(150):
         (tmp_path / "data" / f"n{number:08}").mkdir(parents=True)
     write(tmp_path, ("z/a/b/c/ckpt_30.pt",))
-    monkeypatch.setattr(run_checkpoints, "_MOST_PLACES", 20 if is_cut else 1000)
+    monkeypatch.setattr(run_checkpoints, "_MOST_PLACES", (0, 20 if is_cut else 1000))
     directory = RunDirectory(tmp_path / "run")
     begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1).find(quiet_seconds=0)
+    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1).find(
+        quiet_seconds=0, is_over=True
+    )
     assert [each.path.name for each in found.complete] == ["ckpt_30.pt"]
-    assert ["ended after 20 folders" in note for note in found.rejections()] == ([True] if is_cut else [])
+    assert ["was cut after 20 folders" in note for note in found.rejections()] == ([True] if is_cut else [])
 
 
 SAVES: dict[str, tuple[list[dict[str, Any]], str]] = {

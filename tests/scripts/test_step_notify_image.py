@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.answering import Slack
-from tests.scripts.test_notify_slack import WORKFLOW
-from tests.scripts.test_notify_slack import slack as slack_server  # noqa: F401 - a fixture
+from tests.scripts.test_notify import WORKFLOW
+from tests.scripts.test_notify import slack as slack_server  # noqa: F401 - a fixture
 
 from trainyard.command import handler
 from trainyard.commands import step_notify_image

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.setup_github.stand_in import LIMIT, REPOSITORY, GitHub, fresh
+from tests.scripts.init_github.stand_in import LIMIT, REPOSITORY, GitHub, fresh
 
 ROOT = Path(__file__).resolve().parents[3]
 GH = Path(sys.executable).parent / "gh"

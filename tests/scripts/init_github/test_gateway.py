@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from tests.scripts.setup_github.stand_in import GitHub as StandIn
+from tests.scripts.init_github.stand_in import GitHub as StandIn
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.gateways.github_api import GitHub, server_of
